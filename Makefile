@@ -1,0 +1,55 @@
+# Every target installs what it needs first; as root, Debian packages too.
+PYTHON ?= /usr/bin/python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+TORCH  ?= torch==2.13.0
+APT    := slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins libslurm-dev munge libmunge2 \
+          mariadb-server lua5.1 iproute2 util-linux procps strace gcc libc6-dev make python3 python3-venv ca-certificates
+SUITE  ?= bookworm
+BACKEND ?= local
+RESULT ?= build/demo.json
+
+.PHONY: help setup check test test-gpu bench demo clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .setup-apt .setup-venv spank/gandiva.so ## install Debian packages (root), .venv and the SPANK plugin
+
+.setup-apt: Makefile
+	@sh container/install-packages.sh $(APT)
+	@touch $@
+
+.setup-venv: pyproject.toml .setup-apt
+	@echo "== making $(VENV)/ with $(PYTHON) (torch, test tools and this package)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools wheel
+	@$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+spank/gandiva.so: .setup-apt $(wildcard spank/*.c spank/*.h spank/*.lds) spank/Makefile
+	@$(MAKE) --no-print-directory -C spank
+
+check: setup ## ruff, mypy, C warnings, layer test
+	$(VENV)/bin/ruff check gandiva_slurm tests
+	$(VENV)/bin/mypy gandiva_slurm
+	$(MAKE) --no-print-directory -C spank clean all
+	$(PY) -m pytest -q tests/test_layers.py
+
+test: setup ## all test floors this machine can run
+	$(PY) -m pytest -q
+
+test-gpu: setup ## the tests that need a CUDA GPU
+	$(PY) -m pytest -q -m gpu
+
+bench: setup ## benchmarks: ratios measured in one run
+	$(PY) -m pytest -q tests/bench --benchmark-only
+
+demo: setup ## the main job on an embedded mini Slurm, with the accounts to prove it
+	@mkdir -p build
+	$(VENV)/bin/gandiva mini demo --backend $(BACKEND) --suite $(SUITE) --json $(RESULT)
+
+clean: ## remove what setup and the builds made
+	rm -rf $(VENV) build .setup-apt .setup-venv
+	$(MAKE) --no-print-directory -C spank clean

@@ -1,0 +1,64 @@
+"""What the engine asks the world to do. Each is idempotent and carries an id, a reason code and a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gandiva_slurm.model.ids import JobKey
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a held job on one node: ReqNodeList, StartTime=now, release (ADR 0003)."""
+
+    action_id: str
+    key: JobKey
+    node: str
+    gpus: tuple[int, ...]
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HoldRunning:
+    """Hold a job that runs, so that every requeue returns held (ADR 0003)."""
+
+    action_id: str
+    key: JobKey
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HoldAgain:
+    """Hold a released job that Slurm did not start in time; its place is free again."""
+
+    action_id: str
+    key: JobKey
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Tell a node to stop an incarnation that is not the newest (ADR 0003, fencing)."""
+
+    action_id: str
+    key: JobKey
+    node: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Nothing to do but to tell: why a job waits. `code` is of model.reason."""
+
+    action_id: str
+    key: JobKey
+    code: str
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+Action = Start | HoldRunning | HoldAgain | Fence | Note

@@ -1,0 +1,60 @@
+"""The exception tree. Every message says what, where and the next step.
+
+GandivaError
+├── ConfigError        gandiva.yaml or a Slurm file is wrong: file, key, what is allowed (exit 2)
+├── UsageError         a command was typed wrong (exit 2)
+├── NotNow             cannot be done yet; waiting may help
+├── Never              cannot be done on this cluster; the text goes to the user
+├── SlurmUnreachable   slurmctld or slurmdbd did not answer in time; the old picture stays, marked stale (exit 3)
+├── SlurmRefused       Slurm answered no; its own sentence is kept
+├── PeerError          a gandiva daemon did not answer, or answered what is not ours (exit 3)
+└── AuthError          a message was not signed by whom it must be
+"""
+
+
+class GandivaError(Exception):
+    """Root of every error this package raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(GandivaError):
+    """Configuration is wrong; the daemon does not start."""
+
+    exit_code = 2
+
+
+class UsageError(GandivaError):
+    """A command was used wrongly."""
+
+    exit_code = 2
+
+
+class NotNow(GandivaError):
+    """Cannot be done yet."""
+
+
+class Never(GandivaError):
+    """Cannot be done on this cluster, however long one waits."""
+
+
+class SlurmUnreachable(GandivaError):
+    """Slurm did not answer before the deadline."""
+
+    exit_code = 3
+
+
+class SlurmRefused(GandivaError):
+    """Slurm answered no."""
+
+
+class PeerError(GandivaError):
+    """A gandiva daemon did not answer, or not in our protocol."""
+
+    exit_code = 3
+
+
+class AuthError(GandivaError):
+    """A message does not carry the signature it must."""
+
+    exit_code = 3

@@ -1,0 +1,83 @@
+"""What may happen to the engine. Made by `controller.differences` from two snapshots, by reports and by outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import Association, SlurmJob, SlurmNode
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """A Gandiva job is new or differs from the last picture (submitted, started, requeued, changed)."""
+
+    job: SlurmJob
+
+
+@dataclass(frozen=True)
+class JobGone:
+    """A job is finished or has left Slurm's memory; `state` is Slurm's last word, "" when it never said one."""
+
+    job_id: int
+    state: str
+    end_s: int
+    exit_code: str
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """A node of our partitions is new or differs."""
+
+    node: SlurmNode
+
+
+@dataclass(frozen=True)
+class NodeGone:
+    """A node has left our partitions."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SharesSeen:
+    """The association tree was read again and differs."""
+
+    associations: tuple[Association, ...]
+
+
+@dataclass(frozen=True)
+class ResidentSeen:
+    """What a node says of one job (from its report)."""
+
+    node: str
+    key: JobKey
+    state: str
+    gpus: tuple[int, ...]
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class ResidentGone:
+    """A node no longer has this incarnation."""
+
+    node: str
+    key: JobKey
+
+
+@dataclass(frozen=True)
+class ActionDone:
+    """The outcome of an action: `error` is empty on success, else Slurm's own sentence; `retry` means not now."""
+
+    action_id: str
+    error: str = ""
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class CycleTick:
+    """A cycle began; deadlines are looked at. Always the last event of a cycle."""
+
+
+Event = JobSeen | JobGone | NodeSeen | NodeGone | SharesSeen | ResidentSeen | ResidentGone | ActionDone | CycleTick

@@ -1,0 +1,107 @@
+"""The picture of one cycle: what Slurm says of its jobs, nodes and associations.
+
+Filled by `slurm.reader` (either back end), read by the engine. Immutable; times are unix seconds, 0 = not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive
+#: (style rule 11: unknown never means finished).
+FINISHED = frozenset(
+    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED"}
+)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What the user asked of Gandiva at submission, as job_submit.lua recorded it."""
+
+    tickets: int = 100
+    priority: int = 50
+    job_class: str = "guaranteed"
+    vc: str = ""
+    types: tuple[str, ...] = ()
+    cell: str = "any"
+    elastic: str = ""
+    pack: str = "auto"
+    migrate: str = "auto"
+    hook: str = "auto"
+    gpus: int = 1
+    gpu_type: str = ""
+    user_hold: bool = False
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job (or array task) as Slurm shows it; `options` is None for jobs that are not Gandiva's."""
+
+    job_id: int
+    user: str
+    uid: int
+    account: str
+    partition: str
+    state: str
+    reason: str = ""
+    name: str = ""
+    priority: int = 0
+    restart: int = 0
+    nodes: tuple[str, ...] = ()
+    array_job_id: int = 0
+    array_task_id: int | None = None
+    qos: str = ""
+    node_count: int = 1
+    cpus: int = 1
+    memory_mib: int = 0
+    time_limit_s: int = 0
+    submit_s: int = 0
+    eligible_s: int = 0
+    start_s: int = 0
+    end_s: int = 0
+    exit_code: str = "0:0"
+    batch: bool = True
+    requeue: bool = True
+    dependency: str = ""
+    options: JobOptions | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """True when Slurm will not start it by itself (priority 0)."""
+        return self.priority == 0
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node: `state` holds Slurm's base state and flags, upper case (IDLE, MIXED, DOWN, DRAIN, NOT_RESPONDING …)."""
+
+    name: str
+    state: frozenset[str]
+    gpu_type: str = ""
+    slots: int = 0
+    slots_used: int = 0
+    cpus: int = 0
+    memory_mib: int = 0
+    address: str = ""
+    partitions: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Association:
+    """One row of the association tree: `user` is empty for an account's own row; `shares` is Slurm's fairshare."""
+
+    account: str
+    user: str
+    parent: str
+    shares: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One coalesced read. `associations` is None when they were not re-read this time (they change rarely)."""
+
+    taken_ns: int
+    jobs: tuple[SlurmJob, ...]
+    nodes: tuple[SlurmNode, ...]
+    associations: tuple[Association, ...] | None = None

@@ -1,0 +1,162 @@
+"""Messages between gandivactld and gandivad: whole, idempotent, numbered (ADR 0005).
+
+Both ways they travel as JSON inside a munge credential (`wire.auth`). Times are integer nanoseconds:
+`*_ns` is CLOCK_REALTIME unless the name says `mono`. Unknown fields are ignored, a missing one is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.model.ids import JobKey
+
+VERSION = 1
+MAX_BYTES = 4 * 1024 * 1024
+
+M = TypeVar("M")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedJob:
+    """A job that lives on this node, by the controller's plan.
+
+    `tickets` is its integer share of its user's tickets (TICKET_SCALE parts of one ticket); a user's weight on the
+    node is the sum over his jobs there. `submitted_ns` orders ties. `deadline_ns` bounds nothing here: parks do.
+    """
+
+    job_id: int
+    restart: int
+    user: str
+    uid: int
+    gpus: tuple[int, ...]
+    tickets: int
+    submitted_ns: int
+    name: str = ""
+
+    @property
+    def key(self) -> JobKey:
+        """The incarnation this plan speaks of."""
+        return JobKey(self.job_id, self.restart)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodePlan:
+    """Everything one node must know; replaces every earlier plan of a lower (epoch, generation)."""
+
+    node: str
+    epoch_ns: int
+    generation: int
+    quantum_ns: int
+    gpus: int
+    jobs: tuple[PlannedJob, ...]
+    #: incarnations the node must stop if it still has them, and forget
+    fence: tuple[tuple[int, int], ...]
+    #: holds of `boot` up to this sequence number are safe in the controller's ledger
+    ack_boot: str
+    ack_seq: int
+    version: int = VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Hold:
+    """One interval in which a gang held its GPUs: from the grant until its last rank had released.
+
+    `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns = the report's time.
+    `park_ns` is the part of it after the order to park (overrun, charged like the rest).
+    """
+
+    seq: int
+    job_id: int
+    restart: int
+    user: str
+    gpus: tuple[int, ...]
+    t0_ns: int
+    t1_ns: int
+    park_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Resident:
+    """A job as its node sees it now. `state` is a Gandiva state (model.job); `reason` a code of model.reason."""
+
+    job_id: int
+    restart: int
+    state: str
+    gpus: tuple[int, ...]
+    registered_ns: int
+    since_ns: int
+    world: int
+    ranks: int
+    steps: int
+    rate: float
+    suspends: int
+    reaims: int
+    off_boundary: int
+    parked_ns: int
+    reason: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeReport:
+    """A node's answer to a plan: what lives there, and every hold not yet acknowledged."""
+
+    node: str
+    boot: str
+    now_ns: int
+    epoch_ns: int
+    generation: int
+    gpus: int
+    residents: tuple[Resident, ...]
+    holds: tuple[Hold, ...]
+    ended: tuple[tuple[int, int], ...]
+    version: int = VERSION
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as JSON bytes."""
+    return json.dumps(dataclasses.asdict(message), separators=(",", ":")).encode()
+
+
+def decode_plan(data: bytes) -> NodePlan:
+    """Read a NodePlan; PeerError says which field is wrong."""
+    raw = _load(data, NodePlan)
+    raw["jobs"] = tuple(_build(PlannedJob, job) for job in raw["jobs"])
+    return _build(NodePlan, raw)
+
+
+def decode_report(data: bytes) -> NodeReport:
+    """Read a NodeReport; PeerError says which field is wrong."""
+    raw = _load(data, NodeReport)
+    raw["residents"] = tuple(_build(Resident, item) for item in raw["residents"])
+    raw["holds"] = tuple(_build(Hold, item) for item in raw["holds"])
+    return _build(NodeReport, raw)
+
+
+def _load(data: bytes, kind: type[Any]) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        raise PeerError(f"{kind.__name__}: {len(data)} bytes, more than {MAX_BYTES}; is this a gandiva daemon?")
+    try:
+        raw = json.loads(data)
+    except ValueError as err:
+        raise PeerError(f"{kind.__name__}: not JSON ({err})") from err
+    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+        raise PeerError(f"{kind.__name__}: version {VERSION} expected; update the older of the two daemons")
+    return raw
+
+
+def _build(kind: type[M], raw: dict[str, Any]) -> M:
+    values = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in raw:
+            values[field.name] = _as_tuples(raw[field.name])
+        elif field.default is dataclasses.MISSING:
+            raise PeerError(f"{kind.__name__}: field {field.name} is missing; update the older of the two daemons")
+    return kind(**values)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,56 @@
+"""The control page: the words a node daemon and one rank exchange through 4096 bytes of shared memory.
+
+The page is a memfd made and sealed by gandivad; the rank maps it, gandivad uses only pread and pwrite.
+Words are native unsigned 64-bit; every 64-byte line has one writer. ADR 0006 gives the reasons.
+
+This module is imported inside the user's Python (3.8 and newer): standard library only, no annotations at run time.
+"""
+
+from __future__ import annotations
+
+MAGIC = 0x47414E4449564121  # "GANDIVA!"
+VERSION = 1
+PAGE_BYTES = 4096
+WORD_BYTES = 8
+#: AT of a page nobody is asked to park on: no counter ever reaches it.
+NEVER = (1 << 64) - 1
+
+# line 0: node, written once
+W_MAGIC, W_VERSION, W_INCARNATION, W_RANK, W_WORLD = 0, 1, 2, 3, 4
+# line 1: node. A command is written WORD's twin first: AT2, WORD, AT (the hot path reads AT alone).
+W_AT, W_WORD, W_AT2, W_WAKE_BY, W_TIER, W_BEAT, W_THROTTLE, W_MEM_CAP = 8, 9, 10, 11, 12, 13, 14, 15
+# line 2: rank, every boundary
+W_SEQ, W_LAST_NS = 16, 17
+# line 3: rank, on a change of state
+W_STATE, W_STATE_GEN, W_STATE_SEQ, W_MISSED_GEN, W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 24, 25, 26, 27, 28, 29, 30, 31
+# line 4: rank, once
+W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
+# line 5: rank
+W_LIVE, W_PEAK, W_USER_STEPS = 40, 41, 42
+#: lines 6-7: rank's error text, UTF-8, zero-padded.
+ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
+
+# commands: WORD = generation << 8 | command
+CMD_RUN, CMD_AIM, CMD_COMMIT, CMD_CHECKPOINT, CMD_LEAVE = 0, 1, 2, 3, 4
+# states of a rank
+RUN, HOLD, RELEASING, PARKED, RESTORING, LEFT, FAILED, DONE = 0, 1, 2, 3, 4, 5, 6, 7
+STATE_NAMES = ("RUN", "HOLD", "RELEASING", "PARKED", "RESTORING", "LEFT", "FAILED", "DONE")
+# KIND: what marks this rank's boundaries
+KIND_HOOK, KIND_STEPS, KIND_STEP = 1, 2, 3
+# TIER_USED
+TIER_HOLD, TIER_TORCH, TIER_VMM, TIER_DRIVER, TIER_FREEZE, TIER_REQUEUE = 0, 1, 2, 3, 4, 5
+
+
+def word(generation: int, command: int) -> int:
+    """Pack a command word; `generation` is one larger than any seen in the gang's pages."""
+    return generation << 8 | command
+
+
+def generation_of(value: int) -> int:
+    """Return the generation of a command word."""
+    return value >> 8
+
+
+def command_of(value: int) -> int:
+    """Return the command of a command word."""
+    return value & 0xFF
