@@ -1,0 +1,49 @@
+"""Rules for every floor: what cannot run here is skipped aloud, and CI does not accept it."""
+
+import os
+
+import pytest
+
+#: Set by .ci/run: comma list of floors that must not be skipped.
+REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
+#: The one reason for a skip that CI accepts: no machine of ours in CI has a GPU.
+NO_GPU = "no CUDA GPU on this machine"
+
+_unexpected: list[str] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests aloud where there is no GPU; run the real clusters last."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items and not _has_gpu():
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember skips that CI must not accept."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if NO_GPU not in reason:
+            _unexpected.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With GANDIVA_REQUIRE set, a skip is a failure."""
+    if REQUIRED and _unexpected and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which skips made the run fail."""
+    if REQUIRED and _unexpected:
+        terminalreporter.section("skipped although GANDIVA_REQUIRE asks for it", red=True)
+        for line in _unexpected:
+            terminalreporter.line(line)
