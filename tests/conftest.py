@@ -35,6 +35,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             _unexpected.append(f"{report.nodeid}: {reason}")
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A module skipped while it is collected counts like a skipped test."""
+    if report.skipped:
+        _unexpected.append(f"{report.nodeid}: {report.longrepr}")
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """With GANDIVA_REQUIRE set, a skip is a failure."""
     if REQUIRED and _unexpected and exitstatus == 0:
