@@ -1,0 +1,262 @@
+"""gandiva.yaml: typed, with defaults, and errors that name file, line, key and what is allowed.
+
+All daemons and the command line read the same file. Durations are in seconds, as the keys' names say.
+`slurm_conf/gandiva.yaml` is this file's commented form.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gandiva_slurm.model.errors import ConfigError
+
+#: Environment variables that tell where the file lies, and where it lies when none does.
+CONF_ENV, SLURM_CONF_ENV = "GANDIVA_CONF", "SLURM_CONF"
+CONF_NAME, DEFAULT_DIRECTORY = "gandiva.yaml", "/etc/slurm"
+#: A configuration is small; more than this is another file.
+MAX_BYTES = 1024 * 1024
+
+NS_PER_S = 1_000_000_000
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/")]
+_ADDRESS = re.compile(r"^(?P<host>[^:\s]+):(?P<port>\d{1,5})$")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ControllerConfig(_Section):
+    """gandivactld: where it listens, where it keeps its state, how it cycles."""
+
+    host: str = Field(min_length=1)
+    port: Port = 7321
+    state_dir: AbsolutePath = "/var/lib/gandivactld"
+    #: length of one cycle; a change wakes it earlier
+    cycle_s: float = Field(default=1.0, ge=0.1, le=60)
+    #: a released job that Slurm has not started by then is held again
+    start_deadline_s: float = Field(default=60, ge=1, le=3600)
+    #: the user gandivactld runs as, and whose signature the nodes obey (root's too)
+    slurm_user: Name = "slurm"
+    #: how long one call to Slurm may take
+    slurm_timeout_s: float = Field(default=10, ge=1, le=300)
+    #: a node that has not answered for so long gets no new jobs
+    silent_after_s: float = Field(default=10, ge=1, le=3600)
+
+
+class NodeConfig(_Section):
+    """gandivad: where it listens, and the bounds of every park and freeze. `%n` is the node's name."""
+
+    port: Port = 7322
+    socket: AbsolutePath = "/run/gandiva/%n.sock"
+    state_dir: AbsolutePath = "/var/lib/gandivad/%n"
+    #: a started job that has not shown itself by then has no client and is frozen whole
+    client_wait_s: float = Field(default=120, ge=1, le=86400)
+    park_deadline_s: float = Field(default=30, ge=0.1, le=3600)
+    #: the bound of every park: a rank wakes by itself then (and wake_grace_s later for sure)
+    max_park_s: float = Field(default=3600, ge=1, le=604800)
+    #: the longest freeze of a job with no client: half of NCCL's default time-out
+    freeze_bound_s: float = Field(default=300, ge=1, le=3600)
+    wake_grace_s: float = Field(default=60, ge=0, le=3600)
+    #: node name -> host:port, where that is not NAME:port
+    addresses: dict[Name, str] = {}
+
+    @field_validator("addresses")
+    @classmethod
+    def _host_and_port(cls, value: dict[str, str]) -> dict[str, str]:
+        for node, address in value.items():
+            match = _ADDRESS.match(address)
+            if not match or not 1 <= int(match["port"]) <= 65535:
+                raise ValueError(f"{node}: expected host:port with a port of 1..65535, got {address!r}")
+        return value
+
+
+class Config(_Section):
+    """The whole file."""
+
+    cluster: Name
+    #: the partitions whose nodes and jobs are Gandiva's
+    partitions: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+    #: the time slice of a gang
+    quantum_s: float = Field(default=60, ge=0.2, le=3600)
+    #: gres/gpu slots Slurm advertises for each real GPU
+    slots_per_gpu: int = Field(default=4, ge=1, le=64)
+    #: where munged listens; empty = munge's own default
+    munge_socket: str = Field(default="", pattern=r"^(/.*)?$")
+    controller: ControllerConfig
+    node: NodeConfig = NodeConfig()
+
+    @property
+    def quantum_ns(self) -> int:
+        """The quantum in nanoseconds."""
+        return round(self.quantum_s * NS_PER_S)
+
+    @property
+    def controller_url(self) -> str:
+        """Base address of gandivactld."""
+        return f"http://{self.controller.host}:{self.controller.port}"
+
+    def node_address(self, name: str) -> tuple[str, int]:
+        """(host, port) where gandivad of this node listens."""
+        host, _, port = self.node.addresses.get(name, f"{name}:{self.node.port}").rpartition(":")
+        return host, int(port)
+
+    def node_url(self, name: str) -> str:
+        """Base address of gandivad on this node."""
+        return "http://{}:{}".format(*self.node_address(name))
+
+    def node_socket(self, name: str) -> str:
+        """Path of the node's unix socket."""
+        return expand(self.node.socket, name)
+
+    def node_state_dir(self, name: str) -> Path:
+        """Where gandivad of this node keeps its state."""
+        return Path(expand(self.node.state_dir, name))
+
+    def slurm_uid(self) -> int:
+        """The uid of controller.slurm_user; ConfigError where that user does not exist."""
+        try:
+            return pwd.getpwnam(self.controller.slurm_user).pw_uid
+        except KeyError as err:
+            text = f"controller.slurm_user: no user {self.controller.slurm_user!r} on this host"
+            raise ConfigError(f"{text}; name the user slurmctld runs as (SlurmUser in slurm.conf)") from err
+
+
+def expand(text: str, node: str) -> str:
+    """Replace %n by the node's name and %% by %."""
+    return text.replace("%%", "\0").replace("%n", node).replace("\0", "%")
+
+
+def find_config(environ: Mapping[str, str] | None = None) -> Path:
+    """Where the file lies: $GANDIVA_CONF, beside $SLURM_CONF, /etc/slurm; ConfigError when it is nowhere."""
+    environ = os.environ if environ is None else environ
+    if environ.get(CONF_ENV):
+        return Path(environ[CONF_ENV])
+    places = [Path(DEFAULT_DIRECTORY) / CONF_NAME]
+    if environ.get(SLURM_CONF_ENV):
+        places.insert(0, Path(environ[SLURM_CONF_ENV]).parent / CONF_NAME)
+    for place in places:
+        if place.exists():
+            return place
+    tried = ", ".join(str(place) for place in places)
+    raise ConfigError(f"no {CONF_NAME}: looked at {tried}; write one, or name it with -f or ${CONF_ENV}")
+
+
+def load_config(path: str | os.PathLike[str] | None = None) -> Config:
+    """Read and check the file; ConfigError has one line for each thing that is wrong."""
+    file = Path(path) if path is not None else find_config()
+    text = _read(file)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = dict(_lines(root, ()))
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as err:
+        mark = getattr(err, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        raise ConfigError(f"{where}: not YAML: {getattr(err, 'problem', None) or err}") from err
+    except _DuplicateKey as err:
+        raise ConfigError(f"{file}:{err.line}: {err.path}: given twice; keep one") from err
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: expected keys and values ({_allowed(Config)}), got {_shown(raw)}")
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as err:
+        details = [detail for detail in err.errors() if not (detail["type"] == "too_short" and detail["input"])]
+        raise ConfigError("\n".join(_sentence(file, lines, detail) for detail in details)) from err
+
+
+class _DuplicateKey(Exception):
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(path)
+        self.path, self.line = path, line
+
+
+def _read(file: Path) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            if mode & 0o002:
+                raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w {file}")
+            text = stream.read(MAX_BYTES + 1)
+    except OSError as err:
+        raise ConfigError(f"{file}: {err.strerror}; name another with -f or ${CONF_ENV}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{file}: not UTF-8 text") from err
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{file}: longer than {MAX_BYTES} bytes; is this a {CONF_NAME}?")
+    return text
+
+
+def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield (key path, line) for each key and list item."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            if here in seen:
+                raise _DuplicateKey(".".join(here), key.start_mark.line + 1)
+            seen.add(here)
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield (*path, str(index)), item.start_mark.line + 1
+            yield from _lines(item, (*path, str(index)))
+
+
+def _sentence(file: Path, lines: Mapping[tuple[str, ...], int], detail: Any) -> str:
+    path = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in lines), ())
+    where = f"{file}:{lines[known]}" if known else str(file)
+    return f"{where}: {'.'.join(path)}: {_complaint(detail, path)}"
+
+
+def _complaint(detail: Any, path: tuple[str, ...]) -> str:
+    kind, got = detail["type"], _shown(detail["input"])
+    if kind == "extra_forbidden":
+        return f"unknown key; allowed: {_allowed(_section(path[:-1]))}"
+    if kind == "missing":
+        return f"missing; allowed here: {_allowed(_section(path[:-1]))}"
+    if kind == "model_type":
+        return f"expected keys and values ({_allowed(_section(path))}), got {got}"
+    if kind in ("tuple_type", "too_short"):
+        return f"expected a list with at least one item, got {got}"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    context = detail.get("ctx", {})
+    if kind == "string_pattern_mismatch":
+        meaning = {r"^/": "an absolute path", r"^(/.*)?$": "an absolute path or nothing"}
+        return f"expected {meaning.get(context['pattern'], 'a name of letters, digits, _ . -')}, got {got}"
+    message = detail["msg"].replace("Input should be", "expected")
+    return f"{message}{_range(path)}, got {got}"
+
+
+def _range(path: tuple[str, ...]) -> str:
+    field = _section(path[:-1]).model_fields.get(path[-1]) if path else None
+    bounds = {type(item).__name__: item for item in (field.metadata if field else ())}
+    if {"Ge", "Le"} <= bounds.keys():
+        return f" (allowed: {bounds['Ge'].ge:g} .. {bounds['Le'].le:g})"
+    return ""
+
+
+def _section(path: tuple[str, ...]) -> type[BaseModel]:
+    return {("controller",): ControllerConfig, ("node",): NodeConfig}.get(path, Config)
+
+
+def _allowed(section: type[BaseModel]) -> str:
+    return ", ".join(section.model_fields)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
