@@ -171,8 +171,12 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as err:
-        details = [detail for detail in err.errors() if not (detail["type"] == "too_short" and detail["input"])]
+        # A list whose items are wrong is reported as too short besides.
+        details = [item for item in err.errors() if item["type"] != "too_short" or not item["input"]]
         raise ConfigError("\n".join(_sentence(file, lines, detail) for detail in details)) from err
+
+
+_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {("controller",): ControllerConfig, ("node",): NodeConfig}
 
 
 class _DuplicateKey(Exception):
@@ -186,7 +190,7 @@ def _read(file: Path) -> str:
         with open(file, encoding="utf-8") as stream:
             mode = os.fstat(stream.fileno()).st_mode
             if mode & 0o002:
-                raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w {file}")
+                raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w it")
             text = stream.read(MAX_BYTES + 1)
     except OSError as err:
         raise ConfigError(f"{file}: {err.strerror}; name another with -f or ${CONF_ENV}") from err
@@ -250,7 +254,7 @@ def _range(path: tuple[str, ...]) -> str:
 
 
 def _section(path: tuple[str, ...]) -> type[BaseModel]:
-    return {("controller",): ControllerConfig, ("node",): NodeConfig}.get(path, Config)
+    return _SECTIONS.get(path, Config)
 
 
 def _allowed(section: type[BaseModel]) -> str:
