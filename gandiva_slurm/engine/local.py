@@ -1,0 +1,184 @@
+"""Which resident gangs hold a node's GPUs in the next quantum: the fast clock, run by every gandivad alone.
+
+Pure: time comes in as GPU time held, integers throughout, the same calls give the same answers, and the state
+goes through JSON unchanged. In a quantum call `charge` for each gang that held GPUs, then `settle`, then
+`choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.stride import Entrant, PassBook, Pool, UserPass, run_round
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A job that lives on this node. `gpus`: the node's own indexes; `tickets` > 0, in the plan's scale."""
+
+    key: JobKey
+    user: str
+    tickets: int
+    gpus: tuple[int, ...]
+    submitted_ns: int
+
+    @property
+    def mask(self) -> int:
+        """Its GPUs as bits."""
+        return sum(1 << gpu for gpu in self.gpus)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The one total order: submission, job id, restart."""
+        return (self.submitted_ns, self.key.job_id, self.key.restart)
+
+
+class LocalStride:
+    """Gang-aware stride over the residents of one node, users first, their gangs inside.
+
+    A job keeps its pass over a requeue: it is known by its job id, whatever its restart count.
+    """
+
+    def __init__(self, gpus: int, quantum_ns: int) -> None:
+        self.gpus = gpus
+        self.quantum_ns = quantum_ns
+        self._gangs: dict[JobKey, Gang] = {}
+        self._users: PassBook[str] = PassBook()
+        self._jobs: dict[str, PassBook[int]] = {}
+
+    @property
+    def gangs(self) -> tuple[Gang, ...]:
+        """The residents, in order of submission."""
+        return tuple(sorted(self._gangs.values(), key=lambda gang: gang.order))
+
+    def set_gangs(self, gangs: Sequence[Gang]) -> None:
+        """Replace the residents (repeating it changes nothing).
+
+        Newcomers join at the lowest pass present, whoever returns not below his old one. A gang that still
+        holds GPUs must stay in until it has released them: `choose` knows the GPUs of no other.
+        """
+        self._gangs = {gang.key: self._checked(gang) for gang in gangs}
+        weights: dict[str, int] = {}
+        jobs: dict[str, dict[int, int]] = {}
+        for gang in self.gangs:
+            weights[gang.user] = weights.get(gang.user, 0) + gang.tickets
+            jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
+        self._users.set_members(weights)
+        for user in self._users.accounts:
+            self._jobs.setdefault(user, PassBook()).set_members(jobs.get(user, {}))
+        self._forget_users()
+
+    def charge(self, key: JobKey, held_ns: int, overrun_ns: int) -> None:
+        """Charge time this gang held its GPUs, each of them; its user's pass and its own rise.
+
+        `overrun_ns` is the part of `held_ns` past the end of its quantum (a slow park, a start-up before the
+        first boundary): a debt that levelling does not forgive. An unknown gang (already gone) is not
+        charged.
+        """
+        gang = self._gangs.get(key)
+        if gang is None or held_ns <= 0:
+            return
+        work = held_ns * len(gang.gpus)
+        overrun = min(max(overrun_ns, 0), held_ns) * len(gang.gpus)
+        self._users.accounts[gang.user].charge(work, overrun)
+        self._jobs[gang.user].accounts[key.job_id].charge(work, overrun)
+
+    def choose(
+        self, runnable: Collection[JobKey], pinned: Collection[JobKey], overdue: Collection[JobKey]
+    ) -> tuple[JobKey, ...]:
+        """Return the gangs that hold the GPUs in the next quantum.
+
+        Pinned gangs hold GPUs that cannot be taken from them now: always in. Then the overdue (their park's
+        bound is reached), lowest pass first, as far as they fit; then the round of the runnable. Keys that
+        are not set are ignored.
+        """
+        pool = Pool(self.gpus)
+        chosen = [gang.key for gang in self.gangs if gang.key in pinned]
+        for key in chosen:
+            pool.force(len(self._gangs[key].gpus), self._gangs[key].mask)
+        for gang in self._by_pass(set(overdue) - set(chosen)):
+            if pool.take(len(gang.gpus), gang.mask):
+                chosen.append(gang.key)
+        waiting = set(runnable) - set(chosen)
+        entrants = [self._entrant(gang) for gang in self.gangs if gang.key in waiting]
+        picked = run_round(entrants, self._standing(), pool, self.quantum_ns, self._work_of(chosen))
+        return tuple(chosen) + tuple(_as_key(key) for key in picked)
+
+    def settle(self) -> None:
+        """Level the passes; once a quantum, after its charges."""
+        round_work = self.gpus * self.quantum_ns
+        self._users.settle(round_work)
+        for book in self._jobs.values():
+            book.settle(round_work)
+        self._forget_users()
+
+    def passes(self) -> tuple[Mapping[str, int], Mapping[int, int]]:
+        """Return the passes of all users and of all jobs (for `why`, tests and invariants)."""
+        users = {user: account.value for user, account in self._users.accounts.items()}
+        jobs = {job: acc.value for book in self._jobs.values() for job, acc in book.accounts.items()}
+        return users, jobs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data; `from_json` makes an equal one of it."""
+        gangs = [[str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns] for g in self.gangs]
+        jobs = {user: book.to_json() for user, book in self._jobs.items()}
+        return {
+            "version": 1,
+            "gpus": self.gpus,
+            "quantum_ns": self.quantum_ns,
+            "gangs": gangs,
+            "users": self._users.to_json(),
+            "jobs": jobs,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LocalStride:
+        """Read what `to_json` wrote; KeyError, TypeError or ValueError when it is something else."""
+        if data["version"] != 1:
+            raise ValueError(f"stride state of version {data['version']}, 1 expected")
+        local = cls(int(data["gpus"]), int(data["quantum_ns"]))
+        for key, user, tickets, gpus, submitted_ns in data["gangs"]:
+            gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns)
+            local._gangs[gang.key] = gang
+        local._users = PassBook.from_json(data["users"], str)
+        local._jobs = {user: PassBook.from_json(book, int) for user, book in data["jobs"].items()}
+        return local
+
+    def _checked(self, gang: Gang) -> Gang:
+        if gang.tickets <= 0:
+            raise ValueError(f"gang {gang.key}: {gang.tickets} tickets, at least 1 needed")
+        gpus = set(gang.gpus)
+        if not gpus or len(gpus) != len(gang.gpus) or not gpus <= set(range(self.gpus)):
+            raise ValueError(f"gang {gang.key}: GPUs {gang.gpus} are not distinct ones of 0..{self.gpus - 1}")
+        return gang
+
+    def _entrant(self, gang: Gang) -> Entrant:
+        job_pass = self._jobs[gang.user].accounts[gang.key.job_id].value
+        return Entrant(gang.key, gang.user, len(gang.gpus), gang.tickets, gang.order, job_pass, gang.mask)
+
+    def _standing(self) -> dict[str, UserPass]:
+        return {name: UserPass(acc.value, acc.tickets) for name, acc in self._users.accounts.items()}
+
+    def _by_pass(self, keys: Collection[JobKey]) -> list[Gang]:
+        users = self._users.accounts
+        gangs = [gang for gang in self.gangs if gang.key in keys]
+        return sorted(gangs, key=lambda g: (users[g.user].value, self._entrant(g).job_pass, g.order))
+
+    def _work_of(self, keys: Sequence[JobKey]) -> dict[str, int]:
+        work: dict[str, int] = {}
+        for key in keys:
+            gang = self._gangs[key]
+            work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns
+        return work
+
+    def _forget_users(self) -> None:
+        for user in [user for user in self._jobs if user not in self._users.accounts]:
+            del self._jobs[user]
+
+
+def _as_key(key: Hashable) -> JobKey:
+    assert isinstance(key, JobKey)
+    return key
