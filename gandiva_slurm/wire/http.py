@@ -99,7 +99,7 @@ async def listen(routes: Mapping[str, Route], host: str, port: int) -> web.AppRu
     app = web.Application(client_max_size=MAX_REQUEST_BYTES)
     for path, route in routes.items():
         app.router.add_post(path, route)
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=60)
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=60, shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

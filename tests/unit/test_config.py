@@ -1,0 +1,119 @@
+"""gandiva.yaml: what is read, where it is looked for, and the sentence for each mistake."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.config import Config, expand, find_config, load_config
+from gandiva_slurm.model.errors import ConfigError
+
+MINIMAL = "cluster: mini\npartitions: [gandiva]\ncontroller: {host: ctl}\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def _write(text: str) -> Path:
+        file = tmp_path / "gandiva.yaml"
+        file.write_text(text)
+        file.chmod(0o644)
+        return file
+
+    return _write
+
+
+def complaint(file: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    return str(caught.value)
+
+
+def test_minimal_file_takes_defaults(write):
+    config = load_config(write(MINIMAL))
+    assert config.quantum_ns == 60 * 10**9
+    assert (config.slots_per_gpu, config.controller.cycle_s, config.node.max_park_s) == (4, 1.0, 3600)
+    assert config.controller_url == "http://ctl:7321"
+    assert config.node_address("n7") == ("n7", 7322)
+    assert config.node_socket("n7") == "/run/gandiva/n7.sock"
+    assert config.node_state_dir("n7") == Path("/var/lib/gandivad/n7")
+
+
+def test_node_addresses_override_name_and_port(write):
+    config = load_config(write(MINIMAL + "node: {addresses: {n1: '10.99.0.1:7401'}}\n"))
+    assert config.node_url("n1") == "http://10.99.0.1:7401"
+    assert config.node_url("n2") == "http://n2:7322"
+
+
+@pytest.mark.parametrize(
+    ("extra", "want"),
+    [
+        ("quantum: 5\n", ":4: quantum: unknown key; allowed: cluster, partitions, quantum_s"),
+        ("node: {sock: /x}\n", ":4: node.sock: unknown key; allowed: port, socket"),
+        ("quantum_s: 0.1\n", ":4: quantum_s: expected greater than or equal to 0.2 (allowed: 0.2 .. 3600), "),
+        ("quantum_s: 60s\n", "got '60s'"),
+        ("slots_per_gpu: 2.5\n", "(allowed: 1 .. 64), got 2.5"),
+        ("node:\n  port: 70000\n", ":5: node.port: expected less than or equal to 65535"),
+        ("node: {state_dir: here}\n", "node.state_dir: expected an absolute path, got 'here'"),
+        ("node: {addresses: {n1: ten}}\n", "n1: expected host:port with a port of 1..65535, got 'ten'"),
+        ("node: {addresses: {n1: 'ten:0'}}\n", "n1: expected host:port"),
+        ("node: yes\n", "node: expected keys and values (port, socket"),
+        ("cluster: other\n", ":4: cluster: given twice"),
+        ("node: [\n", "not YAML"),
+    ],
+)
+def test_mistake_is_named_with_line_and_what_is_allowed(write, extra, want):
+    assert want in complaint(write(MINIMAL + extra))
+
+
+def test_each_mistake_has_its_line(write):
+    text = complaint(write("cluster: a b\npartitions: []\ncontroller: {}\n"))
+    assert len(text.splitlines()) == 3
+    assert "partitions: expected a list with at least one item" in text
+    assert ":3: controller.host: missing" in text
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "gandiva\n"])
+def test_file_that_is_no_mapping_is_refused(write, text):
+    assert "expected keys and values" in complaint(write(text))
+
+
+def test_world_writable_file_is_refused(write):
+    file = write(MINIMAL)
+    file.chmod(0o666)
+    assert "everybody may write it" in complaint(file)
+
+
+def test_missing_binary_and_huge_files_are_refused(tmp_path, write):
+    assert "No such file" in complaint(tmp_path / "none.yaml")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in complaint(binary)
+    assert "longer than" in complaint(write("#" * 2_000_000))
+
+
+def test_search_order(tmp_path, monkeypatch):
+    (tmp_path / "gandiva.yaml").write_text(MINIMAL)
+    slurm = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    assert find_config(slurm) == tmp_path / "gandiva.yaml"
+    assert find_config({**slurm, "GANDIVA_CONF": "/elsewhere.yaml"}) == Path("/elsewhere.yaml")
+    monkeypatch.setattr("gandiva_slurm.config.DEFAULT_DIRECTORY", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="looked at"):
+        find_config({})
+
+
+def test_expand_knows_node_and_percent():
+    assert expand("/run/%n/100%%.sock", "n1") == "/run/n1/100%.sock"
+
+
+def test_unknown_slurm_user_is_named(write):
+    config = load_config(write(MINIMAL.replace("host: ctl", "host: ctl, slurm_user: nobody-here")))
+    with pytest.raises(ConfigError, match="no user 'nobody-here'"):
+        config.slurm_uid()
+
+
+def test_configuration_cannot_be_changed_in_flight(write):
+    config = load_config(write(MINIMAL))
+    assert isinstance(config, Config)
+    with pytest.raises(ValueError):
+        config.quantum_s = 3  # type: ignore[misc]
+    assert os.path.isabs(config.controller.state_dir)
