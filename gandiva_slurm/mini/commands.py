@@ -1,0 +1,59 @@
+"""`gandiva mini up|down|exec`: the command group; the demo adds itself to it."""
+
+import os
+import sys
+import time
+
+import click
+
+from gandiva_slurm.mini import cluster as clusters
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, parse_nodes
+from gandiva_slurm.model.errors import UsageError
+
+
+@click.group()
+def mini() -> None:
+    """A private Slurm on this machine, with fake GPUs, to try and to test with."""
+
+
+def check_backend(backend: str) -> None:
+    """Only `local` is built; say so for the other."""
+    if backend != "local":
+        raise UsageError(f"--backend {backend}: this version has only 'local' (this host's Slurm packages)")
+
+
+@mini.command()
+@click.option("--backend", default="local", show_default=True, help="local: this host's Slurm packages")
+@click.option("--suite", default="", help="Debian release; the back end local takes the host's")
+@click.option("--nodes", default=DEFAULT_NODES, show_default=True, help="TYPE:NODESxGPUS[,...]")
+@click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
+@click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
+def up(backend: str, suite: str, nodes: str, quantum: float, daemons: bool) -> None:
+    """Bring a mini cluster up (its name: $GANDIVA_MINI, else mini)."""
+    check_backend(backend)
+    began = time.monotonic()
+    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons)
+    made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))
+    names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"
+                      for n in spec.all_nodes)
+    click.echo(f"mini cluster {spec.name!r} is up in {time.monotonic() - began:.1f} s: {names}")
+    click.echo(f"logs: {made.at.log}   next: gandiva mini exec --user user1 -- sbatch --gandiva ...")
+
+
+@mini.command()
+def down() -> None:
+    """Take the mini cluster down; nothing of it stays."""
+    name = clusters.current_name()
+    click.echo(f"mini cluster {name!r} is down" if clusters.down() else f"no mini cluster {name!r} was up")
+
+
+@mini.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--user", default="root", show_default=True, help="root, user1, user2 or user3")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec(user: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND inside, as USER; stdin, output and exit code pass through."""
+    found = MiniCluster.attach()
+    sys.stdout.flush()
+    words = found.command(command, user)
+    os.execvpe(words[0], words, dict(found.environment(user)))

@@ -1,0 +1,80 @@
+"""What a mini cluster is asked to be: the text of `--nodes`, checked, as values."""
+
+import re
+from dataclasses import dataclass, field
+
+from gandiva_slurm.model.errors import UsageError
+
+#: Users of every mini cluster, with their uid (= gid); each has fair-share 1 under the account `research`.
+USERS = {"user1": 5001, "user2": 5002, "user3": 5003}
+#: Slots Slurm advertises for each GPU, as in gandiva.yaml.
+SLOTS_PER_GPU = 4
+DEFAULT_NODES = "v100:1x4"
+#: The one node without GPUs, alone in the partition `plain`, for ordinary jobs.
+PLAIN_NODE = "p1"
+MAX_NODES = 32
+MAX_GPUS_PER_NODE = 16
+
+_GROUP = re.compile(r"(?P<type>[a-z][a-z0-9_]{0,15}):(?P<nodes>[1-9][0-9]?)x(?P<gpus>[1-9][0-9]?)")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
+
+@dataclass(frozen=True)
+class MiniNode:
+    """One slurmd: name, GPU type, number of (fake) GPUs; the plain node has type "" and none."""
+
+    name: str
+    gpu_type: str
+    gpus: int
+
+    @property
+    def slots(self) -> int:
+        """How many gres/gpu Slurm advertises here."""
+        return self.gpus * SLOTS_PER_GPU
+
+
+@dataclass(frozen=True)
+class MiniSpec:
+    """Everything `mini up` needs to know."""
+
+    name: str = "mini"
+    nodes: tuple[MiniNode, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
+    quantum_s: float = 1.0
+    daemons: bool = True
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"cluster name {self.name!r} (option --name, variable GANDIVA_MINI): "
+                             "use lower-case letters, digits and dashes, at most 31")
+        if not 0.2 <= self.quantum_s <= 3600:
+            raise UsageError(f"--quantum {self.quantum_s:g}: give seconds from 0.2 to 3600")
+
+    @property
+    def all_nodes(self) -> tuple[MiniNode, ...]:
+        """GPU nodes, then the plain node."""
+        return (*self.nodes, MiniNode(PLAIN_NODE, "", 0))
+
+    @property
+    def gpus_by_type(self) -> dict[str, int]:
+        """The most GPUs one node of each type has."""
+        most: dict[str, int] = {}
+        for node in self.nodes:
+            most[node.gpu_type] = max(most.get(node.gpu_type, 0), node.gpus)
+        return most
+
+
+def parse_nodes(text: str) -> tuple[MiniNode, ...]:
+    """Read `v100:2x4,k80:1x4` (TYPE:NODESxGPUS, ...) into nodes n1, n2, ... in that order."""
+    nodes: list[MiniNode] = []
+    for group in text.replace(" ", "").split(","):
+        match = _GROUP.fullmatch(group)
+        if match is None:
+            raise UsageError(f"--nodes: {group!r} is not TYPE:NODESxGPUS; for example v100:2x4,k80:1x4")
+        gpus = int(match["gpus"])
+        if gpus > MAX_GPUS_PER_NODE:
+            raise UsageError(f"--nodes: {group!r} asks {gpus} GPUs a node; at most {MAX_GPUS_PER_NODE}")
+        for _ in range(int(match["nodes"])):
+            nodes.append(MiniNode(f"n{len(nodes) + 1}", match["type"], gpus))
+    if len(nodes) > MAX_NODES:
+        raise UsageError(f"--nodes: {len(nodes)} nodes asked; a mini cluster takes at most {MAX_NODES}")
+    return tuple(nodes)
