@@ -1,0 +1,179 @@
+"""`gandiva acct`: what jobs used, in sacct's manner, with sacct's default window."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import textwrap
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from gandiva_slurm.cli.client import query, to_json
+from gandiva_slurm.cli.jobids import (
+    STATE_CODES,
+    is_wanted,
+    parse_job_ids,
+    parse_names,
+    parse_states,
+    show_job_id,
+)
+from gandiva_slurm.cli.table import Field, Row, choose_fields, parsable_lines, sacct_lines
+from gandiva_slurm.cli.times import format_duration, format_time, parse_time
+from gandiva_slurm.model.errors import UsageError
+
+DEFAULT = "JobID,JobName,Partition,Account,AllocGPUs,State,ExitCode,GpuHeld,GpuParked,Suspends"
+BRIEF = "JobID,State,ExitCode"
+
+
+def _text(key: str) -> Any:
+    return lambda row: "" if row.get(key) is None else str(row[key])
+
+
+def _moment(key: str) -> Any:
+    return lambda row: format_time(row.get(key), os.environ.get("SLURM_TIME_FORMAT", ""))
+
+
+def _duration(key: str) -> Any:
+    return lambda row: format_duration(row.get(key))
+
+
+def _seconds(key: str) -> Any:
+    return lambda row: "" if row.get(key) is None else str(round(row[key]))
+
+
+def elapsed_s(row: Row) -> float:
+    """Return how long a job has been running in Slurm's eyes, parked time included."""
+    if not row.get("start_s"):
+        return 0.0
+    return float((row.get("end_s") or row.get("now_s") or time.time()) - row["start_s"])
+
+
+def _latency(row: Row) -> str:
+    """Seconds from the release to the start, with their milliseconds: a duration would round them away."""
+    return "" if row.get("start_latency_s") is None else f"{row['start_latency_s']:.3f}"
+
+
+#: Every field has a source; widths are sacct's where sacct has the field.
+FIELDS = (
+    Field("Account", 10, _text("account")),
+    Field("AllocGPUs", 10, _text("gpus")),
+    Field("Elapsed", 10, lambda row: format_duration(elapsed_s(row))),
+    Field("ElapsedRaw", 10, lambda row: str(round(elapsed_s(row)))),
+    Field("End", 19, _moment("end_s")),
+    Field("ExitCode", 8, _text("exit_code")),
+    Field("GpuHeld", 10, _duration("gpu_held_s")),
+    Field("GpuHeldRaw", 10, _seconds("gpu_held_s")),
+    Field("GpuParked", 10, _duration("gpu_parked_s")),
+    Field("GpuParkedRaw", 12, _seconds("gpu_parked_s")),
+    Field("GpuRun", 10, _duration("gpu_run_s")),
+    Field("GpuRunRaw", 10, _seconds("gpu_run_s")),
+    Field("GpuType", 10, _text("type")),
+    Field("JobID", 12, show_job_id, left=True),
+    Field("JobIDRaw", 12, _text("job_id"), left=True),
+    Field("JobName", 10, _text("name")),
+    Field("NodeList", 15, lambda row: row.get("node") or "None assigned"),
+    Field("Partition", 10, _text("partition")),
+    Field("Restarts", 8, _text("restarts")),
+    Field("Start", 19, _moment("start_s")),
+    Field("StartLatency", 12, _latency),
+    Field("State", 10, _text("state")),
+    Field("Submit", 19, _moment("submit_s")),
+    Field("Suspends", 8, _text("suspends")),
+    Field("User", 9, _text("user")),
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-j", "--jobs", metavar="IDS", help="Only these jobs: 12,13_4.")
+@click.option(
+    "-u", "--user", "--uid", "users", metavar="NAMES", help="These users' (default: yours; root: all)."
+)
+@click.option("-a", "--allusers", is_flag=True, help="All users' jobs.")
+@click.option("-A", "--accounts", metavar="NAMES", help="Only these accounts' jobs.")
+@click.option("-r", "--partition", "partitions", metavar="NAMES", help="Only these partitions' jobs.")
+@click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: today's midnight).")
+@click.option("-E", "--endtime", metavar="TIME", help="End of the window (default: now).")
+@click.option("-s", "--state", "states", metavar="STATES", help="Jobs in these states during the window.")
+@click.option("-T", "--truncate", is_flag=True, help="Cut start and end times to the window.")
+@click.option("-X", "--allocations", is_flag=True, help="Jobs only, no steps (always so).")
+@click.option("-n", "--noheader", is_flag=True, help="No heading.")
+@click.option("-P", "--parsable2", is_flag=True, help="Values between bars.")
+@click.option("-p", "--parsable", is_flag=True, help="Values between bars, one more at the end.")
+@click.option("-b", "--brief", is_flag=True, help="JobID, State and ExitCode only.")
+@click.option(
+    "-o", "--format", "spec", metavar="FIELDS", help="Fields; NAME%20 sets a width, NAME%-20 from the left."
+)
+@click.option("-e", "--helpformat", is_flag=True, help="List the fields.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.pass_obj
+def acct(config: str | None, /, **options: Any) -> None:
+    """Show what jobs used: GPU time held, run and parked, beside sacct's own fields."""
+    if options["helpformat"]:
+        click.echo(textwrap.fill(" ".join(f"{field.name:<14}" for field in FIELDS), 64))
+        return
+    spec = options["spec"] or (BRIEF if options["brief"] else DEFAULT)
+    fields = choose_fields(spec, FIELDS)
+    now_s = time.time()
+    start_s, end_s = default_window(options, now_s)
+    rows = query(config, "acct", _arguments(options, (start_s, end_s, now_s)))
+    wanted = parse_job_ids(options["jobs"] or "")
+    rows = [dict(row, now_s=now_s) for row in rows if not wanted or is_wanted(row, wanted)]
+    if options["truncate"]:
+        rows = [_truncated(row, start_s, end_s) for row in rows]
+    for line in _lines(fields, rows, options):
+        click.echo(line)
+
+
+def default_window(options: dict[str, Any], now_s: float) -> tuple[float, float]:
+    """Return sacct's window: midnight to now; from 1970 with -j; now alone with -s (DEFAULT TIME WINDOW).
+
+    UsageError when it ends before it starts.
+    """
+    start, end = options.get("starttime"), options.get("endtime")
+    jobs, states = options.get("jobs"), options.get("states")
+    if start:
+        start_s = parse_time(start, now_s)
+    elif jobs:
+        start_s = 0.0
+    else:
+        start_s = now_s if states else parse_time("midnight", now_s)
+    unasked_s = start_s if states and start else now_s
+    end_s = parse_time(end, now_s) if end else unasked_s
+    if end_s < start_s:
+        window = f"from {format_time(start_s)} to {format_time(end_s)}"
+        raise UsageError(f"the window {window} ends before it starts; see -S and -E")
+    return start_s, end_s
+
+
+def _arguments(options: dict[str, Any], window: tuple[float, float, float]) -> dict[str, Any]:
+    users = parse_names(options["users"])
+    if users is None and not options["allusers"] and os.geteuid() != 0:
+        users = [getpass.getuser()]
+    arguments: dict[str, Any] = {"start_s": window[0], "end_s": window[1], "now_s": window[2]}
+    if users:
+        arguments["users"] = users
+    if options["accounts"]:
+        arguments["accounts"] = parse_names(options["accounts"])
+    if options["states"]:
+        arguments["states"] = list(parse_states(options["states"], STATE_CODES.values()))
+    return arguments
+
+
+def _truncated(row: dict[str, Any], start_s: float, end_s: float) -> dict[str, Any]:
+    start, end = row.get("start_s"), row.get("end_s")
+    cut = dict(row)
+    if start:
+        cut.update(start_s=max(start, start_s), end_s=min(end or end_s, end_s))
+    return cut
+
+
+def _lines(fields: list[Field], rows: list[dict[str, Any]], options: dict[str, Any]) -> Iterable[str]:
+    header = not options["noheader"]
+    if options["as_json"]:
+        return [to_json({"jobs": rows})]
+    if options["parsable"] or options["parsable2"]:
+        return parsable_lines(fields, rows, header, trailing=options["parsable"])
+    return sacct_lines(fields, rows, header)

@@ -1,0 +1,146 @@
+"""`gandiva queue`: the jobs, in squeue's manner."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gandiva_slurm.cli.client import query, to_json
+from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_ids, parse_names, parse_states, show_job_id
+from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines
+from gandiva_slurm.cli.times import format_duration, format_time
+
+#: Gandiva's own states (model.job) and what squeue's users type for them.
+STATES = (
+    "HELD",
+    "STARTING",
+    "RUNNING",
+    "SUSPENDING",
+    "SUSPENDED",
+    "RESUMING",
+    "CHECKPOINTING",
+    "REQUEUED",
+    "ENDED",
+)
+PENDING = ("HELD", "STARTING", "REQUEUED")
+DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,Reason"
+
+
+def _share(row: Row) -> str:
+    return "-" if row.get("share") is None else f"{100 * row['share']:.0f}%"
+
+
+def _rate(row: Row) -> str:
+    return f"{row['rate']:.1f}/s" if row.get("rate") else "-"
+
+
+def _place(row: Row) -> str:
+    if not row.get("node"):
+        return "-"
+    return f"{row['node']}({fold_numbers(row['gpu_ids'])})" if row.get("gpu_ids") else row["node"]
+
+
+def fold_numbers(numbers: Sequence[int]) -> str:
+    """Write GPU numbers as Slurm writes sets: 0-2,5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _text(key: str, missing: str = "-") -> Any:
+    return lambda row: missing if row.get(key) in (None, "") else str(row[key])
+
+
+FIELDS = (
+    Field("JobID", 10, show_job_id),
+    Field("User", 8, _text("user"), left=True),
+    Field("State", 12, _text("state"), left=True),
+    Field("GPUs", 4, _text("gpus")),
+    Field("Type", 6, _text("type"), left=True),
+    Field("Node(GPUs)", 12, _place, left=True),
+    Field("Share", 5, _share),
+    Field("Rate", 8, _rate),
+    Field("Parked", 8, lambda row: format_duration(row.get("parked_s")) or "-"),
+    Field("Reason", 24, _text("reason"), left=True),
+    Field("Name", 8, _text("name"), left=True),
+    Field("Account", 10, _text("account"), left=True),
+    Field("Partition", 9, _text("partition"), left=True),
+    Field("Node", 10, _text("node"), left=True),
+    Field("Tickets", 7, _text("tickets")),
+    Field("Restart", 7, _text("restart")),
+    Field("Submit", 19, lambda row: format_time(row.get("submit_s"))),
+    Field("Start", 19, lambda row: format_time(row.get("start_s"))),
+    Field("Suspends", 8, _text("suspends")),
+    Field("Reaims", 6, _text("reaims")),
+    Field("Steps", 8, _text("steps")),
+    Field("Ranks", 5, lambda row: f"{row.get('ranks') or 0}/{row.get('world') or 0}"),
+    Field("Detail", 40, _text("detail"), left=True),
+)
+#: squeue's % codes that mean the same here.
+CODES = {
+    "i": "jobid",
+    "A": "jobid",
+    "u": "user",
+    "T": "state",
+    "t": "state",
+    "j": "name",
+    "a": "account",
+    "P": "partition",
+    "R": "reason",
+    "r": "reason",
+    "N": "node",
+    "S": "start",
+    "V": "submit",
+    "b": "gpus",
+}
+
+
+@click.command(context_settings={"help_option_names": ["--help"]})
+@click.option("-u", "--user", "users", metavar="NAMES", help="Only these users' jobs.")
+@click.option("--me", is_flag=True, help="Only my own jobs.")
+@click.option("-j", "--jobs", metavar="IDS", help="Only these jobs: 12,13_4.")
+@click.option("-t", "--states", metavar="STATES", help="Only these states; `all` shows ended jobs too.")
+@click.option("-h", "--noheader", is_flag=True, help="No heading.")
+@click.option("-o", "--format", "spec", metavar="FIELDS", help="Fields (jobid,user%10) or squeue's % codes.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.pass_obj
+def queue(config: str | None, /, **options: Any) -> None:
+    """Show the jobs Gandiva schedules, their share of the GPUs, and why they wait."""
+    fields = choose_fields(expand_codes(options["spec"] or DEFAULT, CODES), FIELDS)
+    wanted = parse_job_ids(options["jobs"] or "")
+    users = [getpass.getuser()] if options["me"] else parse_names(options["users"])
+    states = _states(options["states"])
+    rows = [row for row in query(config, "queue", {}) if _is_shown(row, users, wanted, states)]
+    if options["as_json"]:
+        click.echo(to_json({"jobs": rows}))
+        return
+    for line in squeue_lines(fields, rows, not options["noheader"], fixed=bool(options["spec"])):
+        click.echo(line)
+
+
+def _is_shown(
+    row: Row, users: list[str] | None, wanted: Sequence[JobId], states: Sequence[str] | None
+) -> bool:
+    """Filter the controller's rows the way squeue's options do; without -t all but ended jobs are shown."""
+    return (
+        (users is None or row["user"] in users)
+        and (not wanted or is_wanted(row, wanted))
+        and (row["state"] != "ENDED" if states is None else row["state"] in states)
+    )
+
+
+def _states(text: str | None) -> tuple[str, ...] | None:
+    """PENDING is what Slurm shows for the states before a start."""
+    if text is None:
+        return None
+    if text.strip().lower() == "all":
+        return STATES
+    found = parse_states(text, (*STATES, "PENDING"))
+    return (*found, *PENDING) if "PENDING" in found else found

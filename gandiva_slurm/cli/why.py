@@ -1,0 +1,55 @@
+"""`gandiva why`: one dominant reason, the evidence for it, and what will change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from gandiva_slurm.cli.client import query, to_json
+from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_id
+from gandiva_slurm.cli.times import format_time
+from gandiva_slurm.model.errors import UsageError
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job")
+@click.option("--story", is_flag=True, help="The job's history too.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.pass_obj
+def why(config: str | None, job: str, story: bool, as_json: bool) -> None:
+    """Say why JOB is where it is, and what will change it."""
+    wanted = parse_job_id(job)
+    job_id = wanted.job_id if wanted.task is None else _find_task(config, wanted, job)
+    data = query(config, "why", {"job_id": job_id, "story": story})
+    if as_json:
+        click.echo(to_json(data))
+        return
+    for line in explain(data, job, story):
+        click.echo(line)
+
+
+def _find_task(config: str | None, wanted: JobId, typed: str) -> int:
+    """An array task has a job id of its own; the queue tells it."""
+    for row in query(config, "queue", {}):
+        if is_wanted(row, [wanted]):
+            return int(row["job_id"])
+    raise UsageError(
+        f"Gandiva has no job {typed}; `gandiva queue` lists them, `gandiva acct -j {typed}` looks back"
+    )
+
+
+def explain(data: dict[str, Any], job: str, story: bool) -> Iterable[str]:
+    """Write the answer out: the state and its reason, then evidence, then what comes next."""
+    code = f"{data['code']}: " if data.get("code") else ""
+    yield f"job {job} is {data['state']}: {code}{data['sentence']}"
+    for line in data.get("evidence") or ():
+        yield f"    {line}"
+    if data.get("next"):
+        yield f"next: {data['next']}"
+    if story:
+        yield "story:"
+        for line in data.get("story") or ():
+            step = f"{line['from']} -> {line['to']}" if line["from"] != line["to"] else line["to"]
+            yield f"    {format_time(line['t_s'])}  {step:<24}  {line['code']}: {line['text']}"

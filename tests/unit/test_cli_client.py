@@ -1,0 +1,102 @@
+"""The command's own client against the wire's server: they must speak the same protocol."""
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+
+import pytest
+
+from gandiva_slurm.cli import client
+from gandiva_slurm.config import Config
+from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError, SlurmUnreachable, UsageError
+from gandiva_slurm.wire import http
+from tests.controller.plain_signer import PlainSigner
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+def settings(port: int) -> Config:
+    return Config.model_validate(
+        {
+            "cluster": "mini",
+            "partitions": ["gandiva"],
+            "controller": {"host": "127.0.0.1", "port": port, "slurm_user": ME},
+        }
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def ask(port: int, server: PlainSigner, timeout_s: float = 5.0, wait_s: float = 0.0) -> bytes:
+    async def handler(payload: bytes, uid: int) -> bytes:
+        await asyncio.sleep(wait_s)
+        return b"%d " % uid + payload
+
+    route = http.signed_route(server, lambda uid: uid < 5000, handler)
+    runner = await http.listen({client.PATH: route}, "127.0.0.1", port)
+    mine = PlainSigner(1001 if server.uid != 5001 else 5001)
+    try:
+        return await asyncio.to_thread(client.exchange, settings(port), mine, b"hello", timeout_s)
+    finally:
+        await runner.cleanup()
+
+
+async def test_question_is_answered() -> None:
+    assert await ask(free_port(), PlainSigner(os.getuid())) == b"1001 hello"
+
+
+async def test_answer_of_another_user_is_refused() -> None:
+    with pytest.raises(AuthError, match=f"not as {ME}"):
+        await ask(free_port(), PlainSigner(4242))
+
+
+async def test_refusal_comes_with_its_sentence() -> None:
+    with pytest.raises(AuthError, match="refused: uid 5001 may not call"):
+        await ask(free_port(), PlainSigner(5001))
+
+
+async def test_slow_controller_is_an_error_with_a_next_step() -> None:
+    with pytest.raises(PeerError, match=r"timed out.*journalctl"):
+        await ask(free_port(), PlainSigner(os.getuid()), timeout_s=0.2, wait_s=1.0)
+
+
+def test_nobody_there_is_an_error_with_a_next_step() -> None:
+    with pytest.raises(PeerError, match=r"does not answer at 127.0.0.1:.*jobs go on without it"):
+        client.exchange(settings(free_port()), PlainSigner(0), b"hello")
+
+
+class Replayer(PlainSigner):
+    """Signs an answer to some other request."""
+
+    def sign(self, payload: bytes) -> bytes:
+        return super().sign(b"0" * 64 + payload[64:])
+
+
+async def test_answer_to_another_request_is_refused() -> None:
+    with pytest.raises(AuthError, match="another request"):
+        await ask(free_port(), Replayer(os.getuid()))
+
+
+@pytest.mark.parametrize(("exit_code", "kind"), [(1, GandivaError), (2, UsageError), (3, SlurmUnreachable)])
+def test_errors_of_the_controller_keep_their_exit_code(exit_code: int, kind: type[GandivaError]) -> None:
+    body = json.dumps({"version": 1, "ok": False, "error": "no job 7", "exit": exit_code}).encode()
+    with pytest.raises(kind, match="no job 7") as caught:
+        client.read_answer(body)
+    assert caught.value.exit_code == exit_code
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"version": 1}', b'{"version": 9, "ok": true}'])
+def test_an_answer_that_is_not_ours_is_an_error(body: bytes) -> None:
+    with pytest.raises(PeerError):
+        client.read_answer(body)
+
+
+def test_json_carries_its_version() -> None:
+    assert json.loads(client.to_json({"jobs": []})) == {"version": 1, "jobs": []}
