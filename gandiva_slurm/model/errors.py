@@ -7,6 +7,7 @@ GandivaError
 ├── Never              cannot be done on this cluster; the text goes to the user
 ├── SlurmUnreachable   slurmctld or slurmdbd did not answer in time; the old picture stays, marked stale (exit 3)
 ├── SlurmRefused       Slurm answered no; its own sentence is kept
+│   └── SlurmBusy      Slurm answered not yet; the same call may be granted a moment later (a NotNow too)
 ├── PeerError          a gandiva daemon did not answer, or answered what is not ours (exit 3)
 └── AuthError          a message was not signed by whom it must be
 """
@@ -46,6 +47,10 @@ class SlurmUnreachable(GandivaError):
 
 class SlurmRefused(GandivaError):
     """Slurm answered no."""
+
+
+class SlurmBusy(SlurmRefused, NotNow):
+    """Slurm answered that it cannot do this yet."""
 
 
 class PeerError(GandivaError):

@@ -1,0 +1,140 @@
+"""The back end of Slurm's own commands, 22.05 and later: the port of `port.py` (ADR 0004)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from gandiva_slurm.model.errors import GandivaError, SlurmRefused, SlurmUnreachable
+from gandiva_slurm.model.snapshot import Association, SlurmJob, Snapshot
+from gandiva_slurm.slurm import arrays
+from gandiva_slurm.slurm.accounts import read_associations
+from gandiva_slurm.slurm.control import Control
+from gandiva_slurm.slurm.reader import read_picture
+from gandiva_slurm.slurm.run import Commands
+
+log = logging.getLogger(__name__)
+
+#: slurmdbd that did not answer is not asked again for so long: each try delays a snapshot by its deadline.
+ACCOUNTS_PAUSE_S = 60.0
+
+
+SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long one command may take: a read of everything, an act on one job, a read of the associations."""
+
+    read_s: float = 10.0
+    act_s: float = 10.0
+    accounts_s: float = 3.0
+
+
+class CommandsPort:
+    """Slurm through squeue, sinfo, scontrol and sacctmgr. Use one in one event loop."""
+
+    def __init__(
+        self,
+        partitions: Collection[str],
+        timeouts: Timeouts | None = None,
+        commands: Commands | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._partitions = frozenset(partitions)
+        self._timeouts = timeouts or Timeouts()
+        self._commands = commands or Commands()
+        self._control = Control(self._commands, self._timeouts.act_s)
+        self._clock_ns = clock_ns
+        self._task_names: dict[int, str] = {}
+        self._cluster = ""
+        self._accounts_again_ns = 0
+
+    async def snapshot(self, with_associations: bool) -> Snapshot:
+        """Return one coalesced picture of our partitions; SlurmUnreachable when it was not had whole."""
+        taken_ns = self._clock_ns()
+        picture = await read_picture(self._commands, self._partitions, self._timeouts.read_s)
+        self._task_names = arrays.names_of_tasks(picture.jobs)
+        await self._split(picture.joint, picture.jobs)
+        associations = await self._associations() if with_associations else None
+        return Snapshot(taken_ns, picture.jobs, picture.nodes, associations)
+
+    async def start(self, job_id: int, node: str) -> None:
+        """Start a held job on this node; SlurmRefused with Slurm's sentence."""
+        await self._control.start(self._name(job_id), node)
+
+    async def start_many(self, places: Mapping[int, str]) -> dict[int, SlurmRefused]:
+        """Start many held jobs, each on its node, with one release for all; return the refusals by job id."""
+        ids = {self._name(job_id): job_id for job_id in places}
+        refused = await self._control.start_many({name: places[job_id] for name, job_id in ids.items()})
+        return {ids[name]: error for name, error in refused.items()}
+
+    async def hold(self, job_id: int) -> None:
+        """Hold a job, pending or running."""
+        await self._control.hold(self._name(job_id))
+
+    async def ping(self) -> bool:
+        """True when a slurmctld answers; False says nothing of why."""
+        try:
+            answer = await self._commands.run(("scontrol", "ping"), self._timeouts.read_s)
+        except SlurmUnreachable:
+            return False
+        return " is UP" in answer.out
+
+    async def version(self) -> str:
+        """Return the version of the commands, as 22.05.8; slurm_config has slurmctld's own."""
+        words = (await self._commands.output(("scontrol", "--version"), self._timeouts.read_s)).split()
+        return words[-1] if words else ""
+
+    async def slurm_config(self) -> Mapping[str, str]:
+        """Return Slurm's running configuration; (null) reads as nothing."""
+        text = await self._commands.output(("scontrol", "show", "config"), self._timeouts.read_s)
+        return parse_config(text)
+
+    async def partitions(self) -> Mapping[str, Mapping[str, str]]:
+        """Return every partition's settings by name, for `gandiva check`."""
+        text = await self._commands.output(SHOW_PARTITIONS, self._timeouts.read_s)
+        rows = [parse_words(line) for line in text.splitlines()]
+        return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+    def _name(self, job_id: int) -> str:
+        return self._task_names.get(job_id, str(job_id))
+
+    async def _split(self, joint: tuple[arrays.JointTasks, ...], jobs: tuple[SlurmJob, ...]) -> None:
+        for array_job_id, tasks in arrays.to_split(joint, jobs).items():
+            try:
+                await self._control.split(array_job_id, tasks)
+            except GandivaError as err:
+                log.warning("array %d stays in one record for now: %s", array_job_id, err)
+
+    async def _associations(self) -> tuple[Association, ...] | None:
+        now_ns = self._clock_ns()
+        if now_ns < self._accounts_again_ns:
+            return None
+        try:
+            self._cluster = self._cluster or (await self.slurm_config()).get("ClusterName", "")
+        except GandivaError as err:
+            log.warning("associations not read, the old shares stay: %s", err)
+            return None
+        found = await read_associations(self._commands, self._cluster, self._timeouts.accounts_s)
+        if found is None:
+            self._accounts_again_ns = now_ns + int(ACCOUNTS_PAUSE_S * 1e9)
+        return found
+
+
+def parse_words(line: str) -> dict[str, str]:
+    """Read a line of `Key=Value` words (`scontrol --oneliner`); never one with text of users."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Read `Key = Value` lines; later sections (cgroup.conf's) do not override slurm.conf's keys."""
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip():
+            cleaned = value.strip()
+            values.setdefault(key.strip(), "" if cleaned in ("(null)", "N/A") else cleaned)
+    return values

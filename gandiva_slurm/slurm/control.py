@@ -1,0 +1,94 @@
+"""Acts on jobs: start, hold, and splitting tasks off an array.
+
+A start is three steps in two calls: ReqNodeList and StartTime=now (a requeued job would else wait for
+AuthInfo=cred_expire), then release. Nothing of the job's user is in an argument: job ids are numbers
+and node names are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused
+from gandiva_slurm.slurm.run import Commands
+
+log = logging.getLogger(__name__)
+
+#: How often a call that Slurm answers with "try again" is made, and the pause between. A job just started
+#: refuses updates until slurmdbd has given its record a number, mostly within a second.
+TRIES, PAUSE_S = 8, 0.25
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Control:
+    """Acts through scontrol. Jobs go by the names Slurm's commands take: 12, or 7_3 for a task."""
+
+    def __init__(self, commands: Commands, timeout_s: float) -> None:
+        self._commands = commands
+        self._timeout_s = timeout_s
+
+    async def place(self, name: str, node: str) -> None:
+        """Name the one node where a held job may start, from now on."""
+        if not _NODE_NAME.fullmatch(node):
+            raise SlurmRefused(f"job {name}: {node!r} is no node name; is NodeName in slurm.conf right?")
+        await self._act("scontrol", "update", f"JobId={name}", f"ReqNodeList={node}", "StartTime=now")
+
+    async def release(self, names: Sequence[str]) -> None:
+        """Let Slurm start these jobs."""
+        await self._act("scontrol", "release", ",".join(names))
+
+    async def start(self, name: str, node: str) -> None:
+        """Start a held job on this node."""
+        log.info("start: job %s on %s", name, node)
+        await self.place(name, node)
+        await self.release([name])
+
+    async def start_many(self, places: Mapping[str, str]) -> dict[str, SlurmRefused]:
+        """Start many jobs, with one release for all; return the refusals by job."""
+        log.info("start: %s", ", ".join(f"job {name} on {node}" for name, node in places.items()))
+        refused = await self._each(places, self.place)
+        placed = [name for name in places if name not in refused]
+        if not placed:
+            return refused
+        try:
+            await self.release(placed)
+        except SlurmRefused:
+            # One bad job spoils the joint answer; a second release of a released job changes nothing.
+            refused |= await self._each(dict.fromkeys(placed, ""), lambda name, _: self.release([name]))
+        return refused
+
+    async def hold(self, name: str) -> None:
+        """Hold a job, pending or running."""
+        log.info("hold: job %s", name)
+        await self._act("scontrol", "hold", name)
+
+    async def split(self, array_job_id: int, tasks: Sequence[int]) -> None:
+        """Give these pending tasks of an array records of their own; they stay held."""
+        log.info("split: %d tasks off array %d", len(tasks), array_job_id)
+        await self._act("scontrol", "hold", f"{array_job_id}_[{','.join(map(str, tasks))}]")
+
+    async def _each(
+        self, places: Mapping[str, str], act: Callable[[str, str], Awaitable[None]]
+    ) -> dict[str, SlurmRefused]:
+        acts = (act(name, node) for name, node in places.items())
+        outcomes = await asyncio.gather(*acts, return_exceptions=True)
+        refused = {}
+        for name, outcome in zip(places, outcomes, strict=True):
+            if isinstance(outcome, SlurmRefused):
+                refused[name] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return refused
+
+    async def _act(self, *argv: str) -> None:
+        for _ in range(TRIES - 1):
+            try:
+                await self._commands.output(argv, self._timeout_s)
+                return
+            except SlurmBusy:
+                await asyncio.sleep(PAUSE_S)
+        await self._commands.output(argv, self._timeout_s)

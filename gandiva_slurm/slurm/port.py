@@ -1,0 +1,41 @@
+"""The one way to Slurm: everything above this file knows Slurm by these seven calls only (ADR 0004).
+
+`slurm.commands` implements it by Slurm's own commands; another back end must pass the same suite,
+`tests/contract`. Every call has a deadline. SlurmUnreachable means that nobody answered (an act may
+or may not have been done: the next snapshot tells); SlurmRefused carries Slurm's own sentence, and
+its subclass SlurmBusy means that the same call may be granted a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gandiva_slurm.model.snapshot import Snapshot
+
+
+class SlurmPort(Protocol):
+    """What the controller and `gandiva check` ask of Slurm."""
+
+    async def snapshot(self, with_associations: bool) -> Snapshot:
+        """Return one coalesced picture of our partitions.
+
+        It holds finished jobs too, for as long as slurmctld remembers them. `associations` is None when
+        they were not asked for or slurmdbd is away. SlurmUnreachable when no whole picture was had:
+        the caller keeps the old one.
+        """
+
+    async def start(self, job_id: int, node: str) -> None:
+        """Release a held job to start now on this node; SlurmRefused, SlurmUnreachable."""
+
+    async def hold(self, job_id: int) -> None:
+        """Hold a job, pending or running (then a requeue returns it held)."""
+
+    async def ping(self) -> bool:
+        """True when a slurmctld answers."""
+
+    async def version(self) -> str:
+        """Slurm's version, as 22.05.8."""
+
+    async def slurm_config(self) -> Mapping[str, str]:
+        """Slurm's running configuration, key to value, as `scontrol show config` prints it."""

@@ -1,0 +1,70 @@
+"""One coalesced read a cycle: all jobs by `squeue --json`, all nodes by `sinfo --json`, at the same time.
+
+JSON, because a job's name and comment are user text: `scontrol show job` prints a name with line breaks as it
+is, and no parser could tell it from fields. 22.05's --json ignores -t, -j and -r, lists finished jobs too
+(for MinJobAge), and prints an empty table with exit code 0 when slurmctld is away (`fields.records`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
+from gandiva_slurm.slurm import arrays
+from gandiva_slurm.slurm.fields import records
+from gandiva_slurm.slurm.jobs import read_job
+from gandiva_slurm.slurm.nodes import read_node
+from gandiva_slurm.slurm.run import Commands
+
+SQUEUE = ("squeue", "--json")
+SINFO = ("sinfo", "--all", "--json")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Jobs and nodes of our partitions; `joint` are the Gandiva arrays whose tasks still share a record."""
+
+    jobs: tuple[SlurmJob, ...]
+    nodes: tuple[SlurmNode, ...]
+    joint: tuple[arrays.JointTasks, ...]
+
+
+async def read_picture(commands: Commands, partitions: frozenset[str], timeout_s: float) -> Picture:
+    """Read jobs and nodes; SlurmUnreachable when either read fails."""
+    squeue, sinfo = await asyncio.gather(
+        commands.output(SQUEUE, timeout_s), commands.output(SINFO, timeout_s), return_exceptions=True
+    )
+    jobs, joint = read_jobs(_text(squeue), partitions)
+    return Picture(jobs, read_nodes(_text(sinfo), partitions), joint)
+
+
+def read_jobs(
+    answer: str, partitions: frozenset[str]
+) -> tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]:
+    """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays."""
+    jobs, joint = [], []
+    for record in records(answer, " ".join(SQUEUE), "jobs"):
+        job = read_job(record)
+        if job.options is None and partitions.isdisjoint(job.partition.split(",")):
+            continue
+        tasks = arrays.joint_tasks(record, job)
+        if tasks is not None:
+            if job.options is not None and job.is_held:
+                joint.append(tasks)
+            job = arrays.masked(job)
+        jobs.append(job)
+    return tuple(jobs), tuple(joint)
+
+
+def read_nodes(answer: str, partitions: frozenset[str]) -> tuple[SlurmNode, ...]:
+    """Return the nodes of our partitions."""
+    nodes: Sequence[SlurmNode] = [read_node(record) for record in records(answer, " ".join(SINFO), "nodes")]
+    return tuple(node for node in nodes if not partitions.isdisjoint(node.partitions))
+
+
+def _text(answer: str | BaseException) -> str:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

@@ -1,0 +1,128 @@
+"""Running Slurm's commands: the only place of this package that starts a process.
+
+Argument vectors only, never a shell; the C locale; ISO times; a deadline on each call, after which the
+command and its children are killed. Nothing secret is ever an argument: munge signs by the caller's uid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gandiva_slurm.model.errors import GandivaError, SlurmBusy, SlurmRefused, SlurmUnreachable
+
+#: What Slurm's commands see besides the daemon's own environment. SLURM_BITSTR_LEN=0 keeps them from
+#: cutting the task list of a job array after 64 characters.
+ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
+#: Variables that would change what the commands print.
+UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SLURM_CLUSTERS")
+#: Most commands running at once; slurmctld serves them one lock at a time anyway.
+MAX_CONCURRENT = 8
+
+#: Slurm's sentences (slurm_errno.c, 22.05 .. 26.05) that mean: nobody answered.
+_UNREACHABLE = (
+    "Unable to contact slurm controller",
+    "Unexpected message received",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Connection refused",
+    "Connection timed out",
+    "in standby mode",
+    "Communication connection failure",
+    "Communication shutdown failure",
+    "Message receive failure",
+    "Message send failure",
+)
+#: Slurm's sentences that mean: the same call may be granted a moment later.
+_BUSY = ("try again", "Resource temporarily unavailable", "Transport endpoint", "back off")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said; `err` is one line."""
+
+    rc: int
+    out: str
+    err: str
+
+
+class Commands:
+    """Runs Slurm's commands, behind `prefix` where the cluster lies in other namespaces (gandiva mini)."""
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = tuple(prefix)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def run(self, argv: Sequence[str], timeout_s: float) -> Answer:
+        """Run one command to its end; SlurmUnreachable when it is missing or takes longer than this."""
+        async with self._slots:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._prefix,
+                    *argv,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=environment(os.environ),
+                    start_new_session=True,
+                )
+            except OSError as err:
+                text = f"{argv[0]}: {err.strerror}; are Slurm's commands on the PATH of this daemon?"
+                raise SlurmUnreachable(text) from err
+            return await _finish(process, argv, timeout_s)
+
+    async def output(self, argv: Sequence[str], timeout_s: float) -> str:
+        """Run one command and return what it printed; a failure raises what `complaint` makes of it."""
+        answer = await self.run(argv, timeout_s)
+        if answer.rc != 0:
+            raise complaint(argv, answer)
+        return answer.out
+
+
+def environment(base: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """Return the environment of Slurm's commands: the daemon's own, less what would change their output."""
+    kept = {key: value for key, value in base.items() if not key.startswith(UNWANTED_PREFIXES)}
+    return kept | ENVIRONMENT
+
+
+def complaint(argv: Sequence[str], answer: Answer) -> GandivaError:
+    """Return the error for a command that failed: who was asked, and Slurm's own sentence."""
+    sentence = answer.err or one_line(answer.out) or f"exit code {answer.rc} and no word"
+    text = f"{' '.join(argv[:3])}: {sentence}"
+    if any(words in sentence for words in _UNREACHABLE):
+        return SlurmUnreachable(text)
+    if any(words in sentence for words in _BUSY):
+        return SlurmBusy(text)
+    return SlurmRefused(text)
+
+
+def one_line(text: str) -> str:
+    """Return text on one line and printable, without the names Slurm's commands put in front."""
+    lines = (line.strip().removeprefix("scontrol: error: ") for line in text.splitlines())
+    return "".join(char for char in "; ".join(filter(None, lines)) if char.isprintable())
+
+
+async def _finish(process: asyncio.subprocess.Process, argv: Sequence[str], timeout_s: float) -> Answer:
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+    except BaseException as error:
+        _kill_group(process)
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            text = f"{' '.join(argv[:3])}: no answer within {timeout_s:g} s; is slurmctld up? (scontrol ping)"
+            raise SlurmUnreachable(text) from error
+        raise
+    return Answer(process.returncode or 0, _text(out), one_line(_text(err)))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
