@@ -1,4 +1,4 @@
-"""What the engine asks the world to do. Each is idempotent and carries an id, a reason code and a sentence."""
+"""What the engine asks the world to do. Each is idempotent, with an id, a reason code and a sentence."""
 
 from __future__ import annotations
 

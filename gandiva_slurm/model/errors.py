@@ -5,7 +5,7 @@ GandivaError
 ├── UsageError         a command was typed wrong (exit 2)
 ├── NotNow             cannot be done yet; waiting may help
 ├── Never              cannot be done on this cluster; the text goes to the user
-├── SlurmUnreachable   slurmctld or slurmdbd did not answer in time; the old picture stays, marked stale (exit 3)
+├── SlurmUnreachable   slurmctld or slurmdbd did not answer in time; the old picture stays, stale (exit 3)
 ├── SlurmRefused       Slurm answered no; its own sentence is kept
 │   └── SlurmBusy      Slurm answered not yet; the same call may be granted a moment later (a NotNow too)
 ├── PeerError          a gandiva daemon did not answer, or answered what is not ours (exit 3)

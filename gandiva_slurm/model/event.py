@@ -1,4 +1,4 @@
-"""What may happen to the engine. Made by `controller.differences` from two snapshots, by reports and by outcomes."""
+"""What may happen to the engine. Made by `controller.differences`, from reports and from outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JobSeen:
 
 @dataclass(frozen=True)
 class JobGone:
-    """A job is finished or has left Slurm's memory; `state` is Slurm's last word, "" when it never said one."""
+    """A job is finished or has left Slurm's memory; `state` is Slurm's last word, "" when it said none."""
 
     job_id: int
     state: str
@@ -67,8 +67,16 @@ class ResidentGone:
 
 
 @dataclass(frozen=True)
+class DaemonSeen:
+    """Whether a node's gandivad answers: where it does not, no job is placed. Never told = it answers."""
+
+    node: str
+    alive: bool
+
+
+@dataclass(frozen=True)
 class ActionDone:
-    """The outcome of an action: `error` is empty on success, else Slurm's own sentence; `retry` means not now."""
+    """The outcome of an action: `error` is "" on success, else Slurm's own sentence; `retry` = not now."""
 
     action_id: str
     error: str = ""
@@ -80,4 +88,15 @@ class CycleTick:
     """A cycle began; deadlines are looked at. Always the last event of a cycle."""
 
 
-Event = JobSeen | JobGone | NodeSeen | NodeGone | SharesSeen | ResidentSeen | ResidentGone | ActionDone | CycleTick
+Event = (
+    JobSeen
+    | JobGone
+    | NodeSeen
+    | NodeGone
+    | SharesSeen
+    | ResidentSeen
+    | ResidentGone
+    | DaemonSeen
+    | ActionDone
+    | CycleTick
+)

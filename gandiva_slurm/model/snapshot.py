@@ -1,6 +1,6 @@
 """The picture of one cycle: what Slurm says of its jobs, nodes and associations.
 
-Filled by `slurm.reader` (either back end), read by the engine. Immutable; times are unix seconds, 0 = not known.
+Filled by `slurm.reader` (either back end), read by the engine. Immutable; times in unix seconds, 0 = unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from dataclasses import dataclass
 #: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive
 #: (style rule 11: unknown never means finished).
 FINISHED = frozenset(
-    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED"}
+    {
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+        "REVOKED",
+    }
 )
 
 
@@ -73,7 +83,7 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node: `state` holds Slurm's base state and flags, upper case (IDLE, MIXED, DOWN, DRAIN, NOT_RESPONDING …)."""
+    """A node: `state` holds Slurm's base state and flags, upper case (IDLE, DRAIN, NOT_RESPONDING …)."""
 
     name: str
     state: frozenset[str]
@@ -89,7 +99,7 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class Association:
-    """One row of the association tree: `user` is empty for an account's own row; `shares` is Slurm's fairshare."""
+    """One row of the association tree: `user` is "" for an account's own; `shares` is Slurm's fairshare."""
 
     account: str
     user: str
@@ -99,7 +109,7 @@ class Association:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One coalesced read. `associations` is None when they were not re-read this time (they change rarely)."""
+    """One coalesced read. `associations` is None when they were not re-read this time."""
 
     taken_ns: int
     jobs: tuple[SlurmJob, ...]

@@ -1,0 +1,104 @@
+"""Why a job is where it is: the one place for codes and their wording.
+
+Each code has a sentence, facts filled in, and what will change it; `gandiva why` prints them as they are.
+Nodes send a bare code with a detail (`of_node`); unknown codes of a newer node are shown, not refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One dominant reason: a code for programs, a sentence, what proves it, and what will change it."""
+
+    code: str
+    text: str
+    evidence: tuple[str, ...] = ()
+    next: str = ""
+
+
+#: code → (sentence, what will change it). Facts in braces are filled in by `because`.
+CATALOGUE: dict[str, tuple[str, str]] = {
+    # waiting, before a place is found
+    "New": ("seen for the first time", "it is placed in this cycle if anything fits"),
+    "HeldByUser": (
+        "submitted with --hold",
+        "an operator releases it (scontrol release {job}); Gandiva then holds and places it",
+    ),
+    "Dependency": ("waits for other jobs: {dependency}", "those jobs end as the dependency asks"),
+    "BeginTime": ("not to begin before the time it was submitted with", "that time comes"),
+    "NoNodes": ("no node of its partition {partition} is known", "slurmctld shows a node of that partition"),
+    "NoSuchType": (
+        "no node has GPUs of type {types}",
+        "cancel it and ask for one of: {known}",
+    ),
+    "TooManyGpus": (
+        "asks for {gpus} GPUs, the largest node that may take it has {most}",
+        "cancel it and ask for {most} or fewer",
+    ),
+    "TooMuchMemory": (
+        "asks for {memory_mib} MiB of memory, the largest node that may take it has {most}",
+        "cancel it and ask for less with --mem",
+    ),
+    "TooManyCpus": (
+        "asks for {cpus} CPUs, the largest node that may take it has {most}",
+        "cancel it and ask for fewer",
+    ),
+    "OneNodeOnly": (
+        "asks for {nodes} nodes; Gandiva runs a job on one node",
+        "cancel it and ask for one node, or use a partition without Gandiva",
+    ),
+    "NodesDown": ("every node that could take it is down or drained", "an operator brings one back"),
+    "NoFreeMemory": (
+        "no node that could take it has {memory_mib} MiB of memory left; parked jobs keep theirs",
+        "a job on one of these nodes ends",
+    ),
+    "NoFreeSlots": (
+        "no node that could take it has a free slot on {gpus} GPU(s)",
+        "a job on one of these nodes ends (the last slot of a GPU is kept for users who are not on it yet)",
+    ),
+    "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
+    "Requeued": ("requeued; its place is given back", "it is placed anew in this cycle if anything fits"),
+    "StartFailed": ("Slurm did not start it on {node}: {why}", "the next try comes in {wait_s} s"),
+    # being started
+    "Starting": ("released to start on {node}, GPUs {gpus}", "Slurm starts it, or {deadline_s} s pass"),
+    "NodeLost": ("{node} went down before the job started there", "it is placed anew in this cycle"),
+    # on a node
+    "Running": ("holds its GPUs", "its quantum ends and others wait"),
+    "Started": ("Slurm started it", "its ranks register at their first boundary"),
+    "Adopted": ("found running on {node}", "nothing to be done"),
+    "Unbound": ("runs on {node}, which GPUs is not known yet", "the node reports them, or they are assigned"),
+    "NodeDown": ("its node {node} is down; Slurm has not given it up", "Slurm requeues it or {node} returns"),
+    "WarmingUp": ("has not passed enough boundaries to be parked yet", "its ranks pass a few mini-batches"),
+    "NotParkable": ("cannot be parked at a boundary now", "its ranks register and pass boundaries again"),
+    "NoClient": (
+        "its processes never registered: it is frozen whole, not parked",
+        "import gandiva_slurm in the script, or leave --gandiva-hook=auto on",
+    ),
+    "Parking": ("parks at its next boundary", "its last rank releases its GPUs"),
+    "Parked": ("parked in memory: others hold its GPUs", "its user's turn, or its park's bound, comes"),
+    "WaitingTurn": ("waits: users with less GPU time for their tickets go first", "its turn comes"),
+    "Resuming": ("comes back to its GPUs", "its ranks are back"),
+    "Frozen": ("frozen whole until its next turn", "its turn comes, or the bound of a freeze is reached"),
+    # leaving
+    "Ended": ("finished: {state}", "nothing"),
+    "Stale": ("incarnation {key} is not the newest of its job, {newest} is", "its node stops it"),
+    "Leftover": ("its job is finished in Slurm, its processes are not gone", "its node stops them"),
+    "Strange": ("Slurm does not know a job {job}", "its node stops it"),
+}
+
+
+def because(code: str, *evidence: str, **facts: object) -> Reason:
+    """Return the reason of this code; KeyError when the code or a fact of its wording is missing."""
+    text, then = CATALOGUE[code]
+    return Reason(code, text.format(**facts), tuple(evidence), then.format(**facts))
+
+
+def of_node(code: str, detail: str) -> Reason:
+    """Return a reason that a node sent; what it fills in is its detail."""
+    text, then = CATALOGUE.get(code, (f"its node says {code}", ""))
+    if "{" in text + then:
+        text, then = detail or code, ""
+    return Reason(code, text, (detail,) if detail else (), then)

@@ -1,0 +1,203 @@
+"""Where a job goes: the GPUs of least ticket load, all on one node (Gandiva_fair: balance of ticket load).
+
+A job's tickets lie evenly on its GPUs. Among the nodes it may use, a job takes the GPUs whose most loaded one
+is least loaded, then the least load in all, then the node of least load per GPU, then the first by name.
+Nothing moves afterwards here, so the order in which jobs are placed matters: see `place_all`.
+
+A GPU has a fixed number of slots (residents), and the last free one goes only to a user who is not on that
+GPU yet: otherwise whoever submits a hundred jobs first would keep everybody else out until one of them ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gandiva_slurm.policy.shares import Leaf
+
+#: Loads are integers in 1/LOAD_SCALE of a ticket's part, so that a gang of up to 16 GPUs divides evenly.
+LOAD_SCALE = 720_720
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a job asks of a place. `types` empty = any; `order` is the one total order of jobs."""
+
+    job_id: int
+    leaf: Leaf
+    gpus: int
+    weight: int
+    order: tuple[int, ...]
+    priority: int = 50
+    types: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    cpus: int = 1
+    memory_mib: int = 0
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """All that decides whether it has a place: equal shapes fit or fail together."""
+        return (self.leaf.user, self.gpus, self.types, self.partitions, self.cpus, self.memory_mib)
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A job that has its place. `gpus` empty = on the node, but which GPUs is not known."""
+
+    job_id: int
+    leaf: Leaf
+    gpus: tuple[int, ...]
+    weight: int
+    memory_mib: int = 0
+
+
+@dataclass
+class Site:
+    """A node as placement sees it; `is_open` is False where nothing new may go (down, no daemon)."""
+
+    name: str
+    gpu_type: str
+    gpus: int
+    slots_per_gpu: int
+    cpus: int = 0
+    memory_mib: int = 0
+    partitions: tuple[str, ...] = ()
+    is_open: bool = True
+    stays: dict[int, Stay] = field(default_factory=dict)
+
+    def may_take(self, need: Need) -> bool:
+        """True when partition and type are right, however full or small it is."""
+        right_partition = (
+            not self.partitions or not need.partitions or set(need.partitions) & set(self.partitions)
+        )
+        return bool(right_partition) and self.gpus > 0 and (not need.types or self.gpu_type in need.types)
+
+    def is_large_enough(self, need: Need) -> bool:
+        """True when the job would fit were the node empty; what Slurm does not tell (0) bounds nothing."""
+        return (
+            need.gpus <= self.gpus
+            and (not self.cpus or need.cpus <= self.cpus)
+            and (not self.memory_mib or need.memory_mib <= self.memory_mib)
+        )
+
+    def has_memory(self, need: Need) -> bool:
+        """True when its memory is enough beside the residents': a parked job keeps its own."""
+        taken = sum(stay.memory_mib for stay in self.stays.values())
+        return not self.memory_mib or taken + need.memory_mib <= self.memory_mib
+
+    def free_gpus(self, leaf: Leaf) -> list[int]:
+        """The GPUs with a slot for a job of this user."""
+        residents = [0] * self.gpus
+        his = [0] * self.gpus
+        unknown = 0
+        for stay in self.stays.values():
+            unknown += not stay.gpus
+            for gpu in stay.gpus:
+                residents[gpu] += 1
+                his[gpu] += stay.leaf.user == leaf.user
+        limit = self.slots_per_gpu - unknown
+        return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (his[gpu] > 0)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node and the GPUs on it."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+
+class Board:
+    """All nodes with their residents, and the load their tickets make."""
+
+    def __init__(self, sites: Iterable[Site], tickets: Mapping[Leaf, int]) -> None:
+        self.sites = {site.name: site for site in sorted(sites, key=lambda site: site.name)}
+        self._tickets = tickets
+        self._weights: dict[Leaf, int] = {}
+        self._gpus: dict[str, int] = {}
+        for site in self.sites.values():
+            for stay in site.stays.values():
+                self._count(stay)
+
+    def put(self, need: Need, place: Place) -> None:
+        """Record a placement."""
+        stay = Stay(need.job_id, need.leaf, place.gpus, need.weight, need.memory_mib)
+        self.sites[place.node].stays[need.job_id] = stay
+        self._count(stay)
+
+    def loads(self, site: Site, newcomer: Need | None = None) -> list[int]:
+        """The ticket load of each GPU, as it is when the newcomer has its part of its user's tickets."""
+        loads = [0] * site.gpus
+        for stay in site.stays.values():
+            if stay.gpus:
+                load = self._load(stay.leaf, stay.weight, len(stay.gpus), newcomer)
+                for gpu in stay.gpus:
+                    loads[gpu] += load
+        return loads
+
+    def best(self, need: Need, sites: Iterable[Site]) -> Place | None:
+        """Return the place of least load for this job among these nodes; None when none has the room now."""
+        found: list[tuple[tuple[int, int, Fraction, str], Place]] = []
+        for site in sites:
+            if not (site.is_open and site.is_large_enough(need) and site.has_memory(need)):
+                continue
+            free = site.free_gpus(need.leaf)
+            if len(free) < need.gpus:
+                continue
+            loads = self.loads(site, need)
+            gpus = sorted(sorted(free, key=lambda gpu: (loads[gpu], gpu))[: need.gpus])
+            rank = (max(loads[g] for g in gpus), sum(loads[g] for g in gpus))
+            found.append(((*rank, Fraction(sum(loads), site.gpus), site.name), Place(site.name, tuple(gpus))))
+        return min(found, key=lambda item: item[0])[1] if found else None
+
+    def gpus_of(self, user: str) -> int:
+        """GPUs this user's residents have, each counted for each job."""
+        return self._gpus.get(user, 0)
+
+    def tickets_of(self, leaf: Leaf) -> int:
+        """Parts of a ticket of this leaf."""
+        return max(1, self._tickets.get(leaf, 1))
+
+    def _count(self, stay: Stay) -> None:
+        self._weights[stay.leaf] = self._weights.get(stay.leaf, 0) + stay.weight
+        self._gpus[stay.leaf.user] = self._gpus.get(stay.leaf.user, 0) + max(1, len(stay.gpus))
+
+    def _load(self, leaf: Leaf, weight: int, size: int, newcomer: Need | None) -> int:
+        whole = self._weights.get(leaf, 0)
+        if newcomer is not None and newcomer.leaf == leaf:
+            whole += newcomer.weight
+        return self.tickets_of(leaf) * LOAD_SCALE * weight // (whole * size)
+
+
+def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
+    """Place what can be placed now, recording it on the board; job id → place, in the order of placing.
+
+    In turn, the user with the fewest GPUs for his tickets places one job: among his, higher
+    --gandiva-priority first, then larger gangs (a large one finds no even place once small ones lie about),
+    then older ones. On a tie between users the larger gang, then the older job, goes first.
+    """
+    waiting: dict[str, list[Need]] = {}
+    for need in sorted(needs, key=lambda need: (-need.priority, -need.gpus, need.order), reverse=True):
+        waiting.setdefault(need.leaf.user, []).append(need)
+    placed: dict[int, Place] = {}
+    full: set[tuple[object, ...]] = set()
+    while waiting:
+        user = min(waiting, key=lambda user: _turn(board, waiting[user][-1]))
+        need = waiting[user].pop()
+        if not waiting[user]:
+            del waiting[user]
+        if need.shape in full:  # a board only fills up: what found no room finds none later
+            continue
+        place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
+        if place is None:
+            full.add(need.shape)
+        else:
+            board.put(need, place)
+            placed[need.job_id] = place
+    return placed
+
+
+def _turn(board: Board, need: Need) -> tuple[Fraction, int, tuple[int, ...]]:
+    tickets = board.tickets_of(need.leaf)
+    return (Fraction(board.gpus_of(need.leaf.user), tickets), -need.gpus, need.order)
