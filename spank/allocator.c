@@ -1,0 +1,17 @@
+/* allocator.c - in sbatch and salloc: the options, their check, the user's defaults. */
+#include "contexts.h"
+
+#include "defaults.h"
+#include "options.h"
+
+int gandiva_allocator_init(spank_t sp)
+{
+	gandiva_forget_outer_job();
+	return gandiva_options_register(sp);
+}
+
+int gandiva_allocator_post_opt(spank_t sp)
+{
+	gandiva_apply_defaults(sp);
+	return 0;
+}

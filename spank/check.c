@@ -1,0 +1,133 @@
+/* check.c - what each option takes; job_submit.lua checks the same again, on the server's side. */
+#include "check.h"
+
+#include <string.h>
+
+#define DIGITS "0123456789"
+#define NAME_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" DIGITS "_.-"
+
+/* Longest name of a GPU type, a partition or a virtual cluster. */
+#define NAME_MAX_CHARS 64
+/* No node has more GPUs than fit into five digits. */
+#define GPU_DIGITS 5
+
+/* Read a whole number of at most `digits` digits and no sign; -1 when it is none. */
+static long whole_number(const char *text, size_t length, size_t digits)
+{
+	long number = 0;
+
+	if (length == 0 || length > digits)
+		return -1;
+	for (size_t i = 0; i < length; i++) {
+		if (text[i] < '0' || text[i] > '9')
+			return -1;
+		number = number * 10 + (text[i] - '0');
+	}
+	return number;
+}
+
+static bool is_between(const char *text, long low, long high)
+{
+	long number = whole_number(text, strlen(text), 4);
+
+	return number >= low && number <= high;
+}
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+	for (; *words != NULL; words++) {
+		if (strcmp(text, *words) == 0)
+			return true;
+	}
+	return false;
+}
+
+bool gandiva_is_tickets(const char *text)
+{
+	return is_between(text, 1, 1000);
+}
+
+bool gandiva_is_priority(const char *text)
+{
+	return is_between(text, 0, 100);
+}
+
+bool gandiva_is_class(const char *text)
+{
+	static const char *const words[] = {"guaranteed", "opportunistic", NULL};
+
+	return is_one_of(text, words);
+}
+
+bool gandiva_is_name(const char *text)
+{
+	size_t length = strlen(text);
+
+	return length > 0 && length <= NAME_MAX_CHARS && strspn(text, NAME_CHARS) == length;
+}
+
+bool gandiva_is_name_list(const char *text)
+{
+	if (strlen(text) > GANDIVA_VALUE_MAX)
+		return false;
+	for (;;) {
+		size_t length = strspn(text, NAME_CHARS);
+
+		if (length == 0 || length > NAME_MAX_CHARS)
+			return false;
+		text += length;
+		if (*text == '\0')
+			return true;
+		if (*text++ != ',')
+			return false;
+	}
+}
+
+bool gandiva_is_cell(const char *text)
+{
+	static const char *const words[] = {"gpu", "switch", "socket", "node", "any", NULL};
+
+	return is_one_of(text, words);
+}
+
+bool gandiva_is_elastic(const char *text)
+{
+	const char *dash = strchr(text, '-');
+	long low, high;
+
+	if (dash == NULL)
+		return false;
+	low = whole_number(text, (size_t)(dash - text), GPU_DIGITS);
+	high = whole_number(dash + 1, strlen(dash + 1), GPU_DIGITS);
+	return low >= 1 && high >= low;
+}
+
+bool gandiva_is_auto_or_never(const char *text)
+{
+	static const char *const words[] = {"auto", "never", NULL};
+
+	return is_one_of(text, words);
+}
+
+bool gandiva_is_auto_or_none(const char *text)
+{
+	static const char *const words[] = {"auto", "none", NULL};
+
+	return is_one_of(text, words);
+}
+
+bool gandiva_is_slot_list(const char *text)
+{
+	size_t length = strlen(text);
+
+	return length > 0 && strspn(text, DIGITS ",") == length;
+}
+
+void gandiva_printable(const char *text, char *shown, size_t size)
+{
+	size_t i;
+
+	for (i = 0; text[i] != '\0' && i + 1 < size; i++)
+		shown[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+	shown[i] = '\0';
+}

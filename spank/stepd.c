@@ -1,0 +1,218 @@
+/*
+ * stepd.c - in slurmstepd, as the user, in each task just before it starts: ask gandivad for the GPUs
+ * and give the task what it needs to be found and parked.
+ *
+ * The environment seen here is the job's: its owner may have put anything into it. Nothing of it goes
+ * to gandivad unchecked, and gandivad takes it as a hint only; what counts is the socket's peer uid.
+ */
+#include "contexts.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bind.h"
+#include "check.h"
+#include "config.h"
+#include "options.h"
+
+/* Slurm's numbers of steps that have a name (SLURM_BATCH_SCRIPT and so on; not in spank.h). */
+#define STEP_INTERACTIVE 0xfffffffaU
+#define STEP_BATCH 0xfffffffbU
+#define STEP_EXTERN 0xfffffffcU
+
+#define SHORT_TEXT 64
+#define SLOTS_SIZE 512
+#define LINE_SIZE 1400
+#define REPLY_SIZE 4096
+#define PYTHONPATH_SIZE 32768
+
+/* The variable of the job, "" when it is missing or does not fit. */
+static const char *job_variable(spank_t sp, const char *name, char *value, int size)
+{
+	if (spank_getenv(sp, name, value, size) != ESPANK_SUCCESS)
+		value[0] = '\0';
+	return value;
+}
+
+static void set_variable(spank_t sp, const char *name, const char *value)
+{
+	spank_err_t error = spank_setenv(sp, name, value, 1);
+
+	if (error != ESPANK_SUCCESS)
+		slurm_info("gandiva: %s cannot be set: %s", name, spank_strerror(error));
+}
+
+/*
+ * What was asked for an option, "" when nothing. The option itself does not arrive with a batch job
+ * under `sbatch --export=NONE`; the copy for srun inside the job does.
+ */
+static const char *asked(spank_t sp, enum gandiva_option option, char *value, int size)
+{
+	char name[GANDIVA_VARIABLE_SIZE];
+
+	if (gandiva_option_value(option) != NULL) {
+		snprintf(value, (size_t)size, "%s", option == OPT_GANDIVA ? "1" : gandiva_option_value(option));
+		return value;
+	}
+	gandiva_inner_variable(option, name, sizeof(name));
+	return job_variable(sp, name, value, size);
+}
+
+/*
+ * True when the task's job may be Gandiva's: by --gandiva (any other option implies it where the job
+ * was submitted) or by its partition. gandivad has the last word: it answers NO to any other job.
+ */
+static bool is_gandiva_job(spank_t sp)
+{
+	char text[SHORT_TEXT + 1];
+
+	if (asked(sp, OPT_GANDIVA, text, sizeof(text))[0] != '\0')
+		return true;
+	return gandiva_config_is_our_partition(job_variable(sp, "SLURM_JOB_PARTITION", text, sizeof(text)));
+}
+
+static void name_step(uint32_t step, char *name, size_t size)
+{
+	switch (step) {
+	case STEP_BATCH:
+		snprintf(name, size, "batch");
+		break;
+	case STEP_INTERACTIVE:
+		snprintf(name, size, "interactive");
+		break;
+	default:
+		snprintf(name, size, "%u", step);
+	}
+}
+
+/*
+ * The slots this task may use: its own for a step, "none" for a step without GPUs (Slurm leaves its
+ * CUDA_VISIBLE_DEVICES empty), "-" for all of the job's. slurmstepd sets SLURM_STEP_GPUS per task.
+ */
+static void task_slots(spank_t sp, uint32_t step, char *slots, int size)
+{
+	char devices[SLOTS_SIZE];
+
+	if (step == STEP_BATCH || !gandiva_is_slot_list(job_variable(sp, "SLURM_STEP_GPUS", slots, size)))
+		snprintf(slots, (size_t)size, "-");
+	if (step != STEP_BATCH && slots[0] == '-' &&
+	    spank_getenv(sp, "CUDA_VISIBLE_DEVICES", devices, sizeof(devices)) == ESPANK_SUCCESS &&
+	    devices[0] == '\0')
+		snprintf(slots, (size_t)size, "none");
+}
+
+/* Write the BIND line; false when Slurm does not say what it needs. */
+static bool write_question(spank_t sp, uint32_t step, char *line, size_t size)
+{
+	char step_name[SHORT_TEXT], restart[SHORT_TEXT], job_slots[SLOTS_SIZE], slots[SLOTS_SIZE];
+	uint32_t job = 0;
+	int task = 0;
+	int length;
+
+	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS)
+		return false;
+	name_step(step, step_name, sizeof(step_name));
+	/* S_SLURM_RESTART_COUNT says 0 for every job (seen on 22.05.8); the variable is right. */
+	if (!gandiva_is_slot_list(job_variable(sp, "SLURM_RESTART_COUNT", restart, 11)) ||
+	    strchr(restart, ',') != NULL)
+		snprintf(restart, sizeof(restart), "0");
+	if (!gandiva_is_slot_list(job_variable(sp, "SLURM_JOB_GPUS", job_slots, sizeof(job_slots))))
+		snprintf(job_slots, sizeof(job_slots), "-");
+	task_slots(sp, step, slots, sizeof(slots));
+	length = snprintf(line, size, "BIND 1 %u %s %s %d %s %s\n", job, restart, step_name, task, job_slots, slots);
+	return length > 0 && (size_t)length < size;
+}
+
+/* gandivad speaks of GPUs and of itself; it has no business with any other variable. */
+static bool is_accepted_name(const char *name)
+{
+	if (strcmp(name, "CUDA_VISIBLE_DEVICES") == 0)
+		return true;
+	return strncmp(name, "GANDIVA_", 8) == 0 && gandiva_is_name(name);
+}
+
+/* Set each NAME=VALUE of "OK NAME=VALUE NAME=VALUE". */
+static void take_answer(spank_t sp, char *reply)
+{
+	char *rest = NULL;
+
+	for (char *word = strtok_r(reply + 2, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+		char *equals = strchr(word, '=');
+
+		if (equals == NULL)
+			continue;
+		*equals = '\0';
+		if (is_accepted_name(word))
+			set_variable(sp, word, equals + 1);
+		else
+			slurm_info("gandiva: the node daemon's answer names %s, which is not its to set", word);
+	}
+}
+
+/* True when PYTHONPATH begins with the hook already: a step inherits it from the batch script. */
+static bool begins_with(const char *path, const char *hook)
+{
+	size_t length = strlen(hook);
+
+	return strncmp(path, hook, length) == 0 && (path[length] == '\0' || path[length] == ':');
+}
+
+static void set_hook(spank_t sp)
+{
+	static char path[PYTHONPATH_SIZE], longer[PYTHONPATH_SIZE];
+	char wish[SHORT_TEXT];
+	spank_err_t error;
+
+	if (gandiva_config.hook == NULL || strcmp(asked(sp, OPT_HOOK, wish, sizeof(wish)), "none") == 0)
+		return;
+	error = spank_getenv(sp, "PYTHONPATH", path, sizeof(path));
+	if (error == ESPANK_ENV_NOEXIST || (error == ESPANK_SUCCESS && path[0] == '\0')) {
+		set_variable(sp, "PYTHONPATH", gandiva_config.hook);
+		return;
+	}
+	if (error != ESPANK_SUCCESS || begins_with(path, gandiva_config.hook))
+		return;
+	if (snprintf(longer, sizeof(longer), "%s:%s", gandiva_config.hook, path) < (int)sizeof(longer))
+		set_variable(sp, "PYTHONPATH", longer);
+}
+
+int gandiva_stepd_init(spank_t sp)
+{
+	(void)gandiva_options_register(sp);
+	return 0;
+}
+
+int gandiva_stepd_task_init(spank_t sp)
+{
+	char path[SLOTS_SIZE], line[LINE_SIZE], reply[REPLY_SIZE];
+	const char *node = getenv("SLURMD_NODENAME");
+	const char *why;
+	uint32_t step = 0;
+
+	if (!is_gandiva_job(sp) || spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == STEP_EXTERN)
+		return 0;
+	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path))) {
+		slurm_info("gandiva: no socket for node \"%s\": the task runs without Gandiva", node ? node : "");
+		return 0;
+	}
+	if (!write_question(sp, step, line, sizeof(line)))
+		return 0;
+	why = gandiva_bind(path, line, reply, sizeof(reply));
+	if (why == NULL && strncmp(reply, "NO ", 3) == 0) {
+		slurm_info("gandiva: %s", reply + 3);
+		return 0;
+	}
+	if (why == NULL && (strncmp(reply, "OK", 2) != 0 || (reply[2] != ' ' && reply[2] != '\0')))
+		why = "its answer is not understood";
+	if (why != NULL)
+		slurm_info("gandiva: no GPU binding from %s: %s; the task starts as Slurm made it", path, why);
+	else
+		take_answer(sp, reply);
+	set_variable(sp, "GANDIVA_SOCKET", path);
+	set_hook(sp);
+	return 0;
+}
