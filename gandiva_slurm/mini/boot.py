@@ -61,7 +61,7 @@ def start_all(cluster: "MiniCluster", say: Callable[[str], None]) -> None:
 def start_gandiva(cluster: "MiniCluster", say: Callable[[str], None]) -> None:
     """Our own daemons: one on each GPU node, then the controller."""
     if absent := daemons.gandiva_missing():
-        raise GandivaError(f"gandiva mini: this package has no {absent}; use --no-daemons")
+        raise GandivaError(f"this package has no {absent}; use --no-daemons")
     say("starting gandivad and gandivactld")
     names = [name for name in daemons.table(cluster.spec, cluster.at) if name.startswith("gandiva")]
     for name in names:
@@ -79,10 +79,9 @@ def _make_database(cluster: "MiniCluster") -> None:
 
 
 def _accounts() -> str:
-    """What sacctmgr reads: one account, a user each with equal shares."""
-    lines = ["add cluster mini", f"add account {ACCOUNT} description=mini organization=mini fairshare=1"]
-    lines += [f"add user {name} account={ACCOUNT} fairshare=1" for name in USERS]
-    return "\n".join([*lines, "quit"]) + "\n"
+    """What sacctmgr reads: one account, its users with equal shares."""
+    return (f"add cluster mini\nadd account {ACCOUNT} description=mini organization=mini fairshare=1\n"
+            f"add user {','.join(USERS)} account={ACCOUNT} fairshare=1\nquit\n")
 
 
 def _wait_nodes(cluster: "MiniCluster") -> None:

@@ -48,15 +48,13 @@ class MiniCluster:
         layout.require_host()
         conffiles.check_accounts()
         at = Layout.of(spec.name)
-        if _running_init(at) is not None:
-            raise GandivaError(f"gandiva mini: the cluster {spec.name!r} is already up; "
-                               "take it down first (gandiva mini down) or name another (GANDIVA_MINI=NAME)")
-        _remove(at)
+        _claim(at)
         try:
             conffiles.write_all(spec, at)
             cluster = cls(spec, at, boot.launch(at))
             boot.start_all(cluster, say)
             at.record.write_text(json.dumps({"version": 1, "spec": asdict(spec)}))
+            at.maker.unlink()
         except BaseException:
             _remove(at)
             raise
@@ -65,26 +63,32 @@ class MiniCluster:
     @classmethod
     def attach(cls, name: str | None = None) -> "MiniCluster":
         """The running cluster of this name; GandivaError when there is none."""
+        layout.require_host()
         name = name or current_name()
         at = Layout.of(name)
         init_pid = _running_init(at)
         if init_pid is None or not at.record.exists():
-            raise GandivaError(f"gandiva mini: no cluster {name!r} is up; next: gandiva mini up")
+            raise GandivaError(f"no cluster {name!r} is up; next: gandiva mini up")
         told = json.loads(at.record.read_text())["spec"]
         nodes = tuple(MiniNode(**node) for node in told.pop("nodes"))
         return cls(MiniSpec(nodes=nodes, **told), at, init_pid)
 
     def exec(
-        self, argv: Sequence[str], *, user: str = "root", check: bool = True,
+        self, argv: Sequence[str], *, user: str | None = None, check: bool = True,
         timeout_s: float | None = 60.0, input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside and wait; with `check`, a non-zero exit raises GandivaError."""
-        done = subprocess.run(
-            self.command(argv, user), env=self.environment(user), text=True, capture_output=True,
-            timeout=timeout_s, input=input if input is not None else "",
-        )
+        user = user or "root"
+        try:
+            done = subprocess.run(
+                self.command(argv, user), env=self.environment(user), text=True, capture_output=True,
+                timeout=timeout_s, input=input if input is not None else "",
+            )
+        except subprocess.TimeoutExpired as late:
+            raise GandivaError(f"{' '.join(argv)} (as {user}) did not end within "
+                               f"{timeout_s:g} s; it said: {late.stdout!r} {late.stderr!r}") from None
         if check and done.returncode != 0:
-            raise GandivaError(f"gandiva mini: {' '.join(argv)} (as {user}) ended with {done.returncode}: "
+            raise GandivaError(f"{' '.join(argv)} (as {user}) ended with {done.returncode}: "
                                f"{(done.stderr or done.stdout).strip()}")
         return done
 
@@ -95,7 +99,9 @@ class MiniCluster:
     def command(self, argv: Sequence[str], user: str = "root", shell_prefix: str = "cd && ") -> list[str]:
         """The words that run `argv` inside as `user`, in the home directory; it dies with nsenter."""
         if not argv:
-            raise UsageError("gandiva mini exec: no command; give one after --")
+            raise UsageError("mini exec: no command; give one after --")
+        if user not in ("root", *USERS, *layout.SYSTEM_USERS):
+            raise UsageError(f"mini exec: no user {user!r}; there are root, {', '.join(USERS)}")
         enter = ["nsenter", "-t", str(self.init_pid), "-m", "-n", "-u", "-i", "-p", "--", "setpriv"]
         if user != "root":
             enter += ["--reuid", user, "--regid", user, "--init-groups"]
@@ -140,7 +146,7 @@ class MiniCluster:
         """Send a signal to a daemon; after SIGKILL and SIGTERM, return when it is gone."""
         pid = self.daemon_pid(name)
         if pid is None:
-            raise GandivaError(f"gandiva mini: {name} does not run; its log is {self.log(name)}")
+            raise GandivaError(f"{name} does not run; its log is {self.log(name)}")
         ticks = probe.start_ticks(pid)
         os.kill(pid, sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
@@ -151,7 +157,7 @@ class MiniCluster:
         """Start one daemon; with `wait`, return when it is ready."""
         daemon = daemons.lookup(self.spec, self.at, name)
         if self.daemon_pid(name) is not None:
-            raise GandivaError(f"gandiva mini: {name} runs already")
+            raise GandivaError(f"{name} runs already")
         with (self.at.log / daemon.output_name).open("ab") as log:
             self._spawn(daemon, log)
         if wait:
@@ -173,7 +179,7 @@ class MiniCluster:
         """Fork inside, so that the daemon is a child of the cluster's own pid 1."""
         note = f"{self.at.pid}/{daemon.name}"
         start = 'echo $$ >&9; exec 9>&-; cd /; exec "$@"'
-        launch = f"umask 022; setsid sh -c '{start}' sh \"$@\" 9>{note} & :"
+        launch = f"umask 022; ulimit -c 0; setsid sh -c '{start}' sh \"$@\" 9>{note} & :"
         words = list(daemon.argv)
         if daemon.user != "root":
             words = ["setpriv", "--reuid", daemon.user, "--regid", daemon.user, "--init-groups", *words]
@@ -192,6 +198,21 @@ def down(name: str | None = None) -> bool:
     there = at.root.exists()
     _remove(at)
     return there
+
+
+def _claim(at: Layout) -> None:
+    """Make the cluster's directory ours; GandivaError while another cluster or another `up` has it."""
+    if _running_init(at) is not None and at.record.exists():
+        raise GandivaError(f"the cluster {at.root.name!r} is already up; "
+                           "take it down first (gandiva mini down) or name another (GANDIVA_MINI=NAME)")
+    if at.maker.exists():
+        pid, _, ticks = at.maker.read_text().partition(" ")
+        if pid and str(probe.start_ticks(int(pid))) == ticks:
+            raise GandivaError(f"process {pid} is bringing the cluster {at.root.name!r} up; "
+                               "wait for it, or name another (GANDIVA_MINI=NAME)")
+    _remove(at)
+    at.root.mkdir(parents=True)
+    at.maker.write_text(f"{os.getpid()} {probe.start_ticks(os.getpid())}")
 
 
 def _running_init(at: Layout) -> int | None:

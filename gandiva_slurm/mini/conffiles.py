@@ -44,7 +44,7 @@ def write_all(spec: MiniSpec, at: Layout) -> None:
     _write_host_files(at)
     _write_key(at)
     _make_spool(spec, at)
-    plan = mounts.plan(at.root, layout.python_trees())
+    plan = mounts.plan(at.root, *layout.python_trees())
     plan |= {"directories": run_directories(), "hostname": layout.HOSTNAME, "address": layout.ADDRESS}
     _write(at.root / "init.json", json.dumps(plan, indent=1))
 
@@ -142,7 +142,11 @@ def _write_lua(spec: MiniSpec, at: Layout) -> None:
 
 def _write_plugstack(at: Layout) -> None:
     """The plugin is copied in and renamed: a file cut short would kill sbatch."""
-    subprocess.run(["make", "--no-print-directory", "-s", "-C", str(CLONE / "spank")], check=True)
+    made = subprocess.run(["make", "--no-print-directory", "-s", "-C", str(CLONE / "spank")],
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): "
+                           f"{made.stderr.strip()}")
     built, conf = CLONE / "spank/gandiva.so", at.etc / "plugstack.conf"
     _write(conf, "include /etc/slurm/plugstack.conf.d/*.conf\n")
     if not built.exists():
@@ -206,5 +210,5 @@ def check_accounts() -> None:
         try:
             pwd.getpwnam(name)
         except KeyError:
-            raise GandivaError(f"gandiva mini: the account {name} does not exist on this host; "
+            raise GandivaError(f"the account {name} does not exist on this host; "
                                "run 'make setup' in the clone as root") from None

@@ -73,7 +73,7 @@ def lookup(spec: MiniSpec, at: Layout, name: str) -> Daemon:
     """The daemon called `name`, or UsageError listing the names there are."""
     known = table(spec, at)
     if name not in known:
-        raise UsageError(f"gandiva mini: no daemon {name!r}; there are {', '.join(known)}")
+        raise UsageError(f"no daemon {name!r}; there are {', '.join(known)}")
     return known[name]
 
 

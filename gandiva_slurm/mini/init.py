@@ -4,6 +4,7 @@ Run by `unshare` as a script under `python -I -S`; it imports the standard libra
 it mounts may hide the place this package lies in until the binds bring it back.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -15,6 +16,8 @@ from typing import Any
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096, 16384
 LIBC = ctypes.CDLL(None, use_errno=True)
+#: Private memory for the overlays; nobody but root looks in.
+OVERLAYS = "/run/overlays"
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
@@ -23,11 +26,6 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
     if LIBC.mount(args[0], args[1], args[2], ctypes.c_ulong(flags), args[3]) != 0:
         err = ctypes.get_errno()
         raise OSError(err, f"mount {source} on {target}: {os.strerror(err)}")
-
-
-def open_sources(binds: list[tuple[str, str, bool]]) -> list[tuple[int, str, bool, bool]]:
-    """A handle on every source, taken before the covers hide them."""
-    return [(os.open(src, os.O_PATH), dst, ro, os.path.isdir(src)) for src, dst, ro in binds]
 
 
 def make_target(target: str, is_dir: bool) -> None:
@@ -39,25 +37,58 @@ def make_target(target: str, is_dir: bool) -> None:
         os.close(os.open(target, os.O_CREAT, 0o644))
 
 
-def bind(handle: int, target: str, read_only: bool) -> None:
-    """Bind an opened tree at `target`."""
+def read_only(target: str) -> None:
+    """Nothing below `target` can be changed through this mount."""
+    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV)
+    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def bind(handle: int, target: str) -> None:
+    """Bind what `handle` holds open at `target`."""
+    make_target(target, os.path.isdir(f"/proc/self/fd/{handle}"))
     mount(f"/proc/self/fd/{handle}", target, None, MS_BIND | MS_REC)
-    if read_only:
-        kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV)
-        mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
-    os.close(handle)
+
+
+def overlay(handle: int, target: str, modes: list[tuple[str, int]]) -> None:
+    """Show a tree at `target` with other modes; only the modes are copied, into memory."""
+    make_target(target, True)
+    top = os.path.join(OVERLAYS, str(handle))
+    for name in ("upper", "work"):
+        os.makedirs(os.path.join(top, name))
+    options = f"lowerdir=/proc/self/fd/{handle},upperdir={top}/upper,workdir={top}/work,metacopy=on"
+    mount("overlay", target, "overlay", 0, options)
+    for name, mode in modes:
+        os.chmod(os.path.join(target, name), mode)
+
+
+def show_trees(plan: dict[str, Any], handles: dict[str, int]) -> None:
+    """The interpreter and the clone at their own paths, read-only, readable by everybody."""
+    for tree, modes in plan["trees"]:
+        if modes:
+            overlay(handles[tree], tree, modes)
+        else:
+            bind(handles[tree], tree)
+        read_only(tree)
+    for alias in plan["aliases"]:
+        if not os.path.exists(alias):
+            bind(handles[alias], alias)
+            read_only(alias)
 
 
 def build(plan: dict[str, Any]) -> None:
     """Everything private: mounts, directories, host name, network."""
     os.umask(0o022)
-    sources = open_sources(plan["binds"])
+    sources = [tree for tree, _ in plan["trees"]] + plan["aliases"] + [source for source, _ in plan["binds"]]
+    handles = {source: os.open(source, os.O_PATH) for source in sources}
     for target, options in plan["covers"].items():
         if os.path.isdir(target):
             mount("tmpfs", target, "tmpfs", MS_NOSUID, options)
-    for handle, target, read_only, is_dir in sources:
-        make_target(target, is_dir)
-        bind(handle, target, read_only)
+    os.mkdir(OVERLAYS, 0o700)
+    show_trees(plan, handles)
+    for source, target in plan["binds"]:
+        bind(handles[source], target)
+    for handle in handles.values():
+        os.close(handle)
     for path, mode, uid, gid in plan["directories"]:
         os.makedirs(path, exist_ok=True)
         os.chown(path, uid, gid)
@@ -71,11 +102,9 @@ def reap() -> None:
     """Collect every orphan; only death ends this."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
-        try:
+        with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
-            pass
         signal.sigwait({signal.SIGCHLD})
 
 

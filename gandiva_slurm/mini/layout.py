@@ -67,6 +67,11 @@ class Layout:
         return self.root / "cluster.json"
 
     @property
+    def maker(self) -> Path:
+        """While `up` works: its pid and start time."""
+        return self.root / "up.pid"
+
+    @property
     def outer_pid(self) -> Path:
         """Pid of the unshare process; killing it ends everything inside."""
         return self.root / "outer.pid"
@@ -92,7 +97,7 @@ def missing() -> str:
 def require_host() -> None:
     """Raise unless this host can run a mini cluster."""
     if why := missing():
-        raise GandivaError(f"gandiva mini: {why}")
+        raise GandivaError(f"{why}")
 
 
 def bin_dir() -> Path:
@@ -100,12 +105,13 @@ def bin_dir() -> Path:
     return Path(sys.executable).parent
 
 
-def python_trees() -> list[Path]:
-    """Directories the users inside must read: the interpreter, its packages, the clone."""
-    wanted = [Path(sys.prefix), Path(sys.base_prefix), CLONE, Path(sys.executable).resolve().parent.parent]
-    wanted += [Path(entry) for entry in sys.path if entry.endswith("-packages") and Path(entry).is_dir()]
+def python_trees() -> tuple[list[Path], list[Path]]:
+    """What the users inside must read (interpreter, packages, clone), and other names it is known by."""
+    named = [Path(sys.prefix), Path(sys.base_prefix), CLONE]
+    named += [Path(entry) for entry in sys.path if entry.endswith("-packages") and Path(entry).is_dir()]
+    real = [path.resolve() for path in named] + [Path(sys.executable).resolve().parent.parent]
     trees: list[Path] = []
-    for path in sorted({p.absolute() for p in wanted}, key=lambda p: len(p.parts)):
+    for path in sorted(set(real), key=lambda p: len(p.parts)):
         if not any(path.is_relative_to(tree) for tree in trees):
             trees.append(path)
-    return trees
+    return trees, sorted({path.absolute() for path in named} - set(real))

@@ -1,9 +1,16 @@
-"""The mount plan of a mini cluster: what gets an empty cover, and what is bound back below it."""
+"""The mount plan of a mini cluster: what gets an empty cover, and what is bound back below it.
+
+Users inside must read the interpreter, its packages and the clone, wherever root keeps them. A closed
+directory on the way (/root, a directory of mode 0700) is covered by an empty one, and the tree bound back at
+the same path. A tree that holds unreadable files itself (a clone made under umask 077) is shown through an
+overlay that opens them; the files of the host stay as they are.
+"""
 
 import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 #: Always private: nothing of the host shows through, nothing written here survives the cluster.
 COVERS = {
@@ -12,6 +19,10 @@ COVERS = {
 }
 #: Host files the cluster has its own version of (made in CLUSTER/host/).
 HOST_FILES = ("hosts", "hostname", "passwd", "group", "shadow", "gshadow", "nsswitch.conf")
+#: Directories of the distribution itself: readable as they are, and not ours to remount.
+SYSTEM_TREES = (Path("/"), Path("/usr"), Path("/usr/local"))
+#: Never opened to the users inside.
+KEPT_CLOSED = {".git"}
 
 
 def is_closed(path: Path) -> bool:
@@ -20,7 +31,7 @@ def is_closed(path: Path) -> bool:
 
 
 def covers_for(trees: Iterable[Path], closed: Callable[[Path], bool] = is_closed) -> dict[str, str]:
-    """Mount options by directory to cover: the fixed ones and every closed ancestor of a needed tree."""
+    """Mount options by directory to cover: the fixed ones and the first closed ancestor of each tree."""
     covers = dict(COVERS)
     for tree in trees:
         for parent in reversed(tree.parents):
@@ -32,17 +43,42 @@ def covers_for(trees: Iterable[Path], closed: Callable[[Path], bool] = is_closed
     return covers
 
 
-def plan(root: Path, trees: Iterable[Path], closed: Callable[[Path], bool] = is_closed) -> dict[str, object]:
-    """What init does, in order: covers, then binds (source, target, read-only)."""
-    trees = list(trees)
-    binds = [(str(tree), str(tree), True) for tree in trees if not _is_system(tree)]
-    binds.append((str(root), str(root), False))
-    binds.append((str(root / "etc"), "/etc/slurm", False))
-    binds += [(str(root / "host" / name), f"/etc/{name}", False) for name in HOST_FILES
-              if Path("/etc", name).exists()]
-    return {"covers": covers_for(trees, closed), "binds": binds}
+def to_open(tree: Path) -> list[tuple[str, int]]:
+    """(path below the tree, mode) of every entry that others must be able to read and cannot."""
+    found: list[tuple[str, int]] = []
+    pending = [""]
+    _note(found, tree, ".")
+    while pending:
+        below = pending.pop()
+        with os.scandir(tree / below) as entries:
+            for entry in entries:
+                if entry.is_symlink() or entry.name in KEPT_CLOSED:
+                    continue
+                name = os.path.join(below, entry.name)
+                _note(found, entry, name)
+                if entry.is_dir():
+                    pending.append(name)
+    return found
 
 
-def _is_system(tree: Path) -> bool:
-    """A directory of the distribution itself: readable as it is, and not ours to remount."""
-    return tree in (Path("/"), Path("/usr"), Path("/usr/local"))
+def _note(found: list[tuple[str, int]], entry: "os.DirEntry[str] | Path", name: str) -> None:
+    mode = entry.stat().st_mode
+    runs = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
+    want = mode | stat.S_IROTH | (stat.S_IXOTH if runs else 0)
+    if want != mode and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        found.append((name, stat.S_IMODE(want)))
+
+
+def plan(root: Path, trees: Iterable[Path], aliases: Iterable[Path]) -> dict[str, Any]:
+    """What init does, in order: covers, trees (read-only), other names of the trees, our own files."""
+    trees = [tree for tree in trees if tree not in SYSTEM_TREES]
+    aliases = list(aliases)
+    ours = [(str(root), str(root)), (str(root / "etc"), "/etc/slurm")]
+    here = [name for name in HOST_FILES if Path("/etc", name).exists()]
+    ours += [(str(root / "host" / name), f"/etc/{name}") for name in here]
+    return {
+        "covers": covers_for([*trees, *aliases]),
+        "trees": [(str(tree), to_open(tree)) for tree in trees],
+        "aliases": [str(alias) for alias in aliases],
+        "binds": ours,
+    }

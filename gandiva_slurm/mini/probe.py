@@ -82,5 +82,5 @@ def wait_until(
             why = f"not within {deadline_s:g} s"
         if why:
             shown = f"\n  end of {log}:\n{tail(log)}" if log is not None and log.exists() else ""
-            raise GandivaError(f"gandiva mini: {what}: {why}{shown}")
+            raise GandivaError(f"{what}: {why}{shown}")
         time.sleep(poll_s)

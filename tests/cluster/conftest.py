@@ -1,0 +1,55 @@
+"""A real Slurm for these tests: one mini cluster a session, private ones for tests that break something."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini import daemons, layout
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+
+HERE = Path(__file__).parent
+NODES = "v100:2x4,k80:1x4"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here carries the mark `cluster`."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def slurm_here() -> None:
+    """Skip with the reason where no mini cluster can run; fail where GANDIVA_REQUIRE lists `cluster`."""
+    why = layout.missing()
+    if why and "cluster" in os.environ.get("GANDIVA_REQUIRE", "").split(","):
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def mini(slurm_here: None) -> Iterator[MiniCluster]:
+    """The cluster all tests of the session share: leave it as you found it."""
+    spec = MiniSpec(f"tests-{os.getpid()}", parse_nodes(NODES), daemons=not daemons.gandiva_missing())
+    cluster = MiniCluster.up(spec)
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def make_mini(slurm_here: None) -> Iterator[Callable[..., MiniCluster]]:
+    """make_mini(nodes="v100:1x4", daemons=True, quantum_s=1.0): a cluster of the test's own."""
+    made: list[MiniCluster] = []
+
+    def make(nodes: str = "v100:1x4", daemons: bool = True, quantum_s: float = 1.0) -> MiniCluster:
+        name = f"test-{os.getpid()}-{len(made)}"
+        made.append(MiniCluster.up(MiniSpec(name, parse_nodes(nodes), quantum_s, daemons)))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.down()

@@ -1,0 +1,75 @@
+"""The pure parts of mini: node lists, mount plans, and that the templates for administrators stay true."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gandiva_slurm import config
+from gandiva_slurm.mini import conffiles, mounts
+from gandiva_slurm.mini.layout import CLONE, Layout
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.model.errors import UsageError
+
+
+def test_parse_nodes_numbers_nodes_in_order() -> None:
+    nodes = parse_nodes("v100:2x4, k80:1x2")
+    assert [(n.name, n.gpu_type, n.gpus, n.slots) for n in nodes] == [
+        ("n1", "v100", 4, 16), ("n2", "v100", 4, 16), ("n3", "k80", 2, 8)]
+
+
+@pytest.mark.parametrize("text", ["", "v100", "a:0x4", "a:2x", "a:2x99", "V100:1x4", "a:1x4,,", "a:40x1"])
+def test_parse_nodes_refuses_with_the_form_it_takes(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--nodes: .*(for example|at most)"):
+        parse_nodes(text)
+
+
+@pytest.mark.parametrize("bad", [{"name": "../x"}, {"name": ""}, {"quantum_s": 0.1}, {"quantum_s": 1e9}])
+def test_spec_refuses_bad_values(bad: dict) -> None:
+    with pytest.raises(UsageError):
+        MiniSpec(**bad)
+
+
+def test_covers_stop_at_the_first_closed_directory() -> None:
+    closed = {Path("/srv/lab"), Path("/srv/lab/me")}.__contains__
+    covers = mounts.covers_for([Path("/srv/lab/me/clone"), Path("/root/clone"), Path("/opt/python")], closed)
+    assert set(covers) - set(mounts.COVERS) == {"/srv/lab"}
+
+
+def test_to_open_lists_what_others_cannot_read(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "open").mkdir(parents=True)
+    (tree / ".git").mkdir()
+    for name, mode in {"open/a": 0o644, "open/b": 0o600, "open/run": 0o700, ".git/secret": 0o600}.items():
+        (tree / name).write_text("")
+        (tree / name).chmod(mode)
+    os.symlink("nowhere", tree / "open/link")
+    tree.chmod(0o700)
+    assert sorted(mounts.to_open(tree)) == [(".", 0o705), ("open/b", 0o604), ("open/run", 0o705)]
+
+
+def test_yaml_of_mini_and_template_are_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "gandiva.yaml"
+    file.write_text(yaml.safe_dump(conffiles.gandiva_yaml(MiniSpec(), Layout.of("x"))))
+    assert config.load_config(file).quantum_s == 1.0
+    assert config.load_config(CLONE / "slurm_conf/gandiva.yaml").partitions == ("gandiva",)
+
+
+def test_yaml_template_shows_every_key_with_its_default() -> None:
+    shown = yaml.safe_load((CLONE / "slurm_conf/gandiva.yaml").read_text())
+    for section, model in [(shown, config.Config), (shown["controller"], config.ControllerConfig),
+                           (shown["node"], config.NodeConfig)]:
+        assert set(section) == set(model.model_fields)
+        for key, field in model.model_fields.items():
+            if not field.is_required() and key != "node":
+                assert section[key] == field.default, key
+
+
+@pytest.mark.parametrize("unit", ["gandivactld.service", "gandivad.service"])
+def test_units_start_what_the_package_installs(unit: str) -> None:
+    text = (CLONE / "slurm_conf/systemd" / unit).read_text()
+    programs = {Path(word).name for word in re.findall(r"^Exec\w+=(\S+)", text, re.M)}
+    assert programs == {unit.removesuffix(".service")}
+    assert programs <= set(re.findall(r"^(\w+) = ", (CLONE / "pyproject.toml").read_text(), re.M))
