@@ -1,9 +1,9 @@
 """Job arrays. Slurm keeps the pending tasks of an array in one record, with no job id of their own.
 
 Gandiva starts tasks one by one, so some of them are split off first: `scontrol hold 7_[1,2]` gives each
-named task its own record and leaves it held. Two traps (22.05.8): the job id of an array names *all* its
-tasks, so a task is always addressed as ARRAY_TASK, also the last one, whose job id is the array's; and the
-joint record has the array's job id and no task id.
+named task its own record and leaves it held. Traps (22.05.8): the joint record has the array's job id and
+no task id, until one task is left in it; naming all its tasks splits none; and the job id of an array names
+*all* its tasks, so each is addressed as ARRAY_TASK, also the last one, whose job id is the array's.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ class JointTasks:
     throttle: int
 
 
-def joint_tasks(record: Fields, job: SlurmJob) -> JointTasks | None:
-    """Return the tasks that wait in this record; None when it is one job."""
+def untangle(record: Fields, job: SlurmJob) -> tuple[SlurmJob, JointTasks | None]:
+    """Return the job, and the tasks that wait in its record when it stands for several.
+
+    A joint record is shown as a job that is not Gandiva's, for nothing can start it as one. An array of one
+    task has the form of a joint record too, until it runs.
+    """
     tasks = record.text("array_task_string")
     if not job.array_job_id or job.array_task_id is not None or not tasks:
-        return None
-    return JointTasks(job.array_job_id, tasks, record.number("array_max_tasks"))
-
-
-def masked(job: SlurmJob) -> SlurmJob:
-    """Return the joint record as a job that is not Gandiva's: nothing can start it as one."""
-    return replace(job, options=None)
+        return job, None
+    numbers = first_tasks(tasks, 2)
+    if len(numbers) == 1:
+        return replace(job, array_task_id=numbers[0]), None
+    joint = JointTasks(job.array_job_id, tasks, record.number("array_max_tasks"))
+    return replace(job, options=None), joint if job.options is not None and job.is_held else None
 
 
 def names_of_tasks(jobs: Sequence[SlurmJob]) -> dict[int, str]:
@@ -68,8 +71,10 @@ def to_split(joint: Sequence[JointTasks], jobs: Sequence[SlurmJob]) -> Mapping[i
         if item.throttle:
             room = min(room, item.throttle - live[item.array_job_id])
         if room > 0:
-            wanted[item.array_job_id] = first_tasks(item.tasks, room)
-    return wanted
+            named = first_tasks(item.tasks, room + 1)
+            # One task stays in the joint record, which thereby becomes its own.
+            wanted[item.array_job_id] = named[:-1]
+    return {array: tasks for array, tasks in wanted.items() if tasks}
 
 
 def first_tasks(text: str, count: int) -> list[int]:

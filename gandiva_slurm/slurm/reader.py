@@ -44,18 +44,16 @@ def read_jobs(
     answer: str, partitions: frozenset[str]
 ) -> tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]:
     """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays."""
-    jobs, joint = [], []
+    jobs: list[SlurmJob] = []
+    joint: list[arrays.JointTasks | None] = []
     for record in records(answer, " ".join(SQUEUE), "jobs"):
         job = read_job(record)
         if job.options is None and partitions.isdisjoint(job.partition.split(",")):
             continue
-        tasks = arrays.joint_tasks(record, job)
-        if tasks is not None:
-            if job.options is not None and job.is_held:
-                joint.append(tasks)
-            job = arrays.masked(job)
+        job, tasks = arrays.untangle(record, job)
         jobs.append(job)
-    return tuple(jobs), tuple(joint)
+        joint.append(tasks)
+    return tuple(jobs), tuple(filter(None, joint))
 
 
 def read_nodes(answer: str, partitions: frozenset[str]) -> tuple[SlurmNode, ...]:

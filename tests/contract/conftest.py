@@ -1,0 +1,52 @@
+"""Every contract test runs on recorded answers of each Slurm version, and on a live mini cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini import layout
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.contract.contract_world import LiveWorld, RecordedWorld, World, install_fake
+
+ASSETS = Path(__file__).with_name("assets")
+VERSIONS = sorted(path.name for path in ASSETS.iterdir())
+#: Set to write what the live cluster answers to assets/VERSION, for the recorded world.
+RECORD_ENV = "GANDIVA_RECORD"
+NODES = "v100:2x4"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[MiniCluster]:
+    """A mini cluster of this session's own: n1, n2 with 4 GPUs (16 slots), p1 plain; none of our daemons."""
+    if why := layout.missing():
+        pytest.skip(why)
+    made = MiniCluster.up(MiniSpec(f"contract-{os.getpid()}", parse_nodes(NODES), daemons=False))
+    yield made
+    made.down()
+
+
+@pytest.fixture(params=[*VERSIONS, pytest.param("live", marks=pytest.mark.cluster)])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The world the test acts on."""
+    test = _asset_name(request)
+    if request.param != "live":
+        home = ASSETS / request.param / test
+        for name, value in install_fake(home, tmp_path).items():
+            monkeypatch.setenv(name, value)
+        yield RecordedWorld(home)
+        return
+    live = LiveWorld(request.getfixturevalue("cluster"))
+    yield live
+    live.cluster.exec(["scancel", "--user=user1"])
+    if os.environ.get(RECORD_ENV):
+        version = live.cluster.exec(["scontrol", "--version"]).stdout.split()[-1]
+        live.save(ASSETS / ".".join(version.split(".")[:2]) / test)
+
+
+def _asset_name(request: pytest.FixtureRequest) -> str:
+    """The test's name, with its other parameters where it has some: test_x or test_x-well."""
+    parameters = request.node.callspec.id.removeprefix(request.param)
+    return f"{request.node.originalname}{parameters}"

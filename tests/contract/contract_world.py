@@ -1,0 +1,209 @@
+"""The two worlds the contract is tried in: recorded answers behind a fake Slurm, and a live mini cluster.
+
+A test speaks only to its `World`: it acts as users and root, breaks daemons, and holds the port under test.
+In the live world everything happens; with GANDIVA_RECORD=1 it is also written on a tape, one directory a
+test. In the recorded world the same test runs against that tape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.model.errors import SlurmUnreachable
+from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
+from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
+from gandiva_slurm.slurm.run import Answer, Commands
+
+PARTITIONS = ["gandiva"]
+#: How long something awaited may take in the live world.
+DEADLINE_S = 30.0
+#: Answers longer than this lie in a file of their own.
+MAX_INLINE = 2000
+RECORD = (
+    'gandiva:{"v":1,"tickets":200,"priority":50,"class":"guaranteed","vc":"","types":"v100,p100","cell":"any",'
+    '"elastic":"","pack":"auto","migrate":"auto","hook":"auto","gpus":%d,"type":"v100","user_hold":false}'
+)
+
+
+class World(Protocol):
+    """What a contract test acts on."""
+
+    port: CommandsPort
+    is_live: bool
+
+    async def run(self, *argv: str, user: str = "user1") -> str:
+        """Run a command as a user and return what it printed."""
+
+    def kill(self, daemon: str) -> None:
+        """End a daemon of Slurm."""
+
+    def mend(self, daemon: str) -> None:
+        """Start it again."""
+
+    async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
+        """Take snapshots until this holds, and return the one in which it does."""
+
+
+async def submit(world: World, *argv: str, gpus: int = 1, script: str = "sleep 600") -> int:
+    """Submit a held job of user1 with a Gandiva record, as job_submit.lua leaves it; return its id."""
+    common = ("-H", "--parsable", "-p", "gandiva", "-o", "/dev/null", "--chdir=/home/user1")
+    job_id = int(await world.run("sbatch", *common, *argv, "--wrap", script))
+    await world.run(
+        "scontrol", "update", f"JobId={job_id}", f"AdminComment=other:text {RECORD % gpus}", user="root"
+    )
+    return job_id
+
+
+def job(snapshot: Snapshot, job_id: int) -> SlurmJob:
+    """Return the job of this id."""
+    return {job.job_id: job for job in snapshot.jobs}[job_id]
+
+
+def tasks(snapshot: Snapshot, array_job_id: int) -> dict[int, SlurmJob]:
+    """Return the tasks of an array that have a record of their own."""
+    found = (job for job in snapshot.jobs if job.array_job_id == array_job_id)
+    return {job.array_task_id: job for job in found if job.array_task_id is not None}
+
+
+class Tape:
+    """Everything asked and answered in one test, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def add(self, who: str, argv: Sequence[str], answer: Answer) -> None:
+        entry = {"who": who, "argv": list(argv), "rc": answer.rc, "out": answer.out, "err": answer.err}
+        self.entries.append(entry)
+
+    def save(self, home: Path, scrub: Callable[[str], str]) -> None:
+        """Write the tape; a long answer into a file of its own."""
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        for number, entry in enumerate(self.entries):
+            entry["out"], entry["err"] = scrub(entry["out"]), scrub(entry["err"])
+            if len(entry["out"]) > MAX_INLINE:
+                entry["out_file"] = (
+                    f"{number:02}-{entry['argv'][0]}.{'json' if '--json' in entry['argv'] else 'txt'}"
+                )
+                (home / entry["out_file"]).write_text(entry["out"])
+                entry["out"] = ""
+        (home / "tape.json").write_text(json.dumps(self.entries, indent=1) + "\n")
+
+
+class RecordingCommands(Commands):
+    """Runs the commands for real and keeps what was said."""
+
+    def __init__(self, prefix: Sequence[str], tape: Tape) -> None:
+        super().__init__(prefix)
+        self._tape = tape
+
+    async def run(self, argv: Sequence[str], timeout_s: float) -> Answer:
+        answer = await super().run(argv, timeout_s)
+        self._tape.add("port", argv, answer)
+        return answer
+
+
+class LiveWorld:
+    """A mini cluster without our daemons; the port runs in it as slurm, as gandivactld does."""
+
+    is_live = True
+
+    def __init__(self, cluster: MiniCluster) -> None:
+        self.cluster = cluster
+        self.tape = Tape()
+        prefix = cluster.command(["placeholder"], "slurm")[:-1]
+        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), RecordingCommands(prefix, self.tape))
+        self.first_job = int(
+            re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]
+        )
+
+    async def run(self, *argv: str, user: str = "user1") -> str:
+        done = await asyncio.to_thread(self.cluster.exec, argv, user=user)
+        self.tape.add(user, argv, Answer(done.returncode, done.stdout, done.stderr))
+        return done.stdout
+
+    def kill(self, daemon: str) -> None:
+        self.cluster.kill(daemon, signal.SIGTERM)
+
+    def mend(self, daemon: str) -> None:
+        self.cluster.start_daemon(daemon)
+
+    async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            length = len(self.tape.entries)
+            try:
+                snapshot = await self.port.snapshot(False)
+                if true(snapshot):
+                    return snapshot
+                assert time.monotonic() < deadline, f"not seen within {DEADLINE_S:g} s; last: {snapshot}"
+            except SlurmUnreachable:
+                assert time.monotonic() < deadline, f"slurmctld away for more than {DEADLINE_S:g} s"
+            del self.tape.entries[length:]
+            await asyncio.sleep(0.1)
+
+    def save(self, home: Path) -> None:
+        """Write what happened, with the jobs of this test only and nothing of this machine."""
+        self.tape.save(home, self._scrub)
+
+    def _scrub(self, text: str) -> str:
+        if text.startswith("{"):
+            answer = json.loads(text)
+            jobs = answer.get("jobs", [])
+            answer |= {"jobs": [job for job in jobs if job["job_id"] >= self.first_job]} if jobs else {}
+            text = json.dumps(answer, separators=(",", ":"))
+        text = text.replace(str(self.cluster.at.root), "/run/gandiva-mini/contract")
+        return re.sub(r'"operating_system":"[^"]*"', '"operating_system":"Linux"', text)
+
+
+class RecordedWorld:
+    """The fake Slurm on PATH; what users did is on the tape too."""
+
+    is_live = False
+
+    def __init__(self, home: Path) -> None:
+        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 30))
+        entries = json.loads((home / "tape.json").read_text())
+        self._said = [entry for entry in entries if entry["who"] != "port"]
+
+    async def run(self, *argv: str, user: str = "user1") -> str:
+        assert self._said, f"not on the tape: {argv}; record it anew"
+        entry = self._said.pop(0)
+        assert (entry["who"], entry["argv"]) == (user, list(argv)), (
+            "the tape is of another test; record it anew"
+        )
+        return str(entry["out"])
+
+    def kill(self, daemon: str) -> None:
+        """On the tape, Slurm's silence is recorded."""
+
+    def mend(self, daemon: str) -> None:
+        """On the tape, Slurm's return is recorded."""
+
+    async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
+        snapshot = await self.port.snapshot(False)
+        assert true(snapshot), snapshot
+        return snapshot
+
+
+def install_fake(home: Path, directory: Path) -> dict[str, str]:
+    """Put the fake and one tape into a directory; return the environment variables that make it Slurm."""
+    shutil.copytree(home, directory / "tape")
+    (directory / "tape/claims").mkdir()
+    (directory / "bin").mkdir()
+    fake = Path(__file__).with_name("fake_slurm.py").read_text()
+    for name in ("squeue", "sinfo", "scontrol", "sacctmgr"):
+        program = directory / "bin" / name
+        program.write_text(f"#!{sys.executable} -SE\n{fake}")
+        program.chmod(0o755)
+    return {"PATH": f"{directory / 'bin'}:/usr/bin:/bin", "FAKE_SLURM": str(directory / "tape")}

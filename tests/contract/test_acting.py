@@ -1,0 +1,126 @@
+"""What acts on jobs must bring about, whichever back end does them."""
+
+import pytest
+
+from gandiva_slurm.model.errors import SlurmRefused, SlurmUnreachable
+from tests.contract.contract_world import World, job, submit, tasks
+
+
+async def started(world: World, job_id: int, node: str) -> None:
+    await world.port.start(job_id, node)
+    await world.until(lambda s: job(s, job_id).state == "RUNNING")
+
+
+async def test_start_hold_requeue_and_start_elsewhere(world: World) -> None:
+    job_id = await submit(world, "--gpus=2", gpus=2)
+    await world.port.start(job_id, "n2")
+    snapshot = await world.until(lambda s: job(s, job_id).state == "RUNNING")
+    running = job(snapshot, job_id)
+    assert (running.nodes, running.restart, running.node_count) == (("n2",), 0, 1)
+    assert running.start_s >= running.submit_s > 0
+    assert running.end_s == 0
+    assert {node.name: node.slots_used for node in snapshot.nodes}["n2"] == 2
+
+    await world.port.hold(job_id)
+    held = job(await world.port.snapshot(False), job_id)
+    assert held.state == "RUNNING" and held.is_held
+
+    await world.run("scontrol", "requeue", str(job_id))
+    returned = job(await world.until(lambda s: job(s, job_id).state == "PENDING"), job_id)
+    assert returned.is_held and (returned.restart, returned.nodes, returned.start_s) == (1, (), 0)
+    assert returned.options is not None
+
+    await world.port.start(job_id, "n1")
+    again = job(await world.until(lambda s: job(s, job_id).state == "RUNNING"), job_id)
+    assert (again.nodes, again.restart) == (("n1",), 1)
+
+
+async def test_a_requeued_job_still_ending_is_neither_running_nor_waiting(world: World) -> None:
+    job_id = await submit(world, "--gpus=1", script="trap '' TERM; while :; do sleep 1; done")
+    await started(world, job_id, "n1")
+    await world.port.hold(job_id)
+    await world.run("scontrol", "requeue", str(job_id))
+    ending = job(await world.until(lambda s: job(s, job_id).state != "RUNNING"), job_id)
+    assert (ending.state, ending.restart, ending.nodes) == ("COMPLETING", 1, ("n1",))
+    await world.until(lambda s: job(s, job_id).state == "PENDING")
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "exit_code"),
+    [("true", "COMPLETED", "0:0"), ("exit 3", "FAILED", "3:0"), ("kill -9 $$", "FAILED", "0:9")],
+    ids=["well", "exit", "signal"],
+)
+async def test_how_a_job_ended(world: World, script: str, state: str, exit_code: str) -> None:
+    job_id = await submit(world, "--gpus=1", script=script)
+    await world.port.start(job_id, "n1")
+    ended = job(await world.until(lambda s: job(s, job_id).end_s > 0), job_id)
+    assert (ended.state, ended.exit_code) == (state, exit_code)
+    assert ended.end_s >= ended.start_s > 0
+
+
+async def test_a_cancelled_job(world: World) -> None:
+    job_id = await submit(world, "--gpus=1")
+    await world.run("scancel", str(job_id))
+    assert job(await world.until(lambda s: job(s, job_id).end_s > 0), job_id).state == "CANCELLED"
+
+
+async def test_a_task_is_started_alone(world: World) -> None:
+    array = await submit(world, "--array=1-3", "--gpus=1")
+    found = tasks(await world.until(lambda s: len(tasks(s, array)) == 3), array)
+    last = next(task for task in found.values() if task.job_id == array)
+    assert last.array_task_id is not None
+    await started(world, last.job_id, "n2")
+    now = tasks(await world.port.snapshot(False), array)
+    assert {number: task.state for number, task in now.items()} == {
+        number: "RUNNING" if number == last.array_task_id else "PENDING" for number in (1, 2, 3)
+    }
+    await world.port.hold(last.job_id)
+    now = tasks(await world.port.snapshot(False), array)
+    assert all(task.is_held for task in now.values())
+    assert now[last.array_task_id].nodes == ("n2",)
+
+
+async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None:
+    jobs = [await submit(world, "--gpus=1") for _ in range(3)]
+    await world.run("scancel", str(jobs[1]))
+    await world.until(lambda s: job(s, jobs[1]).state == "CANCELLED")
+    refused = await world.port.start_many({jobs[0]: "n1", jobs[1]: "n1", jobs[2]: "n2"})
+    assert list(refused) == [jobs[1]]
+    assert "already finished" in str(refused[jobs[1]])
+    snapshot = await world.until(lambda s: all(job(s, n).state == "RUNNING" for n in (jobs[0], jobs[2])))
+    assert job(snapshot, jobs[0]).nodes + job(snapshot, jobs[2]).nodes == ("n1", "n2")
+
+
+async def test_refusals_carry_slurms_sentence(world: World) -> None:
+    with pytest.raises(SlurmRefused, match="Invalid job id"):
+        await world.port.start(99_999_999, "n1")
+    with pytest.raises(SlurmRefused, match="Invalid job id"):
+        await world.port.hold(99_999_999)
+    job_id = await submit(world, "--gpus=1")
+    with pytest.raises(SlurmRefused, match="Invalid node name"):
+        await world.port.start(job_id, "n77")
+    assert job(await world.port.snapshot(False), job_id).is_held
+
+
+async def test_slurmctld_away(world: World) -> None:
+    job_id = await submit(world, "--gpus=1")
+    world.kill("slurmctld")
+    try:
+        assert not await world.port.ping()
+        with pytest.raises(SlurmUnreachable):
+            await world.port.snapshot(False)
+        with pytest.raises(SlurmUnreachable):
+            await world.port.hold(job_id)
+    finally:
+        world.mend("slurmctld")
+    assert job(await world.until(lambda s: bool(s.jobs)), job_id).is_held
+
+
+async def test_slurmdbd_away(world: World) -> None:
+    world.kill("slurmdbd")
+    try:
+        snapshot = await world.port.snapshot(True)
+        assert snapshot.associations is None
+        assert snapshot.nodes
+    finally:
+        world.mend("slurmdbd")
