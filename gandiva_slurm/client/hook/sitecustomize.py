@@ -1,0 +1,101 @@
+"""Python runs this at start when its directory is on PYTHONPATH: boundaries without a change to the script.
+
+It has `gandiva_slurm.client.optimizers` called once torch.optim.optimizer is imported, if it ever is, and
+hands over to the sitecustomize it hides. It imports nothing but what every Python has loaded already. The
+job's Python need not have gandiva_slurm installed: it is found above this file, and nothing else is.
+"""
+
+# mypy: ignore-errors
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(_HERE))
+_PACKAGE = "gandiva_slurm"
+_OPTIMIZER = "torch.optim.optimizer"
+
+
+class _PackageFinder:
+    """Finds gandiva_slurm, and only that, where no other finder does."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        """Return the package's spec, None for any other name."""
+        if name != _PACKAGE:
+            return None
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(
+            name, os.path.join(_PACKAGE_DIR, "__init__.py"), submodule_search_locations=[_PACKAGE_DIR]
+        )
+
+
+class _OptimizerFinder:
+    """Waits for torch.optim.optimizer; its own finder and loader do the work, then we are called."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Return the real spec with its exec_module wrapped once, None for any other name."""
+        if name != _OPTIMIZER:
+            return None
+        sys.meta_path.remove(self)
+        spec = _find_elsewhere(name, path, target)
+        try:  # noqa: SIM105 - contextlib is not loaded yet
+            _call_after_exec(spec.loader, _install)
+        except Exception:
+            pass  # no such module, or a loader that cannot be wrapped: the job runs without the hook
+        return spec
+
+
+def _find_elsewhere(name, path, target):
+    for finder in list(sys.meta_path):
+        spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _call_after_exec(loader, callback):
+    execute = loader.exec_module
+
+    def exec_module(module):
+        del loader.exec_module
+        execute(module)
+        callback(module)
+
+    loader.exec_module = exec_module
+
+
+def _install(module):
+    try:
+        from gandiva_slurm.client.optimizers import install
+
+        install(module)
+    except Exception as err:
+        print(f"gandiva: cannot find boundaries here ({type(err).__name__}: {err})", file=sys.stderr)
+
+
+def _hand_over():
+    """Run the sitecustomize that this one hides: the user's, the site's or the distribution's."""
+    me = sys.modules.get("sitecustomize")
+    elsewhere = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    for finder in list(sys.meta_path):
+        spec = finder.find_spec("sitecustomize", elsewhere, None) if hasattr(finder, "find_spec") else None
+        if spec is not None and spec.loader is not None:
+            break
+    else:
+        return
+    from importlib.util import module_from_spec
+
+    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules["sitecustomize"] = me
+        raise
+
+
+if os.environ.get("GANDIVA_SOCKET"):
+    sys.meta_path.append(_PackageFinder())
+    sys.meta_path.insert(0, _OptimizerFinder())
+_hand_over()

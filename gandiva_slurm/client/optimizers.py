@@ -1,0 +1,89 @@
+"""Boundaries with no change to the script: the return of the outermost Optimizer.step outside backward.
+
+`install` is called when torch.optim.optimizer has just been imported (client/hook). A step nested in another
+(a subclass calling super().step(), a wrapper, ZeRO) is none, nor is one inside backward: every boundary
+counted here is one where a rank may park.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Callable, Optional
+
+from gandiva_slurm.client.rank import Rank, this_rank
+from gandiva_slurm.wire.page import KIND_HOOK
+
+Hook = Callable[..., None]
+
+_installed = False
+
+
+def install(module: ModuleType) -> None:
+    """Hook every optimizer of `torch.optim.optimizer`, once; a torch without global hooks is left alone."""
+    global _installed
+    rank = this_rank()
+    if _installed or rank is None or not hasattr(module, "register_optimizer_step_post_hook"):
+        return
+    _installed = True
+    watch = StepWatch(rank, getattr(module.torch._C, "_current_graph_task_id", None))
+    module.register_optimizer_step_pre_hook(watch.before)
+    module.register_optimizer_step_post_hook(watch.after)
+
+
+def _untraced(function: Hook) -> Hook:
+    # torch.compile must call a hook, not trace into it; the attribute is the one torch.compiler.disable sets.
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
+class StepWatch:
+    """Sees every Optimizer.step begin and end, and passes the outermost ends on to the rank."""
+
+    def __init__(self, rank: Rank, backward_id: Optional[Callable[[], int]]) -> None:
+        """`backward_id` answers -1 outside backward."""
+        self._rank = rank
+        self._backward_id = backward_id or (lambda: -1)
+        self._depth = 0
+        self._first: Callable[[], Any] = lambda: None
+
+    @_untraced
+    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step begins."""
+        if self._rank.owns_this_thread():
+            self._depth += 1
+
+    @_untraced
+    def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step has returned: a boundary if outermost, outside backward, and nobody else marks them."""
+        rank = self._rank
+        if not rank.owns_this_thread():
+            return
+        self._depth -= 1
+        if self._depth and self._is_nested(sys._getframe(1)):
+            return
+        if rank.kind != KIND_HOOK or self._backward_id() != -1:
+            return
+        if self._is_first(optimizer):
+            rank.user_boundary()
+        else:
+            rank.boundary()
+
+    def _is_nested(self, caller: FrameType) -> bool:
+        # A step that raised never came here, so the depth alone may be wrong for ever: ask the stack.
+        code: CodeType = caller.f_code
+        frame = caller.f_back
+        while frame is not None:
+            if frame.f_code is code:
+                return True
+            frame = frame.f_back
+        self._depth = 0
+        return False
+
+    def _is_first(self, optimizer: Any) -> bool:
+        first = self._first()
+        if first is None:
+            self._first = weakref.ref(optimizer)
+            return True
+        return first is optimizer
