@@ -41,14 +41,14 @@ _ROWS = (
     ),
     StateRow(
         STARTING,
-        ("PENDING, released", "CONFIGURING"),
+        ("PENDING, released",),
         "one node and its GPUs are set aside; the node knows the plan; a deadline runs",
         (RUNNING, HELD, ENDED),
         "journal; without it Slurm shows the job released and it is held again, or running and it is adopted",
     ),
     StateRow(
         RUNNING,
-        ("RUNNING",),
+        ("RUNNING", "CONFIGURING", "SUSPENDED"),
         "on one node; holds its GPUs or may be given them in the next quantum; held again in Slurm",
         (SUSPENDING, SUSPENDED, RESUMING, CHECKPOINTING, HELD, ENDED),
         "all: Slurm has job and node, the node's report has the GPUs",

@@ -59,6 +59,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "no node that could take it has a free slot on {gpus} GPU(s)",
         "a job on one of these nodes ends (the last slot of a GPU is kept for users who are not on it yet)",
     ),
+    "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
     "Requeued": ("requeued; its place is given back", "it is placed anew in this cycle if anything fits"),
     "StartFailed": ("Slurm did not start it on {node}: {why}", "the next try comes in {wait_s} s"),
@@ -86,6 +87,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Ended": ("finished: {state}", "nothing"),
     "Stale": ("incarnation {key} is not the newest of its job, {newest} is", "its node stops it"),
     "Leftover": ("its job is finished in Slurm, its processes are not gone", "its node stops them"),
+    "Elsewhere": ("incarnation {key} is on {node}, Slurm shows it on {home}", "{node} stops it"),
     "Strange": ("Slurm does not know a job {job}", "its node stops it"),
 }
 

@@ -83,8 +83,11 @@ class Site:
 
     def has_memory(self, need: Need) -> bool:
         """True when its memory is enough beside the residents': a parked job keeps its own."""
-        taken = sum(stay.memory_mib for stay in self.stays.values())
-        return not self.memory_mib or taken + need.memory_mib <= self.memory_mib
+        return not self.memory_mib or self.memory_taken() + need.memory_mib <= self.memory_mib
+
+    def memory_taken(self) -> int:
+        """Memory of the residents."""
+        return sum(stay.memory_mib for stay in self.stays.values())
 
     def free_gpus(self, leaf: Leaf) -> list[int]:
         """The GPUs with a slot for a job of this user."""
@@ -150,6 +153,15 @@ class Board:
             rank = (max(loads[g] for g in gpus), sum(loads[g] for g in gpus))
             found.append(((*rank, Fraction(sum(loads), site.gpus), site.name), Place(site.name, tuple(gpus))))
         return min(found, key=lambda item: item[0])[1] if found else None
+
+    def bind(self, need: Need, site: Site) -> tuple[int, ...]:
+        """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""
+        if need.gpus > site.gpus:
+            return ()
+        loads = self.loads(site)
+        gpus = tuple(sorted(sorted(range(site.gpus), key=lambda gpu: (loads[gpu], gpu))[: need.gpus]))
+        site.stays[need.job_id] = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib)
+        return gpus
 
     def gpus_of(self, user: str) -> int:
         """GPUs this user's residents have, each counted for each job."""

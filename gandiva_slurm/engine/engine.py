@@ -1,0 +1,175 @@
+"""The engine of the slow clock: events in, actions out. No clock, no randomness, no I/O (ADR 0010, 0011).
+
+One order of things in a cycle: news changes the records (`follow`); then, at the tick, starts are watched,
+holds asked for, places given (`placing`), strays fenced (`fencing`) and old records dropped. The live
+controller, tests and a simulator drive it by the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from gandiva_slurm.engine import follow
+from gandiva_slurm.engine.fencing import fence_strays
+from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
+from gandiva_slurm.engine.state import (
+    SECOND_NS,
+    EngineSettings,
+    EngineState,
+    JobRecord,
+    NodeRecord,
+    Placement,
+    TicketShare,
+)
+from gandiva_slurm.model import event as ev
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.reason import because
+from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
+
+_FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
+    ev.JobSeen: follow.job_seen,
+    ev.JobGone: follow.job_gone,
+    ev.NodeSeen: follow.node_seen,
+    ev.NodeGone: follow.node_gone,
+    ev.SharesSeen: follow.shares_seen,
+    ev.ResidentSeen: follow.resident_seen,
+    ev.ResidentGone: follow.resident_gone,
+    ev.DaemonSeen: follow.daemon_seen,
+    ev.ActionDone: follow.action_done,
+}
+
+
+class Engine:
+    """All decisions of the cluster's slow clock."""
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        self.state = EngineState()
+        self._placements: dict[str, tuple[Placement, ...]] | None = None
+
+    def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
+        """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
+
+        The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
+        """
+        at = follow.Cycle(self.state, self.settings, now_ns)
+        self._placements = None
+        for event in events:
+            if isinstance(event, ev.CycleTick):
+                self._decide(at)
+            else:
+                _FOLLOW[type(event)](at, event)
+        return at.actions
+
+    @property
+    def jobs(self) -> Mapping[int, JobRecord]:
+        """Every job known, finished ones for a while."""
+        return MappingProxyType(self.state.jobs)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        """Every node of our partitions."""
+        return MappingProxyType(self.state.nodes)
+
+    def plan_jobs(self, node: str) -> tuple[Placement, ...]:
+        """Return the jobs that live on a node, or are about to, with their GPUs and tickets."""
+        if self._placements is None:
+            self._placements = self._plan()
+        return self._placements.get(node, ())
+
+    def fences(self, node: str) -> tuple[JobKey, ...]:
+        """Return the incarnations this node must stop, as long as it reports them."""
+        return tuple(
+            key
+            for (where, key), seen in sorted(self.state.sightings.items())
+            if where == node and seen.is_fenced
+        )
+
+    def tickets(self) -> Mapping[str, TicketShare]:
+        """Return every user's tickets, and his part of the cluster by shares alone.
+
+        The tickets of who has no live job are those he would have were all users present.
+        """
+        live = {record.leaf for record in self.state.jobs.values() if record.state != states.ENDED}
+        rows = self.state.associations
+        norm = norm_shares(rows, live)
+        parts = leaf_tickets(rows, list(norm)) | leaf_tickets(rows, live)
+        users: dict[str, list[Leaf]] = {}
+        for leaf in sorted(norm):
+            users.setdefault(leaf.user, []).append(leaf)
+        shares = {}
+        for user, leaves in users.items():
+            present = [leaf for leaf in leaves if leaf in live] or leaves
+            tickets = max(1, round(sum(parts[leaf] for leaf in present) / SCALE))
+            share = sum((norm[leaf] for leaf in present), Fraction(0))
+            shares[user] = TicketShare(",".join(leaf.account for leaf in present), user, tickets, share)
+        return shares
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole state as plain JSON data, for the journal."""
+        return self.state.to_json()
+
+    @classmethod
+    def from_json(cls, settings: EngineSettings, data: Mapping[str, Any]) -> Engine:
+        """Read what `to_json` wrote.
+
+        The first cycle must then hear of all of Slurm's jobs and nodes, and a JobGone for each job of `jobs`
+        that Slurm shows no more. An engine that starts empty needs the same: it adopts what runs.
+        """
+        engine = cls(settings)
+        engine.state = EngineState.from_json(data)
+        return engine
+
+    def _decide(self, at: follow.Cycle) -> None:
+        watch_starts(at)
+        self._watch_nodes(at)
+        ask_holds(at)
+        place_waiting(at)
+        fence_strays(at)
+        self._forget(at)
+
+    def _watch_nodes(self, at: follow.Cycle) -> None:
+        """Say of jobs on a node that is down why nothing moves."""
+        for record in in_order(at, *states.SLICED):
+            node = self.state.nodes.get(record.node)
+            if node is not None and node.is_down:
+                record.stay(because("NodeDown", node=record.node), at.now_ns)
+            elif record.code == "NodeDown":
+                record.stay(because("Adopted", node=record.node), at.now_ns)
+
+    def _forget(self, at: follow.Cycle) -> None:
+        old = [
+            job_id
+            for job_id, record in self.state.jobs.items()
+            if record.state == states.ENDED and at.now_ns - record.since_ns >= self.settings.keep_ended_ns
+        ]
+        for job_id in old:
+            del self.state.jobs[job_id]
+
+    def _plan(self) -> dict[str, tuple[Placement, ...]]:
+        """Split each user's tickets over his placed jobs: all he has is on the nodes."""
+        placed = sorted(
+            (record for record in self.state.jobs.values() if record.is_placed and record.gpus),
+            key=lambda record: record.order,
+        )
+        weights: dict[Leaf, dict[int, int]] = {}
+        for record in placed:
+            weights.setdefault(record.leaf, {})[record.job.job_id] = need_of(record).weight
+        parts = leaf_tickets(self.state.associations, list(weights))
+        tickets: dict[int, int] = {}
+        for leaf, jobs in weights.items():
+            tickets.update(split(parts[leaf], jobs))
+        plan: dict[str, list[Placement]] = {}
+        for record in placed:
+            plan.setdefault(record.node, []).append(_placement(record, tickets[record.job.job_id]))
+        return {node: tuple(jobs) for node, jobs in plan.items()}
+
+
+def _placement(record: JobRecord, tickets: int) -> Placement:
+    job = record.job
+    return Placement(record.key, job.user, job.uid, record.gpus, tickets, job.submit_s * SECOND_NS, job.name)

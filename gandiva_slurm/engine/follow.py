@@ -1,0 +1,209 @@
+"""What news from Slurm and from the nodes does to the records. Decisions wait for the cycle's end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gandiva_slurm.engine.state import EngineSettings, EngineState, JobRecord, NodeRecord, Sighting
+from gandiva_slurm.model import event as ev
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, HoldAgain
+from gandiva_slurm.model.reason import Reason, because, of_node
+from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+
+#: Slurm's words for a job that has its node. A job COMPLETING is finished, or already requeued, below that
+#: word: wait for the next. So with unknown words: such a job is alive, and nothing is done to it.
+ON_NODE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
+
+#: What a node means when it names no reason.
+_USUAL = {
+    states.RUNNING: "Running",
+    states.SUSPENDING: "Parking",
+    states.SUSPENDED: "Parked",
+    states.RESUMING: "Resuming",
+}
+
+
+@dataclass
+class Cycle:
+    """One call of the engine: its state, the time, and the actions so far."""
+
+    state: EngineState
+    settings: EngineSettings
+    now_ns: int
+    actions: list[Action] = field(default_factory=list)
+
+
+def job_seen(at: Cycle, event: ev.JobSeen) -> None:
+    """Take Slurm's picture of a job; one of an older incarnation, or of a job not ours, changes nothing."""
+    job = event.job
+    at.state.has_read_slurm = True
+    record = at.state.jobs.get(job.job_id)
+    if job.options is None or (record is not None and job.restart < record.job.restart):
+        return
+    if record is not None and record.state == states.ENDED and job.state == "COMPLETING":
+        return
+    if job.state in FINISHED:
+        _end(at, job)
+        return
+    if record is None:
+        record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
+    was_restart, record.job = record.job.restart, job
+    if record.state == states.ENDED or (record.is_placed and job.restart > was_restart):
+        _give_back(at, record)
+    if job.state == "PENDING":
+        _pending(at, record)
+    elif job.state in ON_NODE and job.nodes:
+        _on_node(at, record)
+
+
+def job_gone(at: Cycle, event: ev.JobGone) -> None:
+    """The job is finished, or Slurm does not know it any more."""
+    at.state.has_read_slurm = True
+    record = at.state.jobs.get(event.job_id)
+    if record is not None:
+        _end(at, replace(record.job, state=event.state, end_s=event.end_s, exit_code=event.exit_code))
+
+
+def node_seen(at: Cycle, event: ev.NodeSeen) -> None:
+    """Take Slurm's picture of a node; its GPUs are its slots over the slots of one."""
+    at.state.has_read_slurm = True
+    known = at.state.nodes.get(event.node.name)
+    gpus = event.node.slots // at.settings.slots_per_gpu
+    at.state.nodes[event.node.name] = NodeRecord(event.node, gpus, known is None or known.has_daemon)
+
+
+def node_gone(at: Cycle, event: ev.NodeGone) -> None:
+    """The node is no longer ours; what Slurm still shows running there stays on record."""
+    at.state.nodes.pop(event.name, None)
+    for where in [where for where in at.state.sightings if where[0] == event.name]:
+        del at.state.sightings[where]
+
+
+def shares_seen(at: Cycle, event: ev.SharesSeen) -> None:
+    """Take the association tree."""
+    at.state.associations = event.associations
+
+
+def daemon_seen(at: Cycle, event: ev.DaemonSeen) -> None:
+    """Note whether a node's daemon answers."""
+    node = at.state.nodes.get(event.node)
+    if node is not None:
+        node.has_daemon = event.alive
+
+
+def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
+    """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
+    sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
+    sighting.gpus = tuple(sorted(event.gpus))
+    record = at.state.jobs.get(event.key.job_id)
+    if record is None or record.key != event.key or record.node != event.node:
+        return
+    if record.state not in states.SLICED:
+        return
+    take_reported_gpus(at, record)
+    if event.state in states.SLICED:
+        reason = of_node(event.reason or _USUAL[event.state], event.detail)
+        _slice(record, event.state, reason, at.now_ns)
+
+
+def take_reported_gpus(at: Cycle, record: JobRecord) -> None:
+    """Believe the node on a running job's GPUs: its processes are bound to them, whatever was planned."""
+    sighting = at.state.sightings.get((record.node, record.key))
+    node = at.state.nodes.get(record.node)
+    if record.state not in states.SLICED or sighting is None or node is None:
+        return
+    if sighting.gpus and max(sighting.gpus) < node.gpus:
+        record.gpus = sighting.gpus
+
+
+def resident_gone(at: Cycle, event: ev.ResidentGone) -> None:
+    """The node has no process of this incarnation any more."""
+    at.state.sightings.pop((event.node, event.key), None)
+
+
+def action_done(at: Cycle, event: ev.ActionDone) -> None:
+    """A start that Slurm refused is undone; other failures show in the next picture and are tried again."""
+    record = at.state.jobs.get(job_of(event.action_id))
+    if not event.error or record is None or record.state != states.STARTING:
+        return
+    if event.action_id == start_id(record):
+        start_failed(at, record, event.error, is_busy=event.retry)
+
+
+def start_failed(at: Cycle, record: JobRecord, why: str, is_busy: bool = False) -> None:
+    """Take the place back and wait before the next try: twice as long after each failure, `busy` aside."""
+    record.failures += not is_busy
+    wait_ns = at.settings.retry_ns << min(max(0, record.failures - 1), 30)
+    wait_ns = min(wait_ns, at.settings.longest_retry_ns)
+    record.retry_ns = at.now_ns + wait_ns
+    facts = {"node": record.node, "why": why, "wait_s": round(wait_ns / 1e9, 1)}
+    evidence = f"start {record.starts}, failure {record.failures} in a row"
+    record.move(states.HELD, because("StartFailed", evidence, **facts), at.now_ns)
+    hold_again(at, record)
+
+
+def hold_again(at: Cycle, record: JobRecord) -> None:
+    """Have a pending job held again, for the reason on record."""
+    record.hold_asked_ns = at.now_ns
+    action_id = f"hold:{record.key}:{at.now_ns}"
+    at.actions.append(HoldAgain(action_id, record.key, record.code, record.text))
+
+
+def start_id(record: JobRecord) -> str:
+    """The id of its latest start."""
+    return f"start:{record.key}:{record.starts}"
+
+
+def job_of(action_id: str) -> int:
+    """The job an action was for; -1 when the id is none of ours."""
+    parts = action_id.split(":")
+    head = parts[1].partition(".")[0] if len(parts) == 3 else ""
+    return int(head) if head.isdecimal() else -1
+
+
+def _end(at: Cycle, job: SlurmJob) -> None:
+    record = at.state.jobs.get(job.job_id)
+    if record is None or record.state == states.ENDED:
+        return
+    record.job = job
+    record.move(states.ENDED, because("Ended", state=job.state or "gone from Slurm"), at.now_ns)
+
+
+def _give_back(at: Cycle, record: JobRecord) -> None:
+    """A new incarnation: whatever was tried or asked before counts no more."""
+    record.move(states.HELD, because("Requeued", f"restart {record.job.restart}"), at.now_ns)
+    record.failures = record.retry_ns = record.hold_asked_ns = 0
+
+
+def _pending(at: Cycle, record: JobRecord) -> None:
+    if record.is_placed and record.state != states.STARTING:
+        _give_back(at, record)
+    if record.state == states.HELD and not record.job.is_held and not record.hold_asked_ns:
+        record.user_hold_lifted = record.options.user_hold
+        record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
+        hold_again(at, record)
+    if record.job.is_held and record.state == states.HELD:
+        record.hold_asked_ns = 0
+
+
+def _on_node(at: Cycle, record: JobRecord) -> None:
+    node = record.job.nodes[0]
+    if record.is_placed and record.state != states.STARTING and record.node == node:
+        return
+    gpus = record.gpus if record.node == node else ()
+    if record.is_placed and record.state != states.STARTING:
+        _give_back(at, record)
+    code = "Started" if record.state == states.STARTING else "Adopted"
+    record.move(states.RUNNING, because(code, node=node), at.now_ns)
+    record.node, record.gpus = node, gpus
+    record.failures = record.retry_ns = 0
+    # a start of ours is always followed by a hold; whoever is found running and held needs none
+    record.hold_asked_ns = at.now_ns if code == "Adopted" and record.job.is_held else 0
+
+
+def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:
+    if to != record.state:
+        record.move(to, reason, now_ns)
+    else:
+        record.stay(reason, now_ns)

@@ -1,0 +1,226 @@
+"""The cycle's decisions on starts: deadlines, holds after starts, places, and reasons for those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
+from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import HoldRunning, Note, Start
+from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.policy.placement import Board, Need, Place, Site, Stay, place_all
+from gandiva_slurm.policy.shares import job_weight, leaf_tickets
+
+#: Nodes named as evidence.
+SHOWN = 4
+
+
+def in_order(at: Cycle, *wanted: str) -> list[JobRecord]:
+    """The records in these states, in the one total order of jobs."""
+    return sorted(
+        (record for record in at.state.jobs.values() if record.state in wanted),
+        key=lambda record: record.order,
+    )
+
+
+def watch_starts(at: Cycle) -> None:
+    """Take back starts that Slurm did not make in time, or whose node is lost."""
+    for record in in_order(at, states.STARTING):
+        node = at.state.nodes.get(record.node)
+        if node is None or node.is_down:
+            record.move(states.HELD, because("NodeLost", node=record.node), at.now_ns)
+            record.retry_ns = at.now_ns + 1  # the next cycle: the hold comes first
+            hold_again(at, record)
+        elif at.now_ns - record.since_ns >= at.settings.start_deadline_ns:
+            reason = record.job.reason or "no reason given"
+            start_failed(at, record, f"not started in time, Slurm says: {reason}")
+
+
+def ask_holds(at: Cycle) -> None:
+    """Hold each running job once after its start; again while Slurm shows it, or one taken back, unheld."""
+    for record in in_order(at, *states.SLICED, states.CHECKPOINTING):
+        was_asked = record.hold_asked_ns != 0
+        is_late = at.now_ns - record.hold_asked_ns >= at.settings.hold_again_ns
+        if not was_asked or (is_late and not record.job.is_held):
+            record.hold_asked_ns = at.now_ns
+            action_id = f"hold:{record.key}:{at.now_ns}"
+            text = "held while it runs, so that a requeue by anyone returns it to Gandiva"
+            at.actions.append(HoldRunning(action_id, record.key, "HoldRunning", text))
+    for record in in_order(at, states.HELD):
+        is_late = at.now_ns - record.hold_asked_ns >= at.settings.hold_again_ns
+        if not record.job.is_held and is_late:
+            hold_again(at, record)
+
+
+def place_waiting(at: Cycle) -> None:
+    """Give GPUs to the running whose GPUs nobody knows, and start those who wait and fit."""
+    placed = in_order(at, *states.PLACED)
+    for record in placed:
+        take_reported_gpus(at, record)
+    ready: dict[int, JobRecord] = {}
+    for record in in_order(at, states.HELD):
+        reason = _obstacle(at, record)
+        if reason is None:
+            ready[record.job.job_id] = record
+        else:
+            _tell(at, record, reason)
+    board = _board(at, placed, list(ready.values()))
+    _bind_unknown(at, board, placed)
+    needs = {job_id: need_of(record) for job_id, record in ready.items()}
+    places = place_all(board, list(needs.values()))
+    for job_id, place in places.items():
+        _start(at, ready[job_id], place)
+    told: dict[tuple[object, ...], Reason] = {}
+    for job_id, record in ready.items():
+        if job_id not in places:
+            need = needs[job_id]
+            reason = told.setdefault(need.shape, why_not(board, need, at.state.nodes))
+            _tell(at, record, reason)
+
+
+def need_of(record: JobRecord) -> Need:
+    """What a job asks of a place."""
+    job, options = record.job, record.options
+    return Need(
+        job_id=job.job_id,
+        leaf=record.leaf,
+        gpus=max(1, options.gpus),
+        weight=job_weight(options.tickets, options.priority),
+        order=record.order,
+        priority=options.priority,
+        types=(options.gpu_type,) if options.gpu_type else options.types,
+        partitions=tuple(filter(None, job.partition.split(","))),
+        cpus=job.cpus,
+        memory_mib=job.memory_mib,
+    )
+
+
+def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:
+    """Say why a job has no place: what can never be first, then what must be waited for."""
+    partitions = set(need.partitions)
+    home = [site for site in board.sites.values() if not partitions or partitions & set(site.partitions)]
+    right = [site for site in home if site.may_take(need)]
+    never = _never(need, home, right)
+    if never is not None:
+        return never
+    fitting = [site for site in right if site.is_large_enough(need)]
+    open_ = [site for site in fitting if site.is_open]
+    if not open_:
+        return because("NodesDown", *[_state_of(nodes[site.name]) for site in fitting[:SHOWN]])
+    roomy = [site for site in open_ if site.has_memory(need)]
+    if not roomy:
+        taken = [
+            f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in open_[:SHOWN]
+        ]
+        return because("NoFreeMemory", *taken, memory_mib=need.memory_mib)
+    return because("NoFreeSlots", *[_slots_of(site, need) for site in roomy[:SHOWN]], gpus=need.gpus)
+
+
+def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
+    if not home:
+        return because("NoNodes", partition=",".join(need.partitions))
+    if not right:
+        known = ", ".join(sorted({site.gpu_type for site in home if site.gpu_type})) or "none"
+        return because("NoSuchType", types=" or ".join(need.types), known=known)
+    most_gpus = max(site.gpus for site in right)
+    if need.gpus > most_gpus:
+        return because("TooManyGpus", gpus=need.gpus, most=most_gpus)
+    wide = [site for site in right if need.gpus <= site.gpus]
+    if all(site.memory_mib and need.memory_mib > site.memory_mib for site in wide):
+        most = max(site.memory_mib for site in wide)
+        return because("TooMuchMemory", memory_mib=need.memory_mib, most=most)
+    if not any(site.is_large_enough(need) for site in wide):
+        return because("TooManyCpus", cpus=need.cpus, most=max(site.cpus for site in wide))
+    return None
+
+
+def _obstacle(at: Cycle, record: JobRecord) -> Reason | None:
+    """What keeps a held job from being placed, other than room; None when nothing does."""
+    job = record.job
+    if record.options.user_hold and not record.user_hold_lifted:
+        return because("HeldByUser", job=job.job_id)
+    if job.state != "PENDING":
+        return because("NotPending", state=job.state)
+    if not job.is_held:
+        return because("Released", f"priority {job.priority}")
+    if job.dependency:
+        return because("Dependency", dependency=job.dependency)
+    # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
+    if job.restart == 0 and job.eligible_s * SECOND_NS > at.now_ns:
+        return because("BeginTime")
+    if job.node_count > 1:
+        return because("OneNodeOnly", nodes=job.node_count)
+    if record.retry_ns > at.now_ns:
+        return record.reason
+    return None
+
+
+def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
+    leaves = {record.leaf for record in placed} | {record.leaf for record in ready}
+    sites = {name: _site(at, node) for name, node in at.state.nodes.items()}
+    for record in placed:
+        if record.node in sites:
+            need = need_of(record)
+            stay = Stay(need.job_id, need.leaf, record.gpus, need.weight, need.memory_mib)
+            sites[record.node].stays[need.job_id] = stay
+    return Board(sites.values(), leaf_tickets(at.state.associations, leaves))
+
+
+def _site(at: Cycle, record: NodeRecord) -> Site:
+    node = record.node
+    return Site(
+        name=node.name,
+        gpu_type=node.gpu_type,
+        gpus=record.gpus,
+        slots_per_gpu=at.settings.slots_per_gpu,
+        cpus=node.cpus,
+        memory_mib=node.memory_mib,
+        partitions=node.partitions,
+        is_open=record.is_open,
+    )
+
+
+def _bind_unknown(at: Cycle, board: Board, placed: list[JobRecord]) -> None:
+    """Assign GPUs to jobs found running, once their node has had time to say which they hold."""
+    for record in placed:
+        site = board.sites.get(record.node)
+        if record.gpus or site is None:
+            continue
+        is_seen_unbound = (record.node, record.key) in at.state.sightings
+        if is_seen_unbound or at.now_ns - record.since_ns >= at.settings.adopt_ns:
+            record.gpus = board.bind(need_of(record), site)
+        if not record.gpus:
+            record.stay(because("Unbound", node=record.node), at.now_ns)
+
+
+def _start(at: Cycle, record: JobRecord, place: Place) -> None:
+    gpus = ",".join(map(str, place.gpus))
+    deadline_s = at.settings.start_deadline_ns // SECOND_NS
+    reason = because("Starting", node=place.node, gpus=gpus, deadline_s=deadline_s)
+    record.move(states.STARTING, reason, at.now_ns)
+    record.node, record.gpus = place.node, place.gpus
+    record.starts += 1
+    record.released_ns = at.now_ns
+    record.hold_asked_ns = 0
+    at.actions.append(Start(start_id(record), record.key, place.node, place.gpus, reason.code, reason.text))
+
+
+def _tell(at: Cycle, record: JobRecord, reason: Reason) -> None:
+    if record.stay(reason, at.now_ns):
+        action_id = f"note:{record.key}:{at.now_ns}"
+        at.actions.append(Note(action_id, record.key, reason.code, reason.text, reason.evidence))
+
+
+def _state_of(record: NodeRecord) -> str:
+    words = "+".join(sorted(record.node.state)) if record.node.state else "no state"
+    daemon = "" if record.has_daemon else ", its gandivad does not answer"
+    why = f" ({record.node.reason})" if record.node.reason else ""
+    return f"{record.node.name}: {words}{why}{daemon}"
+
+
+def _slots_of(site: Site, need: Need) -> str:
+    free = len(site.free_gpus(need.leaf))
+    taken = sum(len(stay.gpus) for stay in site.stays.values())
+    slots = site.gpus * site.slots_per_gpu
+    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s)"

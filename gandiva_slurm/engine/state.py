@@ -1,0 +1,302 @@
+"""What the engine remembers, and its JSON form. All of it can be rebuilt from Slurm and from reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import Any, NamedTuple, TypeVar
+
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
+from gandiva_slurm.policy.shares import Leaf
+
+SCHEMA = 1
+SECOND_NS = 10**9
+#: Lines kept of a job's story, and how many of them may tell of slicing alone.
+STORY_LINES = 50
+SLICING_LINES = 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the site sets, in nanoseconds where it is a time."""
+
+    quantum_ns: int = 60 * SECOND_NS
+    slots_per_gpu: int = 4
+    start_deadline_ns: int = 60 * SECOND_NS
+    #: First wait after a start that failed; doubles with each failure up to the longest.
+    retry_ns: int = 5 * SECOND_NS
+    longest_retry_ns: int = 300 * SECOND_NS
+    #: How long a running job may stay unheld before the hold is asked for again.
+    hold_again_ns: int = 10 * SECOND_NS
+    #: How long a running job's GPUs may stay unreported before the engine assigns some.
+    adopt_ns: int = 5 * SECOND_NS
+    #: How long processes may outlive their job before they are fenced. Longer than Slurm's KillWait (30 s): a
+    #: cancelled job may use all of that to save its work.
+    fence_grace_ns: int = 45 * SECOND_NS
+    #: How long a finished job is remembered.
+    keep_ended_ns: int = 900 * SECOND_NS
+
+
+class StoryLine(NamedTuple):
+    """One line of a job's story: when, from which state to which, why."""
+
+    t_s: float
+    from_: str
+    to: str
+    code: str
+    text: str
+
+
+@dataclass
+class JobRecord:
+    """A job as the engine knows it. `node` is empty and `gpus` are none wherever the state has no place."""
+
+    job: SlurmJob
+    state: str = states.HELD
+    since_ns: int = 0
+    reason: Reason = field(default_factory=lambda: because("New"))
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    #: when Slurm was told to start it, the last time; 0 = never
+    released_ns: int = 0
+    #: starts asked for in all (it numbers the actions), and failures in a row
+    starts: int = 0
+    failures: int = 0
+    retry_ns: int = 0
+    #: when Slurm was last told to hold it while it ran; 0 = not since it started
+    hold_asked_ns: int = 0
+    #: an operator released it although its user had held it
+    user_hold_lifted: bool = False
+    story: list[StoryLine] = field(default_factory=list)
+
+    @property
+    def key(self) -> JobKey:
+        """Its newest incarnation."""
+        return JobKey(self.job.job_id, self.job.restart)
+
+    @property
+    def leaf(self) -> Leaf:
+        """Where its tickets come from."""
+        return Leaf(self.job.account, self.job.user)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The one total order of jobs."""
+        return (self.job.submit_s, self.job.job_id)
+
+    @property
+    def options(self) -> JobOptions:
+        """What it was submitted with; the engine takes no job without."""
+        assert self.job.options is not None
+        return self.job.options
+
+    @property
+    def is_placed(self) -> bool:
+        """True when it has a node."""
+        return self.state in states.PLACED
+
+    @property
+    def code(self) -> str:
+        """The dominant reason's code."""
+        return self.reason.code
+
+    @property
+    def text(self) -> str:
+        """The dominant reason as a sentence."""
+        return self.reason.text
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What proves the reason."""
+        return self.reason.evidence
+
+    def move(self, to: str, reason: Reason, now_ns: int) -> None:
+        """Go to another state by the table; IllegalTransition carries the story."""
+        states.check_move(str(self.key), self.state, to, self.told())
+        self._tell(to, reason, now_ns)
+        self.state = to
+        self.since_ns = now_ns
+        self.reason = reason
+        if to not in states.PLACED:
+            self.node = ""
+            self.gpus = ()
+
+    def stay(self, reason: Reason, now_ns: int) -> bool:
+        """Change the reason alone; True when it is another one (evidence aside)."""
+        is_new = (reason.code, reason.text) != (self.reason.code, self.reason.text)
+        if is_new:
+            self._tell(self.state, reason, now_ns)
+        self.reason = reason
+        return is_new
+
+    def told(self) -> str:
+        """The story as text, oldest line first."""
+        return "\n".join(
+            f"  {line.t_s:.3f} {line.from_} -> {line.to} {line.code}: {line.text}" for line in self.story
+        )
+
+    def _tell(self, to: str, reason: Reason, now_ns: int) -> None:
+        self.story.append(StoryLine(now_ns / SECOND_NS, self.state, to, reason.code, reason.text))
+        tail = 0
+        while tail < len(self.story) and _is_slicing(self.story[-1 - tail]):
+            tail += 1
+        if tail > SLICING_LINES:  # the turns of a long run must not push the rest of its story out
+            del self.story[-tail]
+        del self.story[:-STORY_LINES]
+
+
+def _is_slicing(line: StoryLine) -> bool:
+    return line.from_ in states.SLICED and line.to in states.SLICED and line.code != "Started"
+
+
+@dataclass
+class NodeRecord:
+    """A node of our partitions; `has_daemon` is what the controller last said of its gandivad."""
+
+    node: SlurmNode
+    gpus: int = 0
+    has_daemon: bool = True
+
+    @property
+    def is_down(self) -> bool:
+        """True when what ran there must be thought lost."""
+        return bool(self.node.state & DOWN)
+
+    @property
+    def is_open(self) -> bool:
+        """True when a new job may be placed there."""
+        return self.has_daemon and not self.is_down and not self.node.state & CLOSED
+
+
+#: Node states in which nothing runs, and those in which nothing new starts. Unknown words close nothing.
+DOWN = frozenset({"DOWN", "ERROR", "FAIL", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN"})
+CLOSED = frozenset(
+    {
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAILING",
+        "FUTURE",
+        "MAINT",
+        "MAINTENANCE",
+        "NOT_RESPONDING",
+        "NO_RESPOND",
+        "REBOOT",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "UNKNOWN",
+    }
+)
+
+
+@dataclass
+class Sighting:
+    """An incarnation that a node reports, with the GPUs it is bound to (none: to none yet)."""
+
+    gpus: tuple[int, ...] = ()
+    #: since when it should not be there; 0 = it should
+    odd_ns: int = 0
+    #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A job's place on a node, for the node's plan. `tickets` in parts of a ticket (policy.shares.SCALE)."""
+
+    key: JobKey
+    user: str
+    uid: int
+    gpus: tuple[int, ...]
+    tickets: int
+    submitted_ns: int
+    name: str
+
+
+@dataclass(frozen=True)
+class TicketShare:
+    """A user's tickets, rounded, and his part of the cluster by shares alone (sshare's NormShares)."""
+
+    account: str
+    user: str
+    tickets: int
+    norm_share: Fraction
+
+
+@dataclass
+class EngineState:
+    """All the engine remembers between two calls."""
+
+    jobs: dict[int, JobRecord] = field(default_factory=dict)
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    associations: tuple[Association, ...] = ()
+    sightings: dict[tuple[str, JobKey], Sighting] = field(default_factory=dict)
+    #: set by the first news from Slurm in this life: before it nothing is known to be missing there
+    has_read_slurm: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "schema": SCHEMA,
+            "jobs": [_plain(record) for record in self.jobs.values()],
+            "nodes": [_plain(record) for record in self.nodes.values()],
+            "associations": [_plain(row) for row in self.associations],
+            "sightings": [[node, *key, _plain(seen)] for (node, key), seen in self.sightings.items()],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EngineState:
+        """Read what `to_json` wrote; KeyError, TypeError or ValueError when it is something else."""
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"engine state of schema {data['schema']}, {SCHEMA} expected")
+        jobs = [_job_record(raw) for raw in data["jobs"]]
+        nodes = [_node_record(raw) for raw in data["nodes"]]
+        return cls(
+            jobs={record.job.job_id: record for record in jobs},
+            nodes={record.node.name: record for record in nodes},
+            associations=tuple(_build(Association, raw) for raw in data["associations"]),
+            sightings={
+                (node, JobKey(job_id, restart)): _build(Sighting, raw)
+                for node, job_id, restart, raw in data["sightings"]
+            },
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Data classes to dictionaries, tuples and sets to lists, in one pass."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(item) for name, item in vars(value).items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return value
+
+
+def _build(kind: type[T], raw: Mapping[str, Any]) -> T:
+    """Build a data class of plain fields; lists become tuples, fields of a newer version are dropped."""
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    values = {name: item for name, item in raw.items() if name in known}
+    return kind(**{name: tuple(item) if isinstance(item, list) else item for name, item in values.items()})
+
+
+def _job_record(raw: Mapping[str, Any]) -> JobRecord:
+    job = dict(raw["job"])
+    job["options"] = None if job["options"] is None else _build(JobOptions, job["options"])
+    record = _build(JobRecord, {**raw, "job": None, "reason": None, "story": ()})
+    record.job = _build(SlurmJob, job)
+    record.reason = _build(Reason, raw["reason"])
+    record.story = [StoryLine(*line) for line in raw["story"]]
+    return record
+
+
+def _node_record(raw: Mapping[str, Any]) -> NodeRecord:
+    node = _build(SlurmNode, raw["node"])
+    node = _build(SlurmNode, {**vars(node), "state": frozenset(raw["node"]["state"])})
+    return NodeRecord(node, raw["gpus"], raw["has_daemon"])
