@@ -133,11 +133,15 @@ def _cgroup_plugin() -> str:
 
 
 def _write_lua(spec: MiniSpec, at: Layout) -> None:
-    module = CLONE / "slurm_conf" / LUA_MODULE
-    _write(at.etc / LUA_MODULE, module.read_text() if module.exists() else LUA_STUB)
+    _write(at.etc / LUA_MODULE, LUA_STUB)
+    for module in (CLONE / "slurm_conf").glob("gandiva_*.lua"):
+        _write(at.etc / module.name, module.read_text())
     gpus = ", ".join(f"{kind} = {count}" for kind, count in spec.gpus_by_type.items())
-    script = (CLONE / "container/mini/job_submit.lua").read_text()
-    _write(at.etc / "job_submit.lua", script.replace("@NODES_GPUS@", gpus))
+    script = (CLONE / "slurm_conf/job_submit.lua").read_text()
+    script, count = re.subn(r"nodes_gpus = \{.*\}", f"nodes_gpus = {{{gpus}}}", script)
+    if count != 1:
+        raise GandivaError(f"{CLONE / 'slurm_conf/job_submit.lua'}: no line nodes_gpus; restore it")
+    _write(at.etc / "job_submit.lua", script)
 
 
 def _write_plugstack(at: Layout) -> None:

@@ -43,6 +43,11 @@ def read_only(target: str) -> None:
     mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
+def allow_programs(target: str) -> None:
+    """Debian mounts /run noexec; job scripts and the SPANK plugin lie below it."""
+    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
+
+
 def bind(handle: int, target: str) -> None:
     """Bind what `handle` holds open at `target`."""
     make_target(target, os.path.isdir(f"/proc/self/fd/{handle}"))
@@ -87,6 +92,7 @@ def build(plan: dict[str, Any]) -> None:
     show_trees(plan, handles)
     for source, target in plan["binds"]:
         bind(handles[source], target)
+        allow_programs(target)
     for handle in handles.values():
         os.close(handle)
     for path, mode, uid, gid in plan["directories"]:

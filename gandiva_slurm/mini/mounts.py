@@ -15,7 +15,7 @@ from typing import Any
 #: Always private: nothing of the host shows through, nothing written here survives the cluster.
 COVERS = {
     "/run": "mode=755", "/tmp": "mode=1777", "/var/tmp": "mode=1777", "/home": "mode=755",
-    "/root": "mode=711", "/dev/shm": "mode=1777",
+    "/root": "mode=711", "/dev/shm": "mode=1777", "/sys/fs/cgroup": "mode=755",
 }
 #: Host files the cluster has its own version of (made in CLUSTER/host/).
 HOST_FILES = ("hosts", "hostname", "passwd", "group", "shadow", "gshadow", "nsswitch.conf")

@@ -25,8 +25,15 @@ def children(pid: int) -> list[int]:
     """Direct children of a process."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # gone, or a kernel without that file
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _parent(entry) == pid]
+
+
+def _parent(pid: str) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
-        return []
+        return None
 
 
 def processes_of(init_pid: int) -> Iterator[tuple[int, int]]:

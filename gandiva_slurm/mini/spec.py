@@ -44,7 +44,7 @@ class MiniSpec:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"cluster name {self.name!r} (option --name, variable GANDIVA_MINI): "
+            raise UsageError(f"cluster name {self.name!r} (variable GANDIVA_MINI): "
                              "use lower-case letters, digits and dashes, at most 31")
         if not 0.2 <= self.quantum_s <= 3600:
             raise UsageError(f"--quantum {self.quantum_s:g}: give seconds from 0.2 to 3600")

@@ -248,6 +248,14 @@ def test_down_cleans_up_after_an_up_that_was_killed(own_name: str) -> None:
     assert_nothing_left(at, inside)
 
 
+def test_run_mounted_noexec_as_debian_does(own_name: str) -> None:
+    program = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o noexec,nosuid,nodev none /run && "$0" mini up '
+               '--no-daemons && "$0" mini exec --user user1 -- sbatch --wait --wrap true && "$0" mini down',
+               str(layout.bin_dir() / "gandiva"))
+    done = gandiva(name=own_name, program=program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_root_it_says_what_is_missing(slurm_here: None) -> None:
     words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-c",
              "from gandiva_slurm.mini import layout; print(layout.missing())"]

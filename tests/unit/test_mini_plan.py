@@ -73,3 +73,22 @@ def test_units_start_what_the_package_installs(unit: str) -> None:
     programs = {Path(word).name for word in re.findall(r"^Exec\w+=(\S+)", text, re.M)}
     assert programs == {unit.removesuffix(".service")}
     assert programs <= set(re.findall(r"^(\w+) = ", (CLONE / "pyproject.toml").read_text(), re.M))
+
+
+def test_sites_lua_script_is_filled_with_the_nodes(tmp_path: Path) -> None:
+    at = Layout(tmp_path)
+    conffiles._write_lua(MiniSpec(nodes=parse_nodes("v100:1x4,k80:1x2,v100:1x8")), at)
+    assert "nodes_gpus = {v100 = 8, k80 = 2}," in (at.etc / "job_submit.lua").read_text()
+    shipped = {path.name for path in (CLONE / "slurm_conf").glob("gandiva_*.lua")}
+    assert {path.name for path in at.etc.iterdir()} == shipped | {"job_submit.lua"}
+
+
+def test_plugstack_line_differs_from_the_template_by_paths_only(tmp_path: Path) -> None:
+    at = Layout(tmp_path)
+    (tmp_path / "lib").mkdir()
+    conffiles._write_plugstack(at)
+    made = (at.etc / "plugstack.conf.d/gandiva.conf").read_text().splitlines()[-1].split()
+    template = (CLONE / "slurm_conf/plugstack.conf.d/gandiva.conf").read_text().splitlines()[-1].split()
+    assert [word.partition("=")[0] for word in made[2:]] == ["socket", "hook"]
+    assert (made[0], made[2]) == (template[0], template[2])
+    assert Path(made[1]).exists() and Path(made[1]).parent == tmp_path / "lib"
