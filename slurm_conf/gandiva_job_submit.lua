@@ -3,21 +3,8 @@ gandiva_job_submit.lua - Gandiva's part of job_submit.lua (Slurm 22.05 and later
 
 At submission it decides whether a job is Gandiva's (--gandiva, or its partition), checks what it asks,
 holds it and records its options behind "gandiva:" in AdminComment, after whatever other tools wrote
-there. At an update it refuses an owner what only Gandiva may change. The site's own job_submit.lua:
-
-    local loaded, gandiva = pcall(dofile, "/etc/slurm/gandiva_job_submit.lua")
-    if loaded then
-        gandiva.configure {partitions = {"gandiva"}, nodes_gpus = {v100 = 4, k80 = 2}}
-    end
-    function slurm_job_submit(desc, parts, uid)
-        if loaded then return gandiva.submit(desc, parts, uid) end
-        if desc.partition ~= "gandiva" then return slurm.SUCCESS end
-        slurm.log_user("gandiva: its module does not load: %s; next: tell the administrator", tostring(gandiva))
-        return slurm.ERROR
-    end
-    function slurm_job_modify(desc, rec, parts, uid)
-        return loaded and gandiva.modify(desc, rec, parts, uid) or slurm.SUCCESS
-    end
+there. At an update it refuses an owner what only Gandiva may change. The site's own job_submit.lua loads
+it by dofile and calls configure, submit and modify; job_submit.lua beside this file shows how.
 
 configure takes: partitions, a list; nodes_gpus, the most GPUs one node of each type has; vcs, a list of
 virtual clusters; slurm_uid, SlurmUser's number when slurmctld does not run as SlurmUser; admin_uids, a
@@ -72,8 +59,8 @@ local function is_ours(desc, parts, sent)
                shown(desc.partition), list)
     end
     if ours == 0 and request.asks_for_gandiva(sent) then
-        refuse("--gandiva: partition %s is not Gandiva's; next: ask for --partition=%s, or leave the flag out",
-               shown(other or "(none)"), list)
+        refuse("--gandiva: partition %s is not Gandiva's; next: ask for --partition=%s, or leave the flag "
+               .. "out", shown(other or "(none)"), list)
     end
     return ours > 0
 end

@@ -55,7 +55,8 @@ static const char *asked_by_default(void)
 
 void gandiva_forget_outer_job(void)
 {
-	static const char *const given_to_tasks[] = {"GANDIVA_JOB", "GANDIVA_RESTART", "GANDIVA_NODE", "GANDIVA_SOCKET"};
+	static const char *const given_to_tasks[] = {
+		"GANDIVA_JOB", "GANDIVA_RESTART", "GANDIVA_NODE", "GANDIVA_SOCKET"};
 	char name[GANDIVA_VARIABLE_SIZE];
 
 	for (int i = 0; i < OPT_COUNT; i++) {
