@@ -1,0 +1,249 @@
+"""The GPU-time ledger: every hold once, every job with its runs. One writer: gandivactld.
+
+A job is known by its id and its first submit time (Slurm gives a requeued job a new one, and reuses ids); a
+run is one incarnation of it. `*_ns` are nanoseconds and `*_s` seconds since 1970, 0 = not known.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from gandiva_slurm.accounting.database import Transaction, open_database
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
+
+MIGRATIONS = (
+    """
+    CREATE TABLE jobs (
+        ref INTEGER PRIMARY KEY, job_id INTEGER NOT NULL,
+        submit_s INTEGER NOT NULL, requeued_s INTEGER NOT NULL, restart INTEGER NOT NULL,
+        array_job_id INTEGER, array_task_id INTEGER, name TEXT, user TEXT, account TEXT, partition TEXT,
+        state TEXT, gpus INTEGER, type TEXT, node TEXT, start_s INTEGER, end_s INTEGER, exit_code TEXT,
+        UNIQUE (job_id, submit_s)
+    );
+    CREATE TABLE runs (
+        ref INTEGER NOT NULL REFERENCES jobs, restart INTEGER NOT NULL,
+        start_s INTEGER NOT NULL DEFAULT 0, end_s INTEGER NOT NULL DEFAULT 0,
+        released_ns INTEGER NOT NULL DEFAULT 0, registered_ns INTEGER NOT NULL DEFAULT 0,
+        world INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0,
+        suspends INTEGER NOT NULL DEFAULT 0, reaims INTEGER NOT NULL DEFAULT 0,
+        off_boundary INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (ref, restart)
+    ) WITHOUT ROWID;
+    CREATE TABLE holds (
+        node TEXT NOT NULL, boot TEXT NOT NULL, seq INTEGER NOT NULL,
+        ref INTEGER REFERENCES jobs, job_id INTEGER NOT NULL, restart INTEGER NOT NULL, user TEXT NOT NULL,
+        gpus TEXT NOT NULL, gpu_count INTEGER NOT NULL,
+        t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, park_ns INTEGER NOT NULL,
+        PRIMARY KEY (node, boot, seq)
+    ) WITHOUT ROWID;
+    CREATE TABLE tickets (
+        user TEXT NOT NULL, since_ns INTEGER NOT NULL, account TEXT NOT NULL, tickets INTEGER NOT NULL,
+        norm_share REAL NOT NULL, PRIMARY KEY (user, since_ns)
+    ) WITHOUT ROWID;
+    CREATE INDEX holds_of_job ON holds (ref);
+    CREATE INDEX holds_by_end ON holds (t1_ns);
+    CREATE INDEX jobs_by_end ON jobs (end_s);
+    """,
+)
+
+#: The state of a job whose end nobody saw.
+UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A row of `jobs`: `submit_s` is the first submission, `requeued_s` Slurm's own of this incarnation."""
+
+    job_id: int
+    submit_s: int
+    requeued_s: int
+    restart: int
+    array_job_id: int | None
+    array_task_id: int | None
+    name: str
+    user: str
+    account: str
+    partition: str
+    state: str
+    gpus: int
+    type: str
+    node: str
+    start_s: int
+    end_s: int
+    exit_code: str
+
+
+@dataclass(frozen=True)
+class Tickets:
+    """What a user is due: tickets, and his part of the cluster by shares alone."""
+
+    user: str
+    account: str
+    tickets: int
+    norm_share: float
+
+
+_COLUMNS = tuple(field.name for field in fields(JobRow))
+_VALUES = ", ".join(f":{name}" for name in _COLUMNS)
+_INSERT_JOB = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_VALUES})"
+_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _COLUMNS[2:])} WHERE ref = :ref"
+_START_RUN = """INSERT INTO runs (ref, restart, start_s, end_s) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET start_s = excluded.start_s, end_s = excluded.end_s"""
+_RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns) VALUES (?, ?, ?)
+    ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns"""
+#: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
+_CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
+_MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary, ref, restart)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    registered_ns = excluded.registered_ns, world = excluded.world,
+    steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
+    reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
+_INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 12)})"
+
+
+class Ledger:
+    """Writes the ledger. Writing the same again changes nothing; after an error the file is as it was."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = open_database(path, MIGRATIONS)
+        #: job id -> (ref, the row as it stands); of a reused id the newest
+        self._jobs: dict[int, tuple[int, JobRow]] = {}
+        self._measured: dict[JobKey, tuple[int, ...]] = {}
+        self._tickets = {share.user: share for share in _last_tickets(self._db)}
+        for ref, *row in self._db.execute(f"SELECT ref, {', '.join(_COLUMNS)} FROM jobs ORDER BY submit_s"):
+            self._jobs[row[0]] = (ref, JobRow(*row))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def record_jobs(self, jobs: Iterable[SlurmJob], types: Mapping[str, str]) -> None:
+        """Write what is new of these jobs; `types` gives each node's GPU type."""
+        rows = [self._row(job, types) for job in jobs]
+        changed = [row for row in rows if row != self._known(row.job_id)]
+        if not changed:
+            return
+        with Transaction(self._db) as db:
+            written = {row.job_id: (self._write_job(db, row), row) for row in changed}
+        self._jobs.update(written)
+
+    def record_gone(self, job_id: int, end_s: int) -> None:
+        """Write that a job left Slurm's memory before its end was seen: what became of it is not known."""
+        row = self._known(job_id)
+        if row is not None and row.state not in FINISHED | {UNKNOWN}:
+            gone = replace(row, state=UNKNOWN, end_s=end_s)
+            with Transaction(self._db) as db:
+                ref = self._write_job(db, gone)
+            self._jobs[job_id] = (ref, gone)
+
+    def record_tickets(self, shares: Iterable[Tickets], since_ns: int) -> None:
+        """Write the tickets of users whose tickets differ from those written last."""
+        changed = [share for share in shares if self._tickets.get(share.user) != share]
+        if changed:
+            rows = [(item.user, since_ns, item.account, item.tickets, item.norm_share) for item in changed]
+            with Transaction(self._db) as db:
+                db.executemany("INSERT OR REPLACE INTO tickets VALUES (?, ?, ?, ?, ?)", rows)
+            self._tickets.update({share.user: share for share in changed})
+
+    def record_release(self, key: JobKey, released_ns: int) -> None:
+        """Write when Slurm was asked to start this incarnation."""
+        if key.job_id in self._jobs:
+            with Transaction(self._db) as db:
+                db.execute(_RELEASE_RUN, (self._jobs[key.job_id][0], key.restart, released_ns))
+
+    def record_report(self, report: NodeReport) -> int:
+        """Write a node's closed holds and its residents' counters.
+
+        Returns the number up to which the holds of this node boot are safe.
+        """
+        holds = [(report.node, report.boot, *self._hold_row(hold)) for hold in report.holds if hold.seq > 0]
+        fresh = [item for item in report.residents if self._is_news(item)]
+        if holds or fresh:
+            rows = [(*_measures(item), self._jobs[item.job_id][0], item.restart) for item in fresh]
+            with Transaction(self._db) as db:
+                db.executemany(_INSERT_HOLD, holds)
+                db.executemany(_MEASURE_RUN, rows)
+        self._measured.update({_key(item): _measures(item) for item in fresh})
+        for job_id, restart in report.ended:
+            self._measured.pop(JobKey(job_id, restart), None)
+        return self.safe_up_to(report.node, report.boot)
+
+    def safe_up_to(self, node: str, boot: str) -> int:
+        """Return the highest hold number of this node boot that is in the file, 0 when none is."""
+        query = "SELECT coalesce(max(seq), 0) FROM holds WHERE node = ? AND boot = ?"
+        return int(self._db.execute(query, (node, boot)).fetchone()[0])
+
+    def _known(self, job_id: int) -> JobRow | None:
+        return self._jobs[job_id][1] if job_id in self._jobs else None
+
+    def _row(self, job: SlurmJob, types: Mapping[str, str]) -> JobRow:
+        known = self._known(job.job_id)
+        if known is not None and not _is_same(known, job):
+            known = None
+        node = job.nodes[0] if job.nodes else ""
+        if not node and known is not None and job.state in FINISHED:
+            node = known.node
+        return JobRow(
+            job_id=job.job_id,
+            submit_s=known.submit_s if known else job.submit_s,
+            requeued_s=job.submit_s,
+            restart=job.restart,
+            array_job_id=job.array_job_id or None,
+            array_task_id=job.array_task_id,
+            name=job.name,
+            user=job.user,
+            account=job.account,
+            partition=job.partition,
+            state=job.state,
+            gpus=job.options.gpus if job.options else 0,
+            type=types.get(node) or (job.options.gpu_type if job.options else ""),
+            node=node,
+            start_s=0 if job.state == "PENDING" else job.start_s,
+            end_s=job.end_s if job.state in FINISHED else 0,
+            exit_code=job.exit_code,
+        )
+
+    def _write_job(self, db: sqlite3.Connection, row: JobRow) -> int:
+        ref, known = self._jobs.get(row.job_id, (0, None))
+        if known is None or known.submit_s != row.submit_s:
+            ref = db.execute(_INSERT_JOB, asdict(row)).lastrowid or 0
+            db.execute("UPDATE holds SET ref = ? WHERE job_id = ? AND ref IS NULL", (ref, row.job_id))
+        else:
+            db.execute(_UPDATE_JOB, {**asdict(row), "ref": ref})
+        db.execute(_CLOSE_RUNS, (row.requeued_s, ref, row.restart))
+        if row.start_s:
+            db.execute(_START_RUN, (ref, row.restart, row.start_s, row.end_s))
+        return ref
+
+    def _hold_row(self, hold: Hold) -> tuple[object, ...]:
+        ref = self._jobs[hold.job_id][0] if hold.job_id in self._jobs else None
+        gpus = ",".join(map(str, hold.gpus))
+        times = (hold.t0_ns, hold.t1_ns, hold.park_ns)
+        return (hold.seq, ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus), *times)
+
+    def _is_news(self, item: Resident) -> bool:
+        return item.job_id in self._jobs and self._measured.get(_key(item)) != _measures(item)
+
+
+def _is_same(known: JobRow, job: SlurmJob) -> bool:
+    """A requeue raises the restart count and changes the submit time; a reused id starts again at 0."""
+    if job.restart == known.restart:
+        return job.submit_s == known.requeued_s
+    return job.restart > known.restart
+
+
+def _last_tickets(db: sqlite3.Connection) -> Iterable[Tickets]:
+    query = "SELECT user, account, tickets, norm_share, max(since_ns) FROM tickets GROUP BY user"
+    return [Tickets(*row[:4]) for row in db.execute(query)]
+
+
+def _key(item: Resident) -> JobKey:
+    return JobKey(item.job_id, item.restart)
+
+
+def _measures(item: Resident) -> tuple[int, ...]:
+    return (item.registered_ns, item.world, item.steps, item.suspends, item.reaims, item.off_boundary)

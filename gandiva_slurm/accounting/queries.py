@@ -1,0 +1,194 @@
+"""Questions to the ledger: what jobs used in a window of time.
+
+Holds are cut to the window, exactly, in nanoseconds. A hold still open is not in the file: the caller passes
+those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs):
+
+- GpuHeld: from the grant of the GPUs to the last rank's release; what a user is charged.
+- GpuRun: GpuHeld less the time after an order to park.
+- GpuParked: time the job was started in Slurm without holding its GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import FINISHED
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time asked for; `now_ns` ends what has no end yet."""
+
+    start_ns: int
+    end_ns: int
+    now_ns: int
+
+    def cut(self, t0_ns: int, t1_ns: int) -> int:
+        """Return how much of an interval lies inside."""
+        return max(0, min(t1_ns, self.end_ns) - max(t0_ns, self.start_ns))
+
+
+@dataclass(frozen=True)
+class OpenHold:
+    """A hold that goes on, as its node's last report told it."""
+
+    node: str
+    key: JobKey
+    user: str
+    gpus: tuple[int, ...]
+    t0_ns: int
+    t1_ns: int
+    park_ns: int
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which jobs are asked for; None = all."""
+
+    job_ids: frozenset[int] | None = None
+    users: frozenset[str] | None = None
+    accounts: frozenset[str] | None = None
+    states: frozenset[str] | None = None
+
+    def takes(self, row: Mapping[str, Any]) -> bool:
+        """True when the row of a job is asked for, its state aside."""
+        wanted = (self.job_ids, self.users, self.accounts)
+        values = ({row["job_id"], row["array_job_id"]}, {row["user"]}, {row["account"]})
+        return all(want is None or want & value for want, value in zip(wanted, values, strict=True))
+
+
+@dataclass
+class _Used:
+    """Sums over one job, in GPU nanoseconds."""
+
+    held: int = 0
+    parking: int = 0
+    running: int = 0
+    suspends: int = 0
+    latency_ns: int | None = None
+
+
+def job_usage(
+    db: sqlite3.Connection, window: Window, wanted: Filter, open_holds: Iterable[OpenHold]
+) -> list[dict[str, Any]]:
+    """Return a row for each job that was in the queue or ran in the window, by job id and submit time."""
+    query = "SELECT * FROM jobs WHERE submit_s <= ? AND (end_s = 0 OR end_s >= ?) ORDER BY job_id, submit_s"
+    bounds = (window.end_ns // NS_PER_S, window.start_ns // NS_PER_S)
+    jobs = [dict(row) for row in db.execute(query, bounds) if wanted.takes(row)]
+    jobs = [job for job in jobs if wanted.states is None or _states(job, window) & wanted.states]
+    used = {job["ref"]: _Used() for job in jobs}
+    newest = {job["job_id"]: job["ref"] for job in jobs}
+    for row in closed_holds(db, window):
+        if row["ref"] in used:
+            _add_hold(used[row["ref"]], window, row["gpu_count"], row)
+    for hold in open_holds:
+        if hold.key.job_id in newest:
+            times = {"t0_ns": hold.t0_ns, "t1_ns": hold.t1_ns, "park_ns": hold.park_ns}
+            _add_hold(used[newest[hold.key.job_id]], window, len(hold.gpus), times)
+    gpus = {job["ref"]: job["gpus"] for job in jobs}
+    for row in db.execute("SELECT * FROM runs ORDER BY ref, restart"):
+        if row["ref"] in used:
+            _add_run(used[row["ref"]], window, gpus[row["ref"]], row)
+    return [_job_row(job, used[job["ref"]]) for job in jobs]
+
+
+def holds_in(
+    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
+) -> list[dict[str, Any]]:
+    """Return every hold that touches the window, uncut, in the order they began."""
+    keys = ("node", "job_id", "restart", "user", "gpus", "t0_ns", "t1_ns", "park_ns")
+    rows = []
+    for row in closed_holds(db, window):
+        closed = {key: row[key] for key in keys}
+        rows.append({**closed, "gpus": json.loads(f"[{row['gpus']}]"), "open": False})
+    for hold in open_holds:
+        if window.cut(hold.t0_ns, hold.t1_ns):
+            values = (hold.node, *hold.key, hold.user, list(hold.gpus), hold.t0_ns, hold.t1_ns, hold.park_ns)
+            rows.append(dict(zip(keys, values, strict=True), open=True))
+    return sorted(rows, key=lambda row: (row["t0_ns"], row["node"], row["job_id"]))
+
+
+def held_by_job(
+    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
+) -> dict[JobKey, int]:
+    """Return the GPU nanoseconds each incarnation held in the window."""
+    held: dict[JobKey, int] = {}
+    for row in closed_holds(db, window):
+        key = JobKey(row["job_id"], row["restart"])
+        held[key] = held.get(key, 0) + window.cut(row["t0_ns"], row["t1_ns"]) * row["gpu_count"]
+    for hold in open_holds:
+        held[hold.key] = held.get(hold.key, 0) + window.cut(hold.t0_ns, hold.t1_ns) * len(hold.gpus)
+    return held
+
+
+def closed_holds(db: sqlite3.Connection, window: Window) -> Iterable[sqlite3.Row]:
+    """Return the holds in the file that touch the window."""
+    query = "SELECT * FROM holds WHERE t1_ns > ? AND t0_ns < ?"
+    return db.execute(query, (window.start_ns, window.end_ns))
+
+
+def _add_hold(used: _Used, window: Window, gpus: int, row: Any) -> None:
+    held = window.cut(row["t0_ns"], row["t1_ns"])
+    used.held += held * gpus
+    # The parking part is the end of a hold.
+    used.parking += window.cut(row["t1_ns"] - row["park_ns"], row["t1_ns"]) * gpus
+
+
+def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
+    start_ns, end_ns = run_bounds(row, window)
+    used.running += window.cut(start_ns, end_ns) * gpus if start_ns else 0
+    used.suspends += row["suspends"]
+    if row["released_ns"] and row["registered_ns"]:
+        used.latency_ns = row["registered_ns"] - row["released_ns"]
+
+
+def run_bounds(row: Any, window: Window) -> tuple[int, int]:
+    """Return a run's start and end, 0 when it has not started; without an end it goes on.
+
+    Slurm's times are whole seconds: the node's own moment of the first process is better where known.
+    """
+    start_ns = row["start_s"] * NS_PER_S
+    if start_ns <= row["registered_ns"] < start_ns + 60 * NS_PER_S:
+        start_ns = row["registered_ns"]
+    return start_ns, row["end_s"] * NS_PER_S if row["end_s"] else window.now_ns
+
+
+def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
+    return {
+        **{key: job[key] for key in _SHOWN},
+        "submit_s": float(job["submit_s"]),
+        "start_s": float(job["start_s"]) or None,
+        "end_s": float(job["end_s"]) or None,
+        "gpu_held_s": used.held / NS_PER_S,
+        "gpu_run_s": (used.held - used.parking) / NS_PER_S,
+        "gpu_parked_s": max(0, used.running - used.held) / NS_PER_S,
+        "suspends": used.suspends,
+        "restarts": job["restart"],
+        "start_latency_s": None if used.latency_ns is None else used.latency_ns / NS_PER_S,
+    }
+
+
+_SHOWN = (
+    *("job_id", "array_job_id", "array_task_id", "name", "user", "account", "partition"),
+    *("state", "gpus", "type", "node", "exit_code"),
+)
+
+
+def _states(job: Mapping[str, Any], window: Window) -> frozenset[str]:
+    """Which of sacct's states a job was in during the window: an end counts when it lies inside."""
+    states = set()
+    start_ns, end_ns = job["start_s"] * NS_PER_S, job["end_s"] * NS_PER_S or window.now_ns
+    if start_ns and start_ns <= window.end_ns and end_ns >= window.start_ns:
+        states.add("RUNNING")
+    if (start_ns or end_ns) > window.start_ns:
+        states.add("PENDING")
+    if job["state"] not in FINISHED or job["end_s"] * NS_PER_S <= window.end_ns:
+        states.add(job["state"])
+    return frozenset(states)
