@@ -38,7 +38,8 @@ def up(backend: str, suite: str, nodes: str, quantum: float, daemons: bool) -> N
     names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"
                       for n in spec.all_nodes)
     click.echo(f"mini cluster {spec.name!r} is up in {time.monotonic() - began:.1f} s: {names}")
-    click.echo(f"logs: {made.at.log}   next: gandiva mini exec --user user1 -- sbatch -p gandiva --gres=gpu:1 ...")
+    click.echo(f"logs: {made.at.log}")
+    click.echo("next: gandiva mini exec --user user1 -- sbatch -p gandiva --gres=gpu:1 ...")
 
 
 @mini.command()

@@ -148,14 +148,10 @@ def _write_plugstack(at: Layout) -> None:
     """The plugin is copied in and renamed: a file cut short would kill sbatch."""
     made = subprocess.run(["make", "--no-print-directory", "-s", "-C", str(CLONE / "spank")],
                           capture_output=True, text=True)
-    if made.returncode != 0:
-        raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): "
-                           f"{made.stderr.strip()}")
-    built, conf = CLONE / "spank/gandiva.so", at.etc / "plugstack.conf"
-    _write(conf, "include /etc/slurm/plugstack.conf.d/*.conf\n")
-    if not built.exists():
-        _write(at.etc / "plugstack.conf.d/gandiva.conf", "# no plugin: spank/gandiva.so is not built\n")
-        return
+    built = CLONE / "spank/gandiva.so"
+    if made.returncode != 0 or not built.exists():
+        raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): {made.stderr.strip()}")
+    _write(at.etc / "plugstack.conf", "include /etc/slurm/plugstack.conf.d/*.conf\n")
     target = at.root / "lib/gandiva.so"
     shutil.copyfile(built, target.with_suffix(".new"))
     os.replace(target.with_suffix(".new"), target)

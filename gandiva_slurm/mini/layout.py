@@ -24,7 +24,7 @@ FIRST_GANDIVAD_PORT = 7401
 PROGRAMS = {
     "slurmctld": "slurmctld", "slurmd": "slurmd", "slurmdbd": "slurmdbd", "sbatch": "slurm-client",
     "munged": "munge", "mariadbd": "mariadb-server", "ip": "iproute2", "setpriv": "util-linux",
-    "unshare": "util-linux", "nsenter": "util-linux",
+    "unshare": "util-linux", "nsenter": "util-linux", "make": "make",
 }
 #: Accounts the Debian packages make.
 SYSTEM_USERS = ("slurm", "munge", "mysql")

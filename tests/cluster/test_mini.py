@@ -181,6 +181,15 @@ def test_slurm_reads_the_snippet_for_administrators(mini: MiniCluster) -> None:
         assert value in told[key].split(","), key
 
 
+def test_plugstack_line_differs_from_the_template_by_paths_only(mini: MiniCluster) -> None:
+    made = (mini.at.etc / "plugstack.conf.d/gandiva.conf").read_text().splitlines()[-1].split()
+    template = (CLONE / "slurm_conf/plugstack.conf.d/gandiva.conf").read_text().splitlines()[-1].split()
+    assert (made[0], made[2]) == (template[0], template[2])
+    assert made[1] == str(mini.at.root / "lib/gandiva.so") and Path(made[1]).exists()
+    assert made[3] == f"hook={CLONE}/gandiva_slurm/client/hook" and len(made) == len(template) == 4
+    assert "--gandiva-tickets" in mini.exec(["sbatch", "--help"], user="user1").stdout
+
+
 def test_daemons_can_be_killed_and_started_again(make_mini: Callable[..., MiniCluster]) -> None:
     cluster = make_mini(daemons=False)
     first = cluster.daemon_pid("slurmctld")
