@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
-from gandiva_slurm.slurm import arrays
+from gandiva_slurm.slurm import arrays, gres
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import read_job
 from gandiva_slurm.slurm.nodes import read_node
@@ -60,6 +60,13 @@ def read_nodes(answer: str, partitions: frozenset[str]) -> tuple[SlurmNode, ...]
     """Return the nodes of our partitions."""
     nodes: Sequence[SlurmNode] = [read_node(record) for record in records(answer, " ".join(SINFO), "nodes")]
     return tuple(node for node in nodes if not partitions.isdisjoint(node.partitions))
+
+
+async def read_gres(commands: Commands, timeout_s: float) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return (type, count) of each node's gres/gpu, for `gandiva check`."""
+    answer = await commands.output(SINFO, timeout_s)
+    nodes = records(answer, " ".join(SINFO), "nodes")
+    return {node.text("name"): tuple(gres.gpus(node.text("gres"))) for node in nodes}
 
 
 def _text(answer: str | BaseException) -> str:

@@ -1,0 +1,58 @@
+"""`gandiva check`: compare what Slurm runs with, its files on this host, and gandiva.yaml.
+
+Run it where slurmctld runs: job_submit.lua is read there only. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gandiva_slurm.config import Config
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.slurm import check_files, check_site
+from gandiva_slurm.slurm.commands import CommandsPort
+from gandiva_slurm.slurm.finding import ERROR, WARNING, Finding, error
+from gandiva_slurm.slurm.reader import read_gres
+from gandiva_slurm.slurm.run import Commands
+
+__all__ = ["ERROR", "WARNING", "Finding", "run_checks"]
+
+READ_TIMEOUT_S = 10.0
+
+
+async def run_checks(config: Config, commands: Commands | None = None) -> list[Finding]:
+    """Return every misconfiguration found, worst first."""
+    commands = commands or Commands()
+    try:
+        site = await read_site(config, commands)
+    except GandivaError as err:
+        return [error("slurmctld", str(err), "start it, or run this where Slurm's commands work")]
+    found = [*check_site.check(site, config), *check_files.check(site, config, _directory(site))]
+    return sorted(found, key=lambda finding: finding.level != ERROR)
+
+
+async def read_site(config: Config, commands: Commands) -> check_site.Site:
+    """Ask Slurm for everything the rules look at; SlurmUnreachable when it does not answer."""
+    port = CommandsPort(config.partitions, commands=commands)
+    running = await port.slurm_config()
+    user = config.controller.slurm_user
+    return check_site.Site(
+        config=running,
+        partitions=await port.partitions(),
+        gres=await read_gres(commands, READ_TIMEOUT_S),
+        client_version=await port.version(),
+        admin_level=await _admin_level(commands, user),
+    )
+
+
+async def _admin_level(commands: Commands, user: str) -> str | None:
+    """Return the AdminLevel of a user in slurmdbd; None when slurmdbd does not say."""
+    argv = ("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel")
+    try:
+        return (await commands.output(argv, READ_TIMEOUT_S)).strip()
+    except GandivaError:
+        return None
+
+
+def _directory(site: check_site.Site) -> Path:
+    return Path(site.config.get("SLURM_CONF") or "/etc/slurm/slurm.conf").parent
