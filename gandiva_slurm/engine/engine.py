@@ -31,6 +31,8 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
+__all__ = ["Engine", "EngineSettings"]
+
 _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.JobSeen: follow.job_seen,
     ev.JobGone: follow.job_gone,

@@ -1,0 +1,237 @@
+"""What must always hold, as functions that return violations: sentences, none when all is well.
+
+Tests call them at their end, `gandivactld --check-invariants` after each cycle (`violations`), and whoever
+has the nodes' books calls the rest on those: holds are read by their fields, whatever file they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.local import Gang
+from gandiva_slurm.engine.state import EngineState, JobRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.shares import leaf_tickets
+
+
+class HeldInterval(Protocol):
+    """A hold: GPUs of one node, from the grant until the last rank had released (as `wire.messages.Hold`)."""
+
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def restart(self) -> int: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[int, ...]: ...
+    @property
+    def t0_ns(self) -> int: ...
+    @property
+    def t1_ns(self) -> int: ...
+
+
+def violations(engine: Engine) -> list[str]:
+    """Check the engine after a cycle."""
+    state = engine.state
+    return [
+        *places_follow_states(state),
+        *gangs_are_whole(state),
+        *slots_are_bounded(state, engine.settings.slots_per_gpu),
+        *tickets_are_conserved(engine),
+        *nothing_running_is_fenced(engine),
+        *stories_follow_the_table(state),
+    ]
+
+
+def places_follow_states(state: EngineState) -> list[str]:
+    """A job has a node exactly in the states that have one; whoever waits has a reason."""
+    found = []
+    for record in state.jobs.values():
+        if record.is_placed != bool(record.node):
+            found.append(f"job {record.key} is {record.state} with node {record.node!r}")
+        if record.gpus and not record.node:
+            found.append(f"job {record.key} is {record.state}, has GPUs {record.gpus} and no node")
+        if not record.code or not record.text:
+            found.append(f"job {record.key} is {record.state} for no reason")
+    return found
+
+
+def gangs_are_whole(state: EngineState) -> list[str]:
+    """A placed gang has all its GPUs, each once, all its node's; only one found running may have none yet."""
+    found = []
+    for record in _placed(state):
+        gpus, want = record.gpus, record.options.gpus
+        node = state.nodes.get(record.node)
+        if not gpus and record.state in states.SLICED:
+            continue
+        if len(set(gpus)) != len(gpus) or len(gpus) != want:
+            found.append(f"job {record.key} has GPUs {gpus}, asked for {want}")
+        if node is not None and node.gpus and gpus and not 0 <= min(gpus) <= max(gpus) < node.gpus:
+            found.append(f"job {record.key} has GPUs {gpus}, {record.node} has {node.gpus}")
+    return found
+
+
+def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
+    """No GPU has more residents than slots, where the engine placed them all (found running: as it is)."""
+    residents: dict[tuple[str, int], list[JobRecord]] = {}
+    for record in _placed(state):
+        for gpu in record.gpus:
+            residents.setdefault((record.node, gpu), []).append(record)
+    found = []
+    for (node, gpu), records in sorted(residents.items()):
+        if len(records) > slots_per_gpu and all(record.starts for record in records):
+            names = ", ".join(str(record.key) for record in records)
+            found.append(f"GPU {gpu} of {node} has {len(records)} residents, {slots_per_gpu} slots: {names}")
+    return found
+
+
+def tickets_are_conserved(engine: Engine) -> list[str]:
+    """On all nodes together a user has the tickets he has, split over his jobs; no job is on two nodes."""
+    state = engine.state
+    planned: dict[int, int] = {}
+    found = []
+    for node in sorted({record.node for record in _placed(state)}):
+        for place in engine.plan_jobs(node):
+            if place.key.job_id in planned:
+                found.append(f"job {place.key} is in two plans")
+            planned[place.key.job_id] = place.tickets
+    jobs = [state.jobs[job_id] for job_id in planned]
+    want = leaf_tickets(state.associations, {record.leaf for record in jobs})
+    for leaf, parts in want.items():
+        mine = [planned[record.job.job_id] for record in jobs if record.leaf == leaf]
+        if min(mine) < 1 or sum(mine) != max(parts, len(mine)):
+            found.append(f"{leaf.user} in {leaf.account} has {parts} parts of a ticket, his jobs {sum(mine)}")
+    return found
+
+
+def nothing_running_is_fenced(engine: Engine) -> list[str]:
+    """What Slurm shows running on a node with that restart count is never fenced there."""
+    found = []
+    for record in engine.state.jobs.values():
+        for node in record.job.nodes:
+            if record.job.state == "RUNNING" and record.key in engine.fences(node):
+                found.append(f"job {record.key} runs on {node} and is fenced there")
+    return found
+
+
+def stories_follow_the_table(state: EngineState) -> list[str]:
+    """Each line of a story begins where the one before ended, and goes where the table leads."""
+    found = []
+    for record in state.jobs.values():
+        moves = [line for line in record.story if line.from_ != line.to]
+        found += [
+            f"job {record.key}: story goes {line.from_} -> {line.to}"
+            for line in moves
+            if line.to not in states.STATES[line.from_].then
+        ]
+        if record.story and record.story[-1].to != record.state:
+            found.append(f"job {record.key} is {record.state}, its story ends in {record.story[-1].to}")
+    return found
+
+
+def no_job_is_lost(state: EngineState, in_slurm: Mapping[int, int]) -> list[str]:
+    """Every live job of ours in Slurm (id -> restart count) is known, newest incarnation, and no other."""
+    live = {job_id: record for job_id, record in state.jobs.items() if record.state != states.ENDED}
+    found = [f"job {job_id} is in Slurm, not known" for job_id in sorted(in_slurm.keys() - live.keys())]
+    found += [f"job {job_id} is known, not in Slurm" for job_id in sorted(live.keys() - in_slurm.keys())]
+    for job_id in sorted(live.keys() & in_slurm.keys()):
+        if live[job_id].job.restart != in_slurm[job_id]:
+            found.append(f"job {live[job_id].key}: Slurm is at restart {in_slurm[job_id]}")
+    return found
+
+
+def round_is_sound(gangs: Sequence[Gang], gpus: int, chosen: Sequence[JobKey]) -> list[str]:
+    """One quantum of a node: known gangs, each once, whole, no GPU given twice."""
+    by_key = {gang.key: gang for gang in gangs}
+    found = [f"gang {key} is chosen, not resident" for key in chosen if key not in by_key]
+    if len(set(chosen)) != len(chosen):
+        found.append(f"a gang is chosen twice: {chosen}")
+    taken: dict[int, JobKey] = {}
+    for key in chosen:
+        for gpu in by_key[key].gpus if key in by_key else ():
+            if gpu in taken or not 0 <= gpu < gpus:
+                found.append(f"GPU {gpu} is given to {taken.get(gpu)} and {key}")
+            taken[gpu] = key
+    return found
+
+
+def passes_never_fall(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    """Whoever had a pass has it still, or a higher one."""
+    return [
+        f"the pass of {name} fell from {before[name]} to {after[name]}"
+        for name in sorted(before.keys() & after.keys())
+        if after[name] < before[name]
+    ]
+
+
+def no_gpu_held_twice(holds: Iterable[HeldInterval]) -> list[str]:
+    """One node: the holds of any GPU follow each other; it was given on only after its release."""
+    by_gpu: dict[int, list[HeldInterval]] = {}
+    found = []
+    for hold in holds:
+        if hold.t1_ns < hold.t0_ns or not hold.gpus:
+            found.append(f"hold of {_name(hold)} from {hold.t0_ns} to {hold.t1_ns} on GPUs {hold.gpus}")
+        for gpu in hold.gpus:
+            by_gpu.setdefault(gpu, []).append(hold)
+    for gpu, mine in sorted(by_gpu.items()):
+        mine.sort(key=lambda hold: (hold.t0_ns, hold.t1_ns))
+        for first, second in pairwise(mine):
+            if second.t0_ns < first.t1_ns:
+                over = (first.t1_ns - second.t0_ns) / 1e6
+                found.append(
+                    f"GPU {gpu}: {_name(second)} was given it {over:.3f} ms before {_name(first)} released"
+                )
+    return found
+
+
+def one_incarnation_at_a_time(nodes: Mapping[str, Sequence[HeldInterval]]) -> list[str]:
+    """All nodes: no two incarnations of a job held GPUs at the same time."""
+    by_job: dict[int, list[tuple[int, int, int, str]]] = {}
+    for node, holds in nodes.items():
+        for hold in holds:
+            by_job.setdefault(hold.job_id, []).append((hold.t0_ns, hold.t1_ns, hold.restart, node))
+    found = []
+    for job_id, rows in sorted(by_job.items()):
+        newest_end = (0, -1, "")
+        for t0_ns, t1_ns, restart, node in sorted(rows):
+            if t0_ns < newest_end[0] and restart != newest_end[1]:
+                other = f"{newest_end[1]} on {newest_end[2]}"
+                found.append(f"job {job_id}: restarts {other} and {restart} on {node} at once")
+            newest_end = max(newest_end, (t1_ns, restart, node))
+    return found
+
+
+def every_gpu_second_is_charged_once(
+    holds: Iterable[HeldInterval], charged_ns: Mapping[str, int], tolerance_ns: int = 0
+) -> list[str]:
+    """What each user was charged is what his gangs held, GPU by GPU."""
+    held: dict[str, int] = {}
+    for hold in holds:
+        held[hold.user] = held.get(hold.user, 0) + (hold.t1_ns - hold.t0_ns) * len(hold.gpus)
+    return [
+        f"{user} held {held.get(user, 0)} GPU-ns and was charged {charged_ns.get(user, 0)}"
+        for user in sorted(held.keys() | charged_ns.keys())
+        if abs(held.get(user, 0) - charged_ns.get(user, 0)) > tolerance_ns
+    ]
+
+
+def parks_are_bounded(parked_ns: Mapping[JobKey, Sequence[int]], bound_ns: int) -> list[str]:
+    """No single park, nor freeze, of any incarnation lasted longer than its bound."""
+    return [
+        f"job {key} was parked {longest / 1e9:.1f} s, the bound is {bound_ns / 1e9:.1f} s"
+        for key, lengths in sorted(parked_ns.items())
+        if (longest := max(lengths, default=0)) > bound_ns
+    ]
+
+
+def _placed(state: EngineState) -> list[JobRecord]:
+    return sorted((r for r in state.jobs.values() if r.is_placed), key=lambda record: record.order)
+
+
+def _name(hold: HeldInterval) -> str:
+    return f"job {hold.job_id}.{hold.restart} of {hold.user}"
