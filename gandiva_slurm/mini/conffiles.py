@@ -150,7 +150,8 @@ def _write_plugstack(at: Layout) -> None:
                           capture_output=True, text=True)
     built = CLONE / "spank/gandiva.so"
     if made.returncode != 0 or not built.exists():
-        raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): {made.stderr.strip()}")
+        told = made.stderr.strip()
+        raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): {told}")
     _write(at.etc / "plugstack.conf", "include /etc/slurm/plugstack.conf.d/*.conf\n")
     target = at.root / "lib/gandiva.so"
     shutil.copyfile(built, target.with_suffix(".new"))
