@@ -177,7 +177,8 @@ class MiniCluster:
 
     def _spawn(self, daemon: daemons.Daemon, log: IO[bytes]) -> None:
         """Fork inside, so that the daemon is a child of the cluster's own pid 1."""
-        note = f"{self.at.pid}/{daemon.name}"
+        note = self.at.pid / daemon.name
+        note.unlink(missing_ok=True)
         start = 'echo $$ >&9; exec 9>&-; cd /; exec "$@"'
         launch = f"umask 022; ulimit -c 0; setsid sh -c '{start}' sh \"$@\" 9>{note} & :"
         words = list(daemon.argv)
@@ -186,7 +187,7 @@ class MiniCluster:
         enter = ["nsenter", "-t", str(self.init_pid), "-m", "-n", "-u", "-i", "-p", "--"]
         subprocess.run([*enter, "sh", "-c", launch, "sh", *words], check=True, stdin=subprocess.DEVNULL,
                        stdout=log, stderr=log, env=self.environment("root"))
-        probe.wait_until(lambda: Path(note).exists() and bool(Path(note).read_text().strip()),
+        probe.wait_until(lambda: note.exists() and bool(note.read_text().strip()),
                          f"{daemon.name} to start", DAEMON_DEADLINE_S)
 
 
