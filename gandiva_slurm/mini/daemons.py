@@ -59,13 +59,11 @@ def table(spec: MiniSpec, at: Layout) -> dict[str, Daemon]:
 
 
 def _gandiva(spec: MiniSpec) -> list[Daemon]:
-    conf = "/etc/slurm/gandiva.yaml"
-    python = str(layout.bin_dir() / "python")
-    controller = Daemon("gandivactld", (python, "-m", "gandiva_slurm.controller.main", "-D", "-f", conf),
+    conf, programs = "/etc/slurm/gandiva.yaml", layout.bin_dir()
+    controller = Daemon("gandivactld", (f"{programs}/gandivactld", "-D", "--check-invariants", "-f", conf),
                         "slurm", _port(layout.CONTROLLER_PORT))
-    nodes = [Daemon(f"gandivad:{node.name}",
-                    (python, "-m", "gandiva_slurm.node.main", "-f", conf, "--node", node.name), "root",
-                    _port(layout.FIRST_GANDIVAD_PORT + i)) for i, node in enumerate(spec.nodes)]
+    nodes = [Daemon(f"gandivad:{node.name}", (f"{programs}/gandivad", "-f", conf, "--node", node.name),
+                    "root", _port(layout.FIRST_GANDIVAD_PORT + i)) for i, node in enumerate(spec.nodes)]
     return [controller, *nodes]
 
 
