@@ -1,0 +1,214 @@
+"""POST /v1/query: what the command line asks. Reads only; who asks decides what he is told.
+
+Everybody may see jobs, shares and nodes, as Slurm lets everybody see its queue; holds, the raw intervals, are
+for operators (root and SlurmUser).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from gandiva_slurm import __version__
+from gandiva_slurm.accounting.database import open_reader
+from gandiva_slurm.accounting.fairness import user_shares
+from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_job, holds_in, job_usage
+from gandiva_slurm.config import NS_PER_S
+from gandiva_slurm.controller.loop import Controller
+from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
+from gandiva_slurm.model.errors import GandivaError, UsageError
+from gandiva_slurm.model.ids import JobKey
+
+VERSION = 1
+#: The SHARE of `gandiva queue` looks back so far.
+SHARE_WINDOW_S = 60.0
+
+Args = Mapping[str, Any]
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Api:
+    """Answers questions from the controller's memory and its ledger."""
+
+    def __init__(self, controller: Controller, operators: frozenset[int]) -> None:
+        self._controller = controller
+        self._operators = operators
+        self._asks: dict[str, Callable[[Args], Awaitable[Any]]] = {
+            "queue": self._queue,
+            "acct": self._acct,
+            "share": self._share,
+            "why": self._why,
+            "nodes": self._nodes,
+            "holds": self._holds,
+            "ping": self._ping,
+        }
+
+    async def answer(self, payload: bytes, uid: int) -> bytes:
+        """Answer one question; an error is an answer too."""
+        try:
+            return _json({"version": VERSION, "ok": True, "data": await self._data(payload, uid)})
+        except GandivaError as err:
+            return _json({"version": VERSION, "ok": False, "error": str(err), "exit": err.exit_code})
+        except sqlite3.Error as err:
+            log.warning("the ledger cannot be read: %s", err)
+            text = f"the ledger cannot be read: {err}; see the controller's state_dir"
+            return _json({"version": VERSION, "ok": False, "error": text, "exit": 1})
+
+    async def _data(self, payload: bytes, uid: int) -> Any:
+        try:
+            question = json.loads(payload)
+            ask, args = question["ask"], question.get("args") or {}
+        except (ValueError, KeyError, TypeError) as err:
+            raise UsageError('a question is {"ask": NAME, "args": {...}}') from err
+        if ask not in self._asks or not isinstance(args, dict):
+            raise UsageError(f"unknown question {str(ask)[:40]!r}; known: {', '.join(self._asks)}")
+        if ask == "holds" and uid not in self._operators:
+            raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
+        return await self._asks[ask](args)
+
+    async def _queue(self, args: Args) -> list[dict[str, Any]]:
+        rows = queue_rows(self._world(), await self._shares_of_nodes())
+        user, jobs, wanted = _text(args, "user"), _numbers(args, "job_ids"), _texts(args, "states")
+        return [
+            row
+            for row in rows
+            if (user is None or row["user"] == user)
+            and (jobs is None or {row["job_id"], row["array_job_id"]} & jobs)
+            and (wanted is None or row["state"] in wanted)
+        ]
+
+    async def _acct(self, args: Args) -> list[dict[str, Any]]:
+        window, holds = self._window(args), self._world().open_holds()
+        wanted = Filter(
+            _numbers(args, "job_ids"), _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
+        )
+        return await self._read(lambda db: job_usage(db, window, wanted, holds))
+
+    async def _share(self, args: Args) -> dict[str, Any]:
+        window, holds = self._window(args), self._world().open_holds()
+        capacity = sum(node.gpus for node in self._controller.engine.nodes.values())
+        users, accounts = _texts(args, "users"), _texts(args, "accounts")
+        rows = await self._read(lambda db: user_shares(db, window, capacity, holds))
+        shown = [
+            row
+            for row in rows
+            if (users is None or row["user"] in users)
+            and (accounts is None or accounts & set(row["account"].split(",")))
+        ]
+        return {"window": [window.start_ns / NS_PER_S, window.end_ns / NS_PER_S], "users": shown}
+
+    async def _why(self, args: Args) -> dict[str, Any]:
+        job_ids = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
+        (job_id,) = job_ids
+        record = self._controller.engine.jobs.get(job_id)
+        if record is None:
+            raise GandivaError(f"Gandiva has no job {job_id} now; `gandiva acct -j {job_id}` looks back")
+        return why_row(self._world(), record, bool(args.get("story")))
+
+    async def _nodes(self, args: Args) -> list[dict[str, Any]]:
+        return node_rows(self._world())
+
+    async def _holds(self, args: Args) -> list[dict[str, Any]]:
+        window, holds = self._window(args), self._world().open_holds()
+        return await self._read(lambda db: holds_in(db, window, holds))
+
+    async def _ping(self, args: Args) -> dict[str, Any]:
+        status = self._controller.status
+        return {
+            "version": __version__,
+            "cluster": self._controller.config.cluster,
+            "cycle": status.cycle,
+            "stale_s": time.monotonic() - status.fresh_s,
+            "started_s": status.started_s,
+            "slurm_error": status.slurm_error,
+            "state_error": self._controller.books.error,
+            "errors": status.errors,
+            "last_error": status.last_error,
+        }
+
+    def _world(self) -> World:
+        links = {link.name: link for link in self._controller.nodes}
+        return World(self._controller.engine, links, self._controller.reports)
+
+    async def _shares_of_nodes(self) -> dict[JobKey, float]:
+        world, now_ns = self._world(), time.time_ns()
+        window = Window(now_ns - round(SHARE_WINDOW_S * NS_PER_S), now_ns, now_ns)
+        open_holds = [_until(hold, now_ns) for hold in world.open_holds()]
+        held = await self._read(lambda db: held_by_job(db, window, open_holds))
+        shares = {}
+        for record in world.engine.jobs.values():
+            node = world.engine.nodes.get(record.node)
+            if node is not None and node.gpus:
+                whole_ns = node.gpus * (window.end_ns - window.start_ns)
+                shares[record.key] = held.get(record.key, 0) / whole_ns
+        return shares
+
+    def _window(self, args: Args) -> Window:
+        """The time asked for: from the controller's first midnight (as sacct's) to now unless told."""
+        now_s = _number(args, "now_s", time.time())
+        midnight = time.mktime((*time.localtime(now_s)[:3], 0, 0, 0, 0, 0, -1))
+        start_s, end_s = _number(args, "start_s", midnight), _number(args, "end_s", now_s)
+        if end_s < start_s:
+            raise UsageError(f"the window ends ({end_s:.0f}) before it starts ({start_s:.0f})")
+        return Window(round(start_s * NS_PER_S), round(end_s * NS_PER_S), round(now_s * NS_PER_S))
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        def read() -> T:
+            db = open_reader(self._controller.books.ledger_path)
+            try:
+                return query(db)
+            finally:
+                db.close()
+
+        return await asyncio.to_thread(read)
+
+
+def _until(hold: OpenHold, now_ns: int) -> OpenHold:
+    """An open hold of a report a moment ago goes on."""
+    return dataclasses.replace(hold, t1_ns=now_ns) if now_ns - hold.t1_ns < 5 * NS_PER_S else hold
+
+
+def _json(answer: Mapping[str, Any]) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _text(args: Args, key: str) -> str | None:
+    value = args.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise UsageError(f"{key}: expected a text, got {str(value)[:40]!r}")
+
+
+def _texts(args: Args, key: str) -> frozenset[str] | None:
+    value = args.get(key)
+    if value is None:
+        return None
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return frozenset(value)
+    raise UsageError(f"{key}: expected a list of texts, got {str(value)[:40]!r}")
+
+
+def _numbers(args: Args, key: str) -> frozenset[int] | None:
+    value = args.get(key)
+    if value is None:
+        return None
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return frozenset(value)
+    raise UsageError(f"{key}: expected whole numbers, got {str(value)[:40]!r}")
+
+
+def _number(args: Args, key: str, default: float) -> float:
+    value = args.get(key)
+    if value is None:
+        return default
+    if isinstance(value, int | float) and 0 <= value < 1e11:
+        return float(value)
+    raise UsageError(f"{key}: expected unix seconds, got {str(value)[:40]!r}")

@@ -1,0 +1,102 @@
+"""Two pictures in, events out. Pure: the same pictures give the same events.
+
+A picture is compared with the last one and with what the engine holds, so that nothing is missed over a
+restart: after one there is no last picture, everything is new, and what the engine knows but Slurm no longer
+shows is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gandiva_slurm.model.event import (
+    DaemonSeen,
+    Event,
+    JobGone,
+    JobSeen,
+    NodeGone,
+    NodeSeen,
+    ResidentGone,
+    ResidentSeen,
+    SharesSeen,
+)
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob, SlurmNode, Snapshot
+from gandiva_slurm.wire.messages import NodeReport, Resident
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Slurm's last word on everything of ours. Built by `look`, compared by `slurm_events`."""
+
+    jobs: Mapping[int, SlurmJob]
+    nodes: Mapping[str, SlurmNode]
+    associations: tuple[Association, ...] | None = None
+
+
+def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob]) -> Picture:
+    """Pick Gandiva's jobs and nodes out of a snapshot.
+
+    `held` are the jobs the engine has: one whose AdminComment somebody overwrote keeps its options, for a
+    job that Slurm still shows is not gone. Associations that were not read this time stay.
+    """
+    jobs = {}
+    for job in snapshot.jobs:
+        if job.options is None and job.job_id in held:
+            job = replace(job, options=held[job.job_id].options)
+        if job.options is not None:
+            jobs[job.job_id] = job
+    associations = snapshot.associations
+    if associations is None and last is not None:
+        associations = last.associations
+    return Picture(jobs, {node.name: node for node in snapshot.nodes}, associations)
+
+
+def slurm_events(
+    old: Picture | None, new: Picture, held_jobs: Iterable[int], held_nodes: Iterable[str]
+) -> list[Event]:
+    """Return what changed in Slurm. `held_jobs` are the engine's live jobs, `held_nodes` its nodes."""
+    was = old or Picture({}, {})
+    events: list[Event] = []
+    if new.associations is not None and new.associations != was.associations:
+        events.append(SharesSeen(new.associations))
+    events += [NodeSeen(node) for name, node in sorted(new.nodes.items()) if was.nodes.get(name) != node]
+    events += [NodeGone(name) for name in sorted({*was.nodes, *held_nodes} - new.nodes.keys())]
+    for job_id, job in sorted(new.jobs.items()):
+        if was.jobs.get(job_id) != job:
+            events.append(_gone(job) if job.state in FINISHED else JobSeen(job))
+    unfinished = {job_id for job_id, job in was.jobs.items() if job.state not in FINISHED}
+    vanished = {*unfinished, *held_jobs} - new.jobs.keys()
+    events += [JobGone(job_id, "", 0, "") for job_id in sorted(vanished)]
+    return events
+
+
+def report_events(report: NodeReport, held: Iterable[JobKey]) -> list[Event]:
+    """Return what a node says of its residents; what the engine still holds there and it has not, is gone.
+
+    All are told each time: what the engine could not use yet (Slurm showed the job later) it can next time.
+    """
+    residents = sorted(report.residents, key=_key)
+    gone = sorted({*held} - {_key(item) for item in residents})
+    return [
+        *(_seen(report.node, item) for item in residents),
+        *(ResidentGone(report.node, key) for key in gone),
+    ]
+
+
+def daemon_events(old: Mapping[str, bool], new: Mapping[str, bool]) -> list[Event]:
+    """Return which nodes' daemons began or ceased to answer."""
+    return [DaemonSeen(name, alive) for name, alive in sorted(new.items()) if old.get(name) != alive]
+
+
+def _gone(job: SlurmJob) -> JobGone:
+    return JobGone(job.job_id, job.state, job.end_s, job.exit_code)
+
+
+def _key(item: Resident) -> JobKey:
+    return JobKey(item.job_id, item.restart)
+
+
+def _seen(node: str, item: Resident) -> ResidentSeen:
+    return ResidentSeen(node, _key(item), item.state, item.gpus, item.reason, item.detail)

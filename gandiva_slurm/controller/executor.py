@@ -1,0 +1,86 @@
+"""Actions in, outcomes out: the engine's wishes done to Slurm and the nodes, each at most with one deadline.
+
+Every action is checked against the latest picture first, so that doing one again, or one from before a
+restart, does what is still to be done and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from gandiva_slurm.controller.nodes import Nodes
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, HoldRunning, Note, Start
+from gandiva_slurm.model.errors import GandivaError, PeerError, SlurmBusy, SlurmUnreachable
+from gandiva_slurm.model.event import ActionDone
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+from gandiva_slurm.slurm.port import SlurmPort
+
+#: How long a node may take to accept the plan with a job that is to start there.
+ACCEPT_DEADLINE_S = 3.0
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Executes actions, those of one call side by side."""
+
+    def __init__(self, port: SlurmPort, nodes: Nodes, clock_ns: Callable[[], int]) -> None:
+        self._port = port
+        self._nodes = nodes
+        self._clock_ns = clock_ns
+        #: when `start` was called, by incarnation, until the ledger has it
+        self.released: dict[JobKey, int] = {}
+
+    async def execute(self, actions: Sequence[Action], jobs: Mapping[int, SlurmJob]) -> list[ActionDone]:
+        """Do all these actions; `jobs` is Slurm's latest picture. Notes have no outcome."""
+        todo = [action for action in actions if not isinstance(action, Note)]
+        return list(await asyncio.gather(*(self._outcome(action, jobs) for action in todo)))
+
+    async def _outcome(self, action: Action, jobs: Mapping[int, SlurmJob]) -> ActionDone:
+        what = f"{type(action).__name__} of job {action.key}"
+        try:
+            await self._do(action, jobs.get(action.key.job_id))
+        except (SlurmUnreachable, SlurmBusy, PeerError) as err:
+            log.warning("%s: not now: %s", what, err)
+            return ActionDone(action.action_id, str(err), retry=True)
+        except GandivaError as err:
+            log.warning("%s: refused: %s", what, err)
+            return ActionDone(action.action_id, str(err))
+        except Exception as err:
+            log.exception("%s failed", what)
+            return ActionDone(action.action_id, f"{type(err).__name__}: {err}", retry=True)
+        log.info("%s done: %s", what, action.text)
+        return ActionDone(action.action_id)
+
+    def _do(self, action: Action, job: SlurmJob | None) -> Awaitable[None]:
+        is_current = job is not None and job.restart == action.key.restart and job.state not in FINISHED
+        if isinstance(action, Start):
+            is_startable = is_current and job is not None and job.state == "PENDING" and job.is_held
+            return self._start(action) if is_startable else _nothing()
+        if isinstance(action, HoldRunning | HoldAgain):
+            is_free = is_current and job is not None and not job.is_held
+            return self._port.hold(action.key.job_id) if is_free else _nothing()
+        return self._fence(action) if isinstance(action, Fence) else _nothing()
+
+    async def _start(self, action: Start) -> None:
+        """The node knows the job and its GPUs before Slurm lets it go (ADR 0003)."""
+        await self._accepted(action.node)
+        self.released[action.key] = self._clock_ns()
+        await self._port.start(action.key.job_id, action.node)
+
+    async def _fence(self, action: Fence) -> None:
+        """The node's plan names the incarnation; it must only have reached the node."""
+        await self._accepted(action.node)
+
+    async def _accepted(self, node: str) -> None:
+        link = self._nodes.get(node)
+        if link is None:
+            raise PeerError(f"{node} is not a node of Gandiva's partitions any more")
+        await link.delivered(ACCEPT_DEADLINE_S)
+
+
+async def _nothing() -> None:
+    """What was asked for is so already, or can no longer be."""

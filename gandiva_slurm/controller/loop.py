@@ -1,0 +1,276 @@
+"""gandivactld's cycle: one picture in, one decision, the deeds, and a rest. Seven steps, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm.accounting.ledger import Tickets
+from gandiva_slurm.config import NS_PER_S, Config
+from gandiva_slurm.controller.books import Books
+from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
+from gandiva_slurm.controller.executor import Executor
+from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, Start
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
+from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
+from gandiva_slurm.slurm.port import SlurmPort
+from gandiva_slurm.wire.messages import NodeReport, PlannedJob
+
+#: The association tree changes rarely: it is read again after so long, or when a new user appears.
+ASSOCIATIONS_EVERY_S = 30.0
+#: After something was done the next picture comes sooner than a whole cycle, but not sooner than this.
+SHORT_REST_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Status:
+    """What `gandiva` can ask of the controller itself. Times are unix seconds, `fresh_s` is monotonic."""
+
+    started_s: float
+    cycle: int = 0
+    errors: int = 0
+    last_error: str = ""
+    slurm_error: str = "Slurm has not been read yet"
+    fresh_s: float = field(default_factory=time.monotonic)
+
+    def fail(self, sentence: str) -> None:
+        """Count an error of our own."""
+        self.errors += 1
+        self.last_error = sentence
+
+
+class Controller:
+    """Everything of one gandivactld but its sockets and signals."""
+
+    def __init__(
+        self,
+        config: Config,
+        port: SlurmPort,
+        transport: Transport,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.config = config
+        self.status = Status(clock_ns() / NS_PER_S)
+        self.books = Books(Path(config.controller.state_dir))
+        self.engine = self._restore()
+        epoch_ns = self.books.journal.begin_epoch(clock_ns())
+        self.nodes = Nodes(transport, _link_settings(config, epoch_ns))
+        self.picture: Picture | None = None
+        #: the reports the ledger has taken in: closed holds of these are in the file
+        self.reports: dict[str, NodeReport] = {}
+        self._port = port
+        self._clock_ns = clock_ns
+        self._executor = Executor(port, self.nodes, clock_ns)
+        #: called after each decision; what it returns is logged and counted
+        self.invariants: Callable[[Engine], Iterable[str]] = lambda engine: ()
+        self._vanished: list[int] = []
+        self._unfinished = self.books.journal.open_actions()
+        self._outcomes: list[ActionDone] = []
+        self._new_reports: list[NodeReport] = []
+        self._alive: dict[str, bool] = {}
+        self._associations_s = float("-inf")
+        self._leaves: set[tuple[str, str]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
+        self.nodes.follow(self.engine.nodes)
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                try:
+                    await self.cycle()
+                except Exception as err:
+                    log.exception("cycle %d failed", self.status.cycle)
+                    self.status.fail(f"{type(err).__name__}: {err}")
+                    self._start_over()
+                await self.rest(stopped)
+        finally:
+            stopped.cancel()
+            await self.nodes.close()
+            self.books.close()
+
+    async def cycle(self) -> None:
+        """One cycle but for the rest at its end."""
+        self.status.cycle += 1
+        snapshot = await self.read_slurm()  # 1
+        events = self.find_differences(snapshot)  # 2
+        actions = self.decide(events)  # 3
+        await self.keep(actions)  # 4
+        await self.act(actions)  # 5
+        await self.publish()  # 6
+
+    async def read_slurm(self) -> Snapshot | None:
+        """Step 1: one coalesced picture; None when Slurm does not answer: the old picture stays, stale."""
+        with_associations = time.monotonic() >= self._associations_s
+        try:
+            snapshot = await self._port.snapshot(with_associations)
+        except GandivaError as err:
+            if not self.status.slurm_error:
+                log.warning("Slurm cannot be read, going on with the old picture: %s", err)
+            self.status.slurm_error = str(err)
+            return None
+        if self.status.slurm_error:
+            log.info("Slurm is read: %d jobs, %d nodes", len(snapshot.jobs), len(snapshot.nodes))
+        self.status.slurm_error = ""
+        self.status.fresh_s = time.monotonic()
+        if with_associations:
+            self._associations_s = time.monotonic() + ASSOCIATIONS_EVERY_S
+        return snapshot
+
+    def find_differences(self, snapshot: Snapshot | None) -> list[Event]:
+        """Step 2: what happened since the last cycle, as events."""
+        events: list[Event] = [*self._outcomes]
+        self._outcomes = []
+        if snapshot is not None:
+            picture = look(snapshot, self.picture, self._held())
+            events += slurm_events(self.picture, picture, self._held(), self.engine.nodes)
+            self.picture = picture
+            self.nodes.follow(picture.nodes)
+            self._watch_leaves(picture)
+        self._new_reports = self.nodes.take_reports()
+        for report in self._new_reports:
+            sighted = [key for node, key in self.engine.state.sightings if node == report.node]
+            events += report_events(report, sighted)
+            self.reports[report.node] = report
+        alive = {link.name: not link.is_silent for link in self.nodes}
+        events += daemon_events(self._alive, alive)
+        self._alive = alive
+        if snapshot is not None:
+            # Deadlines do not run on an old picture.
+            events.append(CycleTick())
+        return events
+
+    def decide(self, events: Sequence[Event]) -> list[Action]:
+        """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
+        actions = self.engine.handle(events, self._clock_ns())
+        for sentence in self.invariants(self.engine):
+            log.error("invariant broken: %s", sentence)
+            self.status.fail(sentence)
+        self._vanished = [event.job_id for event in events if isinstance(event, JobGone) and not event.state]
+        return actions
+
+    async def keep(self, actions: Sequence[Action]) -> None:
+        """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
+        now_ns, books = self._clock_ns(), self.books
+        state = json.dumps(self.engine.to_json(), separators=(",", ":"))
+        released, self._executor.released = self._executor.released, {}
+        await books.write(
+            partial(books.journal.write, state, actions, now_ns),
+            partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
+            *self._job_records(now_ns),
+            *(partial(books.ledger.record_release, key, at_ns) for key, at_ns in released.items()),
+        )
+        reports = self._new_reports
+        safe = await books.write(*(partial(books.ledger.record_report, report) for report in reports))
+        for report, seq in zip(reports, safe, strict=True):
+            link = self.nodes.get(report.node)
+            if link is not None and seq is not None:
+                link.acknowledge(report.boot, seq)
+
+    async def act(self, actions: Sequence[Action]) -> None:
+        """Step 5: plans to the nodes, then the actions; their outcomes are events of the next cycle."""
+        self.nodes.publish({link.name: self._plan(link.name) for link in self.nodes if link.report})
+        todo, jobs = list(actions), self.picture.jobs if self.picture else {}
+        if not self.status.slurm_error:
+            todo = [*filter(self._is_still_wanted, self._unfinished), *todo]
+            self._unfinished = []
+        self._outcomes = await self._executor.execute(todo, jobs)
+        await self.books.write(partial(self.books.journal.write_outcomes, self._outcomes, self._clock_ns()))
+
+    async def publish(self) -> None:
+        """Step 6: what the command line asks for; reasons and stories are the engine's own."""
+        shares = [
+            Tickets(share.user, share.account, share.tickets, float(share.norm_share))
+            for share in self.engine.tickets().values()
+        ]
+        await self.books.write(partial(self.books.ledger.record_tickets, shares, self._clock_ns()))
+
+    async def rest(self, stopped: asyncio.Task[Any]) -> None:
+        """Step 7: sleep until the cycle ends, or something happened that should not wait for it."""
+        succeeded = any(not outcome.error for outcome in self._outcomes)
+        rest_s = min(self.config.controller.cycle_s, SHORT_REST_S if succeeded else 60.0)
+        news: asyncio.Task[Any] = asyncio.create_task(self.nodes.news.wait())
+        await asyncio.wait((news, stopped), timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        self.nodes.news.clear()
+
+    def reload(self, config: Config) -> None:
+        """Take over what may change while running; the rest needs a restart (main tells)."""
+        self.config = config
+        self.engine.settings = _engine_settings(config)
+        self.nodes.apply(_link_settings(config, self.nodes.settings.epoch_ns))
+
+    def _restore(self) -> Engine:
+        settings = _engine_settings(self.config)
+        state = self.books.journal.engine_state()
+        if state is None:
+            return Engine(settings)
+        try:
+            return Engine.from_json(settings, state)
+        except (KeyError, TypeError, ValueError) as err:
+            log.error("the journalled state cannot be used (%r); it is rebuilt from Slurm and nodes", err)
+            return Engine(settings)
+
+    def _start_over(self) -> None:
+        """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""
+        self.engine = self._restore()
+        self.picture, self.reports, self._alive = None, {}, {}
+
+    def _held(self) -> dict[int, SlurmJob]:
+        records = self.engine.jobs.items()
+        return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
+
+    def _is_still_wanted(self, action: Action) -> bool:
+        record = self.engine.jobs.get(action.key.job_id)
+        if record is None or record.key != action.key:
+            return False
+        return record.state == states.STARTING or not isinstance(action, Start)
+
+    def _watch_leaves(self, picture: Picture) -> None:
+        """A user never seen before may have shares: read them with the next picture."""
+        leaves = {(job.account, job.user) for job in picture.jobs.values()}
+        if leaves - self._leaves:
+            self._leaves |= leaves
+            self._associations_s = float("-inf")
+
+    def _job_records(self, now_ns: int) -> list[Callable[[], None]]:
+        if self.picture is None:
+            return []
+        jobs = list(self.picture.jobs.values())
+        types = {name: node.gpu_type for name, node in self.picture.nodes.items()}
+        ledger, now_s = self.books.ledger, now_ns // NS_PER_S
+        calls = [partial(ledger.record_gone, job_id, now_s) for job_id in self._vanished]
+        return [partial(ledger.record_jobs, jobs, types), *calls]
+
+    def _plan(self, name: str) -> PlanBody:
+        record = self.engine.nodes.get(name)
+        jobs = tuple(
+            PlannedJob(*at.key, at.user, at.uid, at.gpus, at.tickets, at.submitted_ns, at.name)
+            for at in self.engine.plan_jobs(name)
+        )
+        fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
+        return PlanBody(record.gpus if record else 0, jobs, fence)
+
+
+def _engine_settings(config: Config) -> EngineSettings:
+    deadline_ns = round(config.controller.start_deadline_s * NS_PER_S)
+    return EngineSettings(config.quantum_ns, config.slots_per_gpu, deadline_ns)
+
+
+def _link_settings(config: Config, epoch_ns: int) -> LinkSettings:
+    part = config.controller
+    return LinkSettings(epoch_ns, config.quantum_ns, part.cycle_s, part.silent_after_s)

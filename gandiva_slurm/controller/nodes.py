@@ -1,0 +1,233 @@
+"""The controller's end of every gandivad: plans go out, reports come in.
+
+Each node has a link with a task of its own, so that a node that does not answer delays nobody. A link sends
+the whole plan each cycle and at once after a change; what the answer reports is the node's news (ADR 0005).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gandiva_slurm.model.errors import GandivaError, PeerError
+from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, decode_report, encode
+
+#: How long one exchange with a node may take.
+EXCHANGE_DEADLINE_S = 2.0
+#: The first failure of a row is logged, then one in so many.
+LOG_EVERY = 60
+
+#: Sends (node, path, payload, deadline in seconds) and returns the node's answer: PeerError, AuthError.
+Transport = Callable[[str, str, bytes, float], Awaitable[bytes]]
+PLAN_PATH, REPORT_PATH = "/v1/plan", "/v1/report"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlanBody:
+    """What a plan says, without its number."""
+
+    gpus: int
+    jobs: tuple[PlannedJob, ...] = ()
+    fence: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """What all links share: this controller's epoch and the file's times."""
+
+    epoch_ns: int
+    quantum_ns: int
+    cycle_s: float
+    silent_after_s: float
+
+
+class NodeLink:
+    """One node: its plan, its last report, and whether it answers."""
+
+    def __init__(self, name: str, transport: Transport, settings: LinkSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.report: NodeReport | None = None
+        #: monotonic time of the last answer; None before the first
+        self.answered_s: float | None = None
+        self.error = "has not answered yet"
+        self.generation = 0
+        #: called after each answer; the flag tells that the node was silent before it
+        self.on_report: Callable[[NodeReport, bool], None] = lambda report, was_silent: None
+        self._transport = transport
+        self._plan = NodePlan(name, settings.epoch_ns, 0, settings.quantum_ns, 0, (), (), "", 0)
+        self._body: PlanBody | None = None
+        self._accepted = -1
+        self._failures = 0
+        self._changed = asyncio.Event()
+        self._answered = asyncio.Condition()
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the last answer, None before the first."""
+        return None if self.answered_s is None else time.monotonic() - self.answered_s
+
+    @property
+    def is_silent(self) -> bool:
+        """True when nothing must be started there: it never answered, or not for too long."""
+        return self.age_s is None or (self._failures > 0 and self.age_s > self.settings.silent_after_s)
+
+    def set_plan(self, body: PlanBody) -> None:
+        """Plan anew; the same body again changes nothing."""
+        if body != self._body:
+            self._body = body
+            self._renumber(gpus=body.gpus, jobs=body.jobs, fence=body.fence)
+
+    def acknowledge(self, boot: str, seq: int) -> None:
+        """Tell the node that its holds up to `seq` are safe (with the next exchange)."""
+        if (boot, seq) != (self._plan.ack_boot, self._plan.ack_seq):
+            self._renumber(wake=False, ack_boot=boot, ack_seq=seq)
+
+    def apply(self, settings: LinkSettings) -> None:
+        """Take changed settings over."""
+        self.settings = settings
+        if (settings.epoch_ns, settings.quantum_ns) != (self._plan.epoch_ns, self._plan.quantum_ns):
+            self._renumber(epoch_ns=settings.epoch_ns, quantum_ns=settings.quantum_ns)
+
+    async def delivered(self, timeout_s: float) -> None:
+        """Return when the node has accepted the plan as it is now; PeerError when it does not in time."""
+        wanted = self._plan.generation
+        try:
+            async with asyncio.timeout(timeout_s), self._answered:
+                await self._answered.wait_for(lambda: self._accepted >= wanted)
+        except TimeoutError as err:
+            reason = self.error or f"it keeps plan {self._accepted}, {wanted} was sent"
+            raise PeerError(f"{self.name} did not accept its plan within {timeout_s:g} s: {reason}") from err
+
+    async def run(self) -> None:
+        """Exchange plan and report for ever."""
+        while True:
+            self._changed.clear()
+            started_s = time.monotonic()
+            await self._exchange()
+            rest_s = max(0.0, self.settings.cycle_s - (time.monotonic() - started_s))
+            # A changed plan goes out at once, but a node that fails is asked once a cycle.
+            if self._failures:
+                await asyncio.sleep(rest_s)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), rest_s)
+
+    async def _exchange(self) -> None:
+        try:
+            report = decode_report(await self._send())
+            if report.node != self.name:
+                raise PeerError(f"answers as node {report.node}; compare node.addresses in gandiva.yaml")
+        except GandivaError as err:
+            self._fail(str(err))
+        except Exception as err:
+            log.exception("exchange with %s failed", self.name)
+            self._fail(f"{type(err).__name__}: {err}")
+        else:
+            await self._take(report)
+
+    async def _send(self) -> bytes:
+        """Before there is a plan only ask: what lives there may be all that is known of it."""
+        if self._body is None:
+            return await self._transport(self.name, REPORT_PATH, b"{}", EXCHANGE_DEADLINE_S)
+        return await self._transport(self.name, PLAN_PATH, encode(self._plan), EXCHANGE_DEADLINE_S)
+
+    def _fail(self, sentence: str) -> None:
+        if self._failures % LOG_EVERY == 0:
+            log.warning("node %s: %s", self.name, sentence)
+        self._failures += 1
+        self.error = sentence
+
+    async def _take(self, report: NodeReport) -> None:
+        was_silent = self.is_silent
+        if self._failures:
+            log.info("node %s answers after %d failures", self.name, self._failures)
+        self._failures, self.error = 0, ""
+        self.answered_s = time.monotonic()
+        self.report = report
+        if report.epoch_ns == self.settings.epoch_ns:
+            self.generation = report.generation
+            async with self._answered:
+                self._accepted = report.generation
+                self._answered.notify_all()
+        self.on_report(report, was_silent)
+
+    def _renumber(self, wake: bool = True, **changes: object) -> None:
+        self._plan = replace(self._plan, generation=self._plan.generation + 1, **changes)  # type: ignore[arg-type]
+        if wake:
+            self._changed.set()
+
+
+class Nodes:
+    """All links, one for each node of our partitions."""
+
+    def __init__(self, transport: Transport, settings: LinkSettings) -> None:
+        self.settings = settings
+        self._transport = transport
+        self._links: dict[str, NodeLink] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._inbox: dict[str, NodeReport] = {}
+        #: set when something came in that the loop should look at before its cycle ends
+        self.news = asyncio.Event()
+
+    def __getitem__(self, name: str) -> NodeLink:
+        return self._links[name]
+
+    def __iter__(self) -> Iterator[NodeLink]:
+        return iter(self._links.values())
+
+    def get(self, name: str) -> NodeLink | None:
+        """Return the node's link, None when it is not of our partitions."""
+        return self._links.get(name)
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Keep exactly these nodes' links."""
+        wanted = set(names)
+        for name in self._links.keys() - wanted:
+            self._tasks.pop(name).cancel()
+            del self._links[name]
+        for name in sorted(wanted - self._links.keys()):
+            link = NodeLink(name, self._transport, self.settings)
+            link.on_report = self._receive
+            self._links[name] = link
+            self._tasks[name] = asyncio.create_task(link.run(), name=f"link-{name}")
+
+    def publish(self, bodies: Mapping[str, PlanBody]) -> None:
+        """Give each node its plan."""
+        for name, body in bodies.items():
+            if name in self._links:
+                self._links[name].set_plan(body)
+
+    def apply(self, settings: LinkSettings) -> None:
+        """Take changed settings over."""
+        self.settings = settings
+        for link in self:
+            link.apply(settings)
+
+    def take_reports(self) -> list[NodeReport]:
+        """Return the newest report of each node that sent one since the last call."""
+        reports, self._inbox = list(self._inbox.values()), {}
+        return reports
+
+    async def close(self) -> None:
+        """End all links."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._links.clear()
+        self._tasks.clear()
+
+    def _receive(self, report: NodeReport, was_silent: bool) -> None:
+        self._inbox[report.node] = report
+        if report.epoch_ns > self.settings.epoch_ns:
+            # The clock was set back and the journal lost: without a newer epoch no node would obey again.
+            log.warning("node %s obeyed a newer controller; its plans are now overtaken", report.node)
+            self.apply(replace(self.settings, epoch_ns=report.epoch_ns + 1))
+        if was_silent:
+            self.news.set()

@@ -1,0 +1,188 @@
+"""What users are shown: rows made of the engine's records and the nodes' reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gandiva_slurm.accounting.queries import OpenHold
+from gandiva_slurm.config import NS_PER_S
+from gandiva_slurm.controller.nodes import NodeLink
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.state import JobRecord, NodeRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.wire.messages import NodeReport, Resident
+
+#: States of a node as `gandiva nodes` shows them.
+UP, SILENT, DOWN, CLOSED = "up", "silent", "down", "drain"
+#: Slurm's base states come first when a node's words are joined.
+_BASE = ("IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN", "INVAL")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """All that a view may look at."""
+
+    engine: Engine
+    links: Mapping[str, NodeLink]
+    reports: Mapping[str, NodeReport]
+
+    def resident(self, record: JobRecord) -> Resident | None:
+        """Return what its node says of a job, None when it says nothing of this incarnation."""
+        report = self.reports.get(record.node)
+        found = [item for item in report.residents if _key(item) == record.key] if report else []
+        return found[0] if found else None
+
+    def open_holds(self) -> list[OpenHold]:
+        """Return the holds that go on, by the last reports the ledger has."""
+        return [
+            OpenHold(report.node, JobKey(hold.job_id, hold.restart), hold.user, hold.gpus, *_span(hold))
+            for report in self.reports.values()
+            for hold in report.holds
+            if hold.seq == 0
+        ]
+
+
+def queue_rows(world: World, shares: Mapping[JobKey, float]) -> list[Row]:
+    """Return a row a job, in the order of submission; `shares` are parts of their nodes' GPU time."""
+    records = sorted(world.engine.jobs.values(), key=lambda record: record.order)
+    return [_queue_row(record, world.resident(record), shares) for record in records]
+
+
+def why_row(world: World, record: JobRecord, with_story: bool) -> Row:
+    """Return the dominant reason of a job's state, what proves it, and what will change it."""
+    story = [
+        {"t_s": line.t_s, "from": line.from_, "to": line.to, "code": line.code, "text": line.text}
+        for line in record.story
+    ]
+    return {
+        "job_id": record.job.job_id,
+        "state": record.state,
+        "code": record.code,
+        "sentence": record.text,
+        "evidence": [*record.evidence, *_evidence(world, record)],
+        "next": record.reason.next,
+        "story": story if with_story else [],
+    }
+
+
+def node_rows(world: World) -> list[Row]:
+    """Return a row a node."""
+    return [_node_row(world, name, record) for name, record in sorted(world.engine.nodes.items())]
+
+
+def _queue_row(record: JobRecord, seen: Resident | None, shares: Mapping[JobKey, float]) -> Row:
+    job = record.job
+    return {
+        "job_id": job.job_id,
+        "array_job_id": job.array_job_id or None,
+        "array_task_id": job.array_task_id,
+        "name": job.name,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "state": record.state,
+        "gpus": record.options.gpus,
+        "type": record.options.gpu_type,
+        "node": record.node,
+        "gpu_ids": list(record.gpus),
+        "share": shares.get(record.key, 0.0) if record.node else None,
+        "rate": seen.rate if seen else None,
+        "parked_s": seen.parked_ns / NS_PER_S if seen else None,
+        "reason": record.code,
+        "detail": record.text,
+        "tickets": record.options.tickets,
+        "restart": job.restart,
+        "submit_s": float(job.submit_s) or None,
+        "start_s": float(job.start_s) or None if job.state != "PENDING" else None,
+        "suspends": seen.suspends if seen else 0,
+        "reaims": seen.reaims if seen else 0,
+        "off_boundary": seen.off_boundary if seen else 0,
+        "steps": seen.steps if seen else 0,
+        "world": seen.world if seen else 0,
+        "ranks": seen.ranks if seen else 0,
+    }
+
+
+def _evidence(world: World, record: JobRecord) -> Iterable[str]:
+    job, link = record.job, world.links.get(record.node)
+    yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
+    if record.state == states.ENDED:
+        yield f"exit code {job.exit_code}"
+    if record.node:
+        yield f"node {record.node}, GPUs {','.join(map(str, record.gpus)) or 'not known yet'}"
+    if link is not None and link.is_silent:
+        yield f"gandivad on {record.node} does not answer: {link.error}"
+    seen = world.resident(record)
+    if seen is not None:
+        yield f"{seen.ranks} of {seen.world} ranks registered, {seen.steps} steps, {seen.rate:.3g} a second"
+        yield f"suspended {seen.suspends} times, parked {seen.parked_ns / NS_PER_S:.1f} s in all"
+
+
+def _node_row(world: World, name: str, record: NodeRecord) -> Row:
+    link, report = world.links.get(name), world.reports.get(name)
+    node, residents = record.node, report.residents if report else ()
+    state = _node_state(record, link)
+    return {
+        "node": name,
+        "type": node.gpu_type,
+        "gpus": record.gpus,
+        "slots": node.slots,
+        "state": state,
+        "slurm_state": "+".join(sorted(node.state, key=lambda word: (word not in _BASE, word))),
+        "generation": link.generation if link else 0,
+        "report_age_s": link.age_s if link else None,
+        "holders": _holders(record.gpus, report),
+        "residents": [_resident_row(world, item) for item in residents],
+        "reason": link.error if link and state == SILENT else node.reason,
+    }
+
+
+def _node_state(record: NodeRecord, link: NodeLink | None) -> str:
+    if record.is_down:
+        return DOWN
+    if link is None or link.is_silent:
+        return SILENT
+    return UP if record.is_open else CLOSED
+
+
+def _holders(gpus: int, report: NodeReport | None) -> list[Row]:
+    rows: list[Row] = [{"gpu": gpu, "job_id": None, "user": "", "state": ""} for gpu in range(gpus)]
+    if report is None:
+        return rows
+    state_of = {_key(item): item.state for item in report.residents}
+    for hold in report.holds:
+        for gpu in hold.gpus if hold.seq == 0 else ():
+            if gpu < gpus:
+                state = state_of.get(JobKey(hold.job_id, hold.restart), "")
+                rows[gpu] = {"gpu": gpu, "job_id": hold.job_id, "user": hold.user, "state": state}
+    return rows
+
+
+def _resident_row(world: World, item: Resident) -> Row:
+    record = world.engine.jobs.get(item.job_id)
+    return {
+        "job_id": item.job_id,
+        "restart": item.restart,
+        "user": record.job.user if record else "",
+        "state": item.state,
+        "gpus": list(item.gpus),
+        "ranks": item.ranks,
+        "world": item.world,
+        "steps": item.steps,
+        "rate": item.rate,
+        "reason": item.reason,
+        "detail": item.detail,
+    }
+
+
+def _key(item: Resident) -> JobKey:
+    return JobKey(item.job_id, item.restart)
+
+
+def _span(hold: Any) -> tuple[int, int, int]:
+    return hold.t0_ns, hold.t1_ns, hold.park_ns
