@@ -135,7 +135,8 @@ local function gpus_in(text, flag)
         if rest and (rest == "" or rest:match("^[:=]")) then
             local word, number = rest:match("^:([^:=]+)[:=](%d+)$")
             number = number or rest:match("^[:=](%d+)$") or (rest == "" and "1")
-            if not number then word, number = rest:match("^:([^:=]+)$"), "1" end
+            if not number then word = rest:match("^:([^:=]+)$") end
+            number = number or (word and "1")
             if not (number and whole_number(number, 0, 99999)) or (word and not is_name(word)) then
                 refuse("%s: got \"%s\", takes gpu:N or gpu:TYPE:N", flag, shown(item))
             end
@@ -185,6 +186,8 @@ local function gpus_asked(desc)
             kind = kind ~= "" and kind or word
         end
     end
+    local per_gpu = number_of(desc.ntasks_per_tres)
+    if not total and per_gpu and tasks then total, flag = math.ceil(tasks / per_gpu), "--ntasks-per-gpu" end
     return total or 0, kind or "", flag or "--gres"
 end
 
@@ -224,8 +227,8 @@ local function check_gpus(nodes_gpus, desc, options)
     end
     local low, high = options.elastic:match("^(%d+)-(%d+)$")
     if low and (total < tonumber(low) or total > tonumber(high)) then
-        refuse("--gandiva-elastic: %s does not hold the %d GPUs that %s asks for; next: widen it",
-               options.elastic, total, flag)
+        refuse("--gandiva-elastic: %s leaves out the number %s asks for, %d; next: widen it",
+               options.elastic, flag, total)
     end
     options.gpus, options.type = total, kind
 end
