@@ -11,7 +11,6 @@ import asyncio
 import json
 import re
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -45,7 +44,7 @@ class World(Protocol):
         """Run a command as a user and return what it printed."""
 
     def kill(self, daemon: str) -> None:
-        """End a daemon of Slurm."""
+        """Kill a daemon of Slurm."""
 
     def mend(self, daemon: str) -> None:
         """Start it again."""
@@ -133,7 +132,7 @@ class LiveWorld:
         return done.stdout
 
     def kill(self, daemon: str) -> None:
-        self.cluster.kill(daemon, signal.SIGTERM)
+        self.cluster.kill(daemon)
 
     def mend(self, daemon: str) -> None:
         self.cluster.start_daemon(daemon)

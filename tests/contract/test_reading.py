@@ -117,12 +117,13 @@ async def test_a_drained_node_and_its_reason(world: World) -> None:
 
 
 async def test_a_node_that_is_down(world: World) -> None:
-    await world.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test", user="root")
+    world.kill("slurmd:n2")  # else it registers again, and Slurm takes it back by itself
     try:
+        await world.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test", user="root")
         node = {node.name: node for node in (await world.port.snapshot(False)).nodes}["n2"]
         assert "DOWN" in node.state
     finally:
-        await world.run("scontrol", "update", "NodeName=n2", "State=RESUME", user="root")
+        world.mend("slurmd:n2")
     await world.until(lambda s: all("DOWN" not in node.state for node in s.nodes))
 
 
