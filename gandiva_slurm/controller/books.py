@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class Books:
-    """Journal and ledger. `error` is the reason why the last writing failed, empty when it did not."""
+    """Journal and ledger."""
 
     def __init__(self, state_dir: Path) -> None:
-        self.error = ""
+        #: what could not be written the last time it was tried, and why
+        self._errors: dict[str, str] = {}
         self.ledger_path = state_dir / LEDGER_NAME
         self._thread = ThreadPoolExecutor(1, "books")
         try:
@@ -38,7 +40,12 @@ class Books:
         except OSError as err:
             raise ConfigError(f"controller.state_dir: {state_dir}: {err.strerror}; make it writable") from err
 
-    async def write(self, *calls: Callable[[], T]) -> list[T | None]:
+    @property
+    def error(self) -> str:
+        """Why something could not be written, empty when all could."""
+        return next(iter(self._errors.values()), "")
+
+    async def write(self, *calls: partial[T]) -> list[T | None]:
         """Do these calls one after the other; one that fails leaves None and does not stop the others."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._all, calls)
 
@@ -48,21 +55,18 @@ class Books:
         self.journal.close()
         self.ledger.close()
 
-    def _all(self, calls: Sequence[Callable[[], T]]) -> list[T | None]:
-        errors: list[str] = []
-        results = [_attempt(call, errors) for call in calls]
-        error = errors[0] if errors else ""
-        if error and error != self.error:
-            log.error("state_dir cannot be written: %s", error)
-        elif self.error and not error:
-            log.info("state_dir is written again")
-        self.error = error
-        return results
+    def _all(self, calls: Sequence[partial[T]]) -> list[T | None]:
+        return [self._attempt(call) for call in calls]
 
-
-def _attempt(call: Callable[[], T], errors: list[str]) -> T | None:
-    try:
-        return call()
-    except (sqlite3.Error, OSError, OverflowError) as err:
-        errors.append(str(err))
-        return None
+    def _attempt(self, call: partial[T]) -> T | None:
+        what = call.func.__name__
+        try:
+            result = call()
+        except (sqlite3.Error, OSError, OverflowError) as err:
+            if self._errors.get(what) != str(err):
+                log.error("%s: state_dir cannot be written: %s", what, err)
+            self._errors[what] = str(err)
+            return None
+        if self._errors.pop(what, None):
+            log.info("%s: state_dir is written again", what)
+        return result

@@ -247,7 +247,7 @@ class Controller:
             self._leaves |= leaves
             self._associations_s = float("-inf")
 
-    def _job_records(self, now_ns: int) -> list[Callable[[], None]]:
+    def _job_records(self, now_ns: int) -> list[partial[None]]:
         if self.picture is None:
             return []
         jobs = list(self.picture.jobs.values())

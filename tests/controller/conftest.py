@@ -1,0 +1,20 @@
+"""The world of a test: two nodes of four GPUs, and at its end the invariants."""
+
+import pytest
+
+from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from tests.controller.fakes import World
+
+
+@pytest.fixture
+async def world(tmp_path):
+    made = World(tmp_path, {"n1": 4, "n2": 4})
+    yield made
+    await made.kill()
+    controller = getattr(made, "controller", None)
+    if controller is not None:
+        assert violations(controller.engine) == []
+        live = {job_id: made.slurm.jobs[job_id].restart for job_id in made.live()}
+        assert made.slurm.is_down or no_job_is_lost(controller.engine.state, live) == []
+        assert controller.status.errors == made.want_errors, controller.status.last_error
+    assert made.unplanned_starts == []

@@ -1,0 +1,243 @@
+"""A Slurm and nodes in memory, behind the controller's own ports: they obey, fail, forget and repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gandiva_slurm.config import Config
+from gandiva_slurm.controller.loop import Controller
+from gandiva_slurm.engine.invariants import violations
+from gandiva_slurm.model.errors import PeerError, SlurmRefused, SlurmUnreachable
+from gandiva_slurm.model.snapshot import FINISHED, Association, JobOptions, SlurmJob, SlurmNode, Snapshot
+from gandiva_slurm.wire.messages import Hold, NodePlan, NodeReport, Resident, decode_plan, encode
+
+SLOTS_PER_GPU = 4
+DEADLINE_S = 8.0
+
+
+class FakeSlurm:
+    """slurmctld as the port shows it. A started job runs at once."""
+
+    def __init__(self, nodes: Mapping[str, int]) -> None:
+        self.jobs: dict[int, SlurmJob] = {}
+        self.nodes = {name: _node(name, gpus) for name, gpus in nodes.items()}
+        self.associations: tuple[Association, ...] = (Association("root", "", "", 1),)
+        self.is_down = False
+        self.refuse_start = ""
+        #: released jobs stay pending while this is set
+        self.is_full = False
+        self.calls: list[tuple[str, int, str]] = []
+        self.on_start: Callable[[int, str], None] = lambda job_id, node: None
+        self._ids = itertools.count(101)
+
+    def submit(self, user: str, gpus: int = 1, **changes: object) -> int:
+        job_id = next(self._ids)
+        uid = 1000 + int(user[-1]) if user[-1].isdigit() else 1000
+        job = SlurmJob(
+            job_id, user, uid, "lab", "gandiva", "PENDING", "JobHeldAdmin", f"job{job_id}",
+            memory_mib=1000, submit_s=int(time.time()), options=JobOptions(gpus=gpus),
+        )  # fmt: skip
+        self.jobs[job_id] = replace(job, **changes)  # type: ignore[arg-type]
+        return job_id
+
+    def change(self, job_id: int, **changes: object) -> None:
+        self.jobs[job_id] = replace(self.jobs[job_id], **changes)  # type: ignore[arg-type]
+
+    def finish(self, job_id: int, state: str = "COMPLETED", exit_code: str = "0:0") -> None:
+        self.change(job_id, state=state, end_s=int(time.time()), exit_code=exit_code, nodes=())
+
+    def requeue(self, job_id: int) -> None:
+        job = self.jobs[job_id]
+        reason = "JobHeldAdmin" if job.is_held else "BeginTime"
+        self.change(job_id, state="PENDING", restart=job.restart + 1, nodes=(), start_s=0, reason=reason)
+        self.change(job_id, submit_s=max(int(time.time()), job.submit_s + 1))
+
+    async def snapshot(self, with_associations: bool) -> Snapshot:
+        await asyncio.sleep(0)
+        self._need()
+        shares = self.associations if with_associations else None
+        return Snapshot(time.time_ns(), tuple(self.jobs.values()), tuple(self.nodes.values()), shares)
+
+    async def start(self, job_id: int, node: str) -> None:
+        self._need()
+        self.calls.append(("start", job_id, node))
+        if self.refuse_start:
+            raise SlurmRefused(self.refuse_start)
+        self.on_start(job_id, node)
+        self.change(job_id, priority=1000, reason="")
+        if not self.is_full:
+            self.run(job_id, node)
+
+    def run(self, job_id: int, node: str) -> None:
+        self.change(job_id, state="RUNNING", nodes=(node,), start_s=int(time.time()))
+
+    async def hold(self, job_id: int) -> None:
+        self._need()
+        self.calls.append(("hold", job_id, self.jobs[job_id].state))
+        self.change(job_id, priority=0)
+
+    async def ping(self) -> bool:
+        return not self.is_down
+
+    async def version(self) -> str:
+        return "22.05.8"
+
+    async def slurm_config(self) -> Mapping[str, str]:
+        return {"ClusterName": "mini", "SlurmdTimeout": "300 sec"}
+
+    def calls_of(self, job_id: int) -> list[str]:
+        return [name for name, job, _ in self.calls if job == job_id]
+
+    def _need(self) -> None:
+        if self.is_down:
+            raise SlurmUnreachable("scontrol: Unable to contact slurm controller (connect failure)")
+
+
+def _node(name: str, gpus: int) -> SlurmNode:
+    slots = gpus * SLOTS_PER_GPU
+    return SlurmNode(name, frozenset({"IDLE"}), "v100", slots, 0, 64, 256_000, "", ("gandiva",))
+
+
+@dataclass
+class FakeNode:
+    """A gandivad that takes plans and shows every job Slurm runs on it as a resident."""
+
+    name: str
+    slurm: FakeSlurm
+    boot: str = "boot-1"
+    is_down: bool = False
+    #: reports come, plans are refused
+    is_deaf: bool = False
+    plan: NodePlan | None = None
+    plans: list[NodePlan] = field(default_factory=list)
+    closed: list[Hold] = field(default_factory=list)
+    open: list[Hold] = field(default_factory=list)
+    #: residents that Slurm no longer knows, by key
+    strays: dict[tuple[int, int], Resident] = field(default_factory=dict)
+    registered_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+
+    def answer(self, path: str, payload: bytes) -> bytes:
+        if self.is_down:
+            raise PeerError(f"{self.name}: cannot be reached")
+        if path == "/v1/plan" and not self.is_deaf:
+            self._take(decode_plan(payload))
+        return encode(self._report())
+
+    def planned(self) -> set[tuple[int, int]]:
+        return {(job.job_id, job.restart) for job in self.plan.jobs} if self.plan else set()
+
+    def hold(self, job_id: int, seconds: float, user: str = "user1", gpus: tuple[int, ...] = (0,)) -> Hold:
+        """Close a hold that ended just now."""
+        seq = max((hold.seq for hold in self.closed), default=0) + 1
+        t1_ns = time.time_ns()
+        hold = Hold(seq, job_id, 0, user, gpus, t1_ns - round(seconds * 1e9), t1_ns, 0)
+        self.closed.append(hold)
+        return hold
+
+    def _take(self, plan: NodePlan) -> None:
+        if self.plan and (plan.epoch_ns, plan.generation) < (self.plan.epoch_ns, self.plan.generation):
+            return
+        self.plan = plan
+        self.plans.append(plan)
+        for key in plan.fence:
+            self.strays.pop(key, None)
+
+    def _report(self) -> NodeReport:
+        residents = [self._resident(job) for job in self.slurm.jobs.values() if self._is_here(job)]
+        residents += self.strays.values()
+        number = (self.plan.epoch_ns, self.plan.generation, self.plan.gpus) if self.plan else (0, 0, 0)
+        acked = self.plan.ack_seq if self.plan and self.plan.ack_boot == self.boot else 0
+        holds = (*(hold for hold in self.closed if hold.seq > acked), *self.open)
+        return NodeReport(self.name, self.boot, time.time_ns(), *number, tuple(residents), holds, ())
+
+    def _is_here(self, job: SlurmJob) -> bool:
+        return job.state == "RUNNING" and job.nodes == (self.name,)
+
+    def _resident(self, job: SlurmJob) -> Resident:
+        key = (job.job_id, job.restart)
+        planned = {(item.job_id, item.restart): item.gpus for item in self.plan.jobs} if self.plan else {}
+        since_ns = self.registered_ns.setdefault(key, time.time_ns())
+        state = self.states.get(job.job_id, "RUNNING")
+        gpus = planned.get(key, ())
+        return Resident(*key, state, gpus, since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0, "", "")
+
+
+class World:
+    """A controller among fakes; `start` may be called again after `kill` or `stop`."""
+
+    def __init__(self, tmp_path: Path, nodes: Mapping[str, int]) -> None:
+        self.state_dir = tmp_path / "state"
+        self.slurm = FakeSlurm(nodes)
+        self.fleet = {name: FakeNode(name, self.slurm) for name in nodes}
+        self.slurm.on_start = self._check_start
+        self.unplanned_starts: list[int] = []
+        #: errors of its own that the controller may count in this test
+        self.want_errors = 0
+        self.settings: dict[str, object] = {"cycle_s": 0.1, "start_deadline_s": 60, "silent_after_s": 1.0}
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.controller: Controller
+
+    def config(self) -> Config:
+        controller = {"host": "127.0.0.1", "state_dir": str(self.state_dir), **self.settings}
+        raw = {"cluster": "mini", "partitions": ["gandiva"], "controller": controller, "quantum_s": 5}
+        return Config.model_validate(raw)
+
+    async def start(self) -> Controller:
+        self.controller = Controller(self.config(), self.slurm, self._send)
+        self.controller.invariants = violations
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self.controller.run(self._stop))
+        return self.controller
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.wait_for(self._task, 5)
+            self._task = None
+
+    async def kill(self) -> None:
+        """As kill -9 would: wherever it is, nothing more is done."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def until(self, condition: Callable[[], object], what: str = "") -> None:
+        """Wait for a condition; fail with what the engine thinks when it does not come."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                records = self.controller.engine.jobs.items()
+                jobs = {job_id: (record.state, record.node, record.code) for job_id, record in records}
+                raise AssertionError(f"never came: {what}; jobs {jobs}; calls {self.slurm.calls}")
+            await asyncio.sleep(0.01)
+
+    async def cycles(self, count: int) -> None:
+        """Wait for so many whole cycles from now."""
+        last = self.controller.status.cycle + count
+        await self.until(lambda: self.controller.status.cycle > last, f"cycle {last}")
+
+    def state(self, job_id: int) -> str:
+        record = self.controller.engine.jobs.get(job_id)
+        return record.state if record else ""
+
+    def runs(self, job_id: int) -> bool:
+        return self.state(job_id) == "RUNNING" and self.slurm.jobs[job_id].is_held
+
+    def live(self) -> list[int]:
+        return [job_id for job_id, job in self.slurm.jobs.items() if job.state not in FINISHED]
+
+    async def _send(self, name: str, path: str, payload: bytes, timeout_s: float) -> bytes:
+        await asyncio.sleep(0.001)
+        return self.fleet[name].answer(path, payload)
+
+    def _check_start(self, job_id: int, node: str) -> None:
+        if (job_id, self.slurm.jobs[job_id].restart) not in self.fleet[node].planned():
+            self.unplanned_starts.append(job_id)
