@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.mini import layout
+from gandiva_slurm.mini import layout, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from tests.contract.contract_world import LiveWorld, RecordedWorld, World, install_fake
@@ -16,6 +16,8 @@ VERSIONS = sorted(path.name for path in ASSETS.iterdir())
 #: Set to write what the live cluster answers to assets/VERSION, for the recorded world.
 RECORD_ENV = "GANDIVA_RECORD"
 NODES = "v100:2x4"
+#: Slurm's KillWait and some.
+EMPTY_DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +42,20 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     live = LiveWorld(request.getfixturevalue("cluster"))
     yield live
-    live.cluster.exec(["scancel", "--user=user1"])
+    _empty(live.cluster)
     if os.environ.get(RECORD_ENV):
         version = live.cluster.exec(["scontrol", "--version"]).stdout.split()[-1]
         live.save(ASSETS / ".".join(version.split(".")[:2]) / test)
+
+
+def _empty(cluster: MiniCluster) -> None:
+    """Cancel every job and wait until the nodes are free of them."""
+    cluster.exec(["scancel", "--user=user1"])
+    probe.wait_until(
+        lambda: not cluster.exec(["squeue", "--noheader"]).stdout.strip(),
+        "the last test's jobs to end",
+        EMPTY_DEADLINE_S,
+    )
 
 
 def _asset_name(request: pytest.FixtureRequest) -> str:
