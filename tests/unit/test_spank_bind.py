@@ -1,0 +1,231 @@
+"""The SPANK plugin on the node: what it asks gandivad, what it gives the task, and that it fails open."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.spank_runner import (
+    MISSING,
+    STEP_BATCH,
+    STEP_EXTERN,
+    STEP_INTERACTIVE,
+    Behaviour,
+    FakeGandivad,
+    Outcome,
+    answer,
+    build,
+    freeze_past_the_bound,
+    hang,
+    run,
+)
+
+OK = "OK CUDA_VISIBLE_DEVICES=2,3 GANDIVA_JOB=5 GANDIVA_RESTART=0 GANDIVA_NODE=n1\n"
+INNER = "SLURM_SPANK__SLURM_SPANK_OPTION_gandiva_gandiva"
+#: The exchange's bound, and what a loaded machine may add to it.
+BOUND_S, SLACK_S = 0.5, 2.0
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("spank"))
+
+
+class Node:
+    """A node with the plugin, and perhaps a fake gandivad."""
+
+    def __init__(self, built: tuple[Path, Path], directory: Path) -> None:
+        self.built = built
+        self.directory = directory
+        self.daemons: list[FakeGandivad] = []
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "n1.sock"
+
+    def serve(self, behave: Behaviour) -> FakeGandivad:
+        """Start a fake gandivad."""
+        self.daemons.append(FakeGandivad(self.socket, behave))
+        return self.daemons[-1]
+
+    def task(self, *words: str, step: int = STEP_BATCH, flag: bool = True, name: str = "n1") -> Outcome:
+        """Start one task; `flag`: its job was submitted with --gandiva."""
+        always = [f"arg:socket={self.directory}/%n.sock", "arg:hook=/h", "arg:partitions=gandiva,gpu"]
+        more = [f"step:{step}", *(["opt:gandiva"] if flag else [])]
+        outcome = run(self.built, "remote", *always, *more, *words, environ={"SLURMD_NODENAME": name})
+        assert set(outcome.rc.values()) == {0}, "the plugin never fails a task"
+        return outcome
+
+
+@pytest.fixture
+def node(built: tuple[Path, Path], tmp_path: Path) -> Iterator[Node]:
+    made = Node(built, tmp_path)
+    yield made
+    for daemon in made.daemons:
+        daemon.close()
+
+
+def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
+    daemon = node.serve(answer(OK))
+    slots = ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=3,7"]
+    outcome = node.task("job:77", *slots, "env:SLURM_RESTART_COUNT=2")
+    assert daemon.lines == ["BIND 1 77 2 batch 0 3,7 -\n"]
+    assert outcome.set == {
+        "CUDA_VISIBLE_DEVICES": "2,3", "GANDIVA_JOB": "5", "GANDIVA_RESTART": "0", "GANDIVA_NODE": "n1",
+        "GANDIVA_SOCKET": str(node.socket), "PYTHONPATH": "/h",
+    }
+    assert outcome.infos == outcome.errors == []
+
+
+@pytest.mark.parametrize(("step", "words", "line"), [
+    (0, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_STEP_GPUS=7", "task:1"], "BIND 1 5 0 0 1 3,7 7\n"),
+    (4, ["env:SLURM_STEP_GPUS=7"], "BIND 1 5 0 4 0 - 7\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES="], "BIND 1 5 0 1 0 3,7 none\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=1"], "BIND 1 5 0 1 0 3,7 -\n"),
+    (1, [], "BIND 1 5 0 1 0 - -\n"),
+    (STEP_INTERACTIVE, ["env:SLURM_STEP_GPUS=3"], "BIND 1 5 0 interactive 0 - 3\n"),
+    (STEP_BATCH, ["env:SLURM_STEP_GPUS=9", "env:CUDA_VISIBLE_DEVICES="], "BIND 1 5 0 batch 0 - -\n"),
+])
+def test_steps_say_which_slots_slurm_gave_them(node: Node, step: int, words: list[str], line: str) -> None:
+    daemon = node.serve(answer(OK))
+    node.task(*words, step=step)
+    assert daemon.lines == [line]
+
+
+@pytest.mark.parametrize(
+    "text", ["1\nBIND 1 6 0 batch 0 - -", "1 2", "-", "a", "1;2", "", ",".join(["1"] * 900)]
+)
+def test_a_hostile_environment_does_not_reach_the_daemon(node: Node, text: str) -> None:
+    daemon = node.serve(answer(OK))
+    names = ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_RESTART_COUNT"]
+    node.task(*(f"env:{name}={text}" for name in names), step=0)
+    assert daemon.lines == ["BIND 1 5 0 0 0 - -\n"]
+
+
+def test_an_empty_list_of_devices_is_passed_on(node: Node) -> None:
+    node.serve(answer("OK CUDA_VISIBLE_DEVICES= GANDIVA_JOB=5\n"))
+    assert node.task().set["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_an_answer_in_pieces(node: Node) -> None:
+    node.serve(answer(OK[:7], OK[7:30], OK[30:], pause_s=0.03))
+    assert node.task().set["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_no_means_nothing_is_touched(node: Node) -> None:
+    node.serve(answer("NO job 5 is not in the plan of n1\n"))
+    outcome = node.task()
+    assert outcome.set == {}
+    assert outcome.infos == ["gandiva: job 5 is not in the plan of n1"]
+
+
+@pytest.mark.parametrize(("words", "flag", "asks"), [
+    ([], True, True),
+    (["env:SLURM_JOB_PARTITION=gandiva"], False, True),
+    (["env:SLURM_JOB_PARTITION=gpu"], False, True),
+    ([f"env:{INNER}=1"], False, True),
+    ([], False, False),
+    (["env:SLURM_JOB_PARTITION=cpu"], False, False),
+    (["env:SLURM_JOB_PARTITION=gandiva,gpu"], False, False),
+    (["env:SLURM_JOB_PARTITION=" + "g" * 300], False, False),
+    (["opt:gandiva-tickets=5", "env:GANDIVA_JOB=5"], False, False),
+])
+def test_only_gandiva_jobs_ask(node: Node, words: list[str], flag: bool, asks: bool) -> None:
+    daemon = node.serve(answer(OK))
+    outcome = node.task(*words, flag=flag)
+    assert daemon.connections == (1 if asks else 0)
+    assert bool(outcome.set) == asks
+    assert outcome.infos == []
+
+
+def test_the_extern_step_is_none_of_ours(node: Node) -> None:
+    daemon = node.serve(answer(OK))
+    assert node.task(step=STEP_EXTERN).set == {}
+    assert daemon.connections == 0
+
+
+def test_without_a_daemon_the_task_starts_at_once_and_can_find_it_later(node: Node) -> None:
+    outcome = node.task("env:CUDA_VISIBLE_DEVICES=3")
+    assert outcome.set == {"GANDIVA_SOCKET": str(node.socket), "PYTHONPATH": "/h"}
+    assert "No such file or directory" in outcome.infos[0]
+    assert outcome.took_s < BOUND_S
+
+
+def test_a_socket_nobody_listens_on(node: Node) -> None:
+    node.serve(answer(OK)).close()
+    node.daemons.clear()
+    outcome = node.task()
+    assert "Connection refused" in outcome.infos[0]
+    assert outcome.took_s < BOUND_S
+
+
+def test_a_hung_daemon_costs_half_a_second(node: Node) -> None:
+    node.serve(hang)
+    outcome = node.task()
+    assert "CUDA_VISIBLE_DEVICES" not in outcome.set
+    assert outcome.infos[0].endswith("it does not answer; the task starts as Slurm made it")
+    assert BOUND_S <= outcome.took_s < BOUND_S + SLACK_S
+
+
+def test_a_daemon_that_trickles_cannot_stretch_the_bound(node: Node) -> None:
+    node.serve(answer(*("OK" + " " * 60), pause_s=0.05))
+    assert node.task().took_s < BOUND_S + SLACK_S
+
+
+@pytest.mark.parametrize(("reply", "why"), [
+    ("", "it closed the connection"),
+    ("OK GANDIVA_JOB=5", "it closed the connection"),
+    ("OKAY\n", "its answer is not understood"),
+    ("\n", "its answer is not understood"),
+    ("HTTP/1.1 200 OK\n", "its answer is not understood"),
+    ("OK " + "x" * 5000, "its answer is too long"),
+])
+def test_a_useless_answer_is_no_answer(node: Node, reply: str, why: str) -> None:
+    node.serve(answer(reply))
+    outcome = node.task()
+    assert set(outcome.set) == {"GANDIVA_SOCKET", "PYTHONPATH"}
+    assert why in outcome.infos[0]
+
+
+def test_the_daemon_sets_only_what_is_its_own(node: Node) -> None:
+    names = "LD_PRELOAD=/x PATH=/x GANDIVA_X=1 GANDIVA_/=2 CUDA_VISIBLE_DEVICES=0 word =3"
+    node.serve(answer(f"OK {names}\n"))
+    outcome = node.task()
+    assert set(outcome.set) == {"GANDIVA_X", "CUDA_VISIBLE_DEVICES", "GANDIVA_SOCKET", "PYTHONPATH"}
+    assert len(outcome.infos) == 4
+
+
+def test_a_task_frozen_before_it_reads_the_answer_still_gets_it(node: Node) -> None:
+    node.serve(freeze_past_the_bound(OK))
+    outcome = node.task()
+    assert outcome.set["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert outcome.took_s > BOUND_S
+
+
+@pytest.mark.parametrize(("words", "path"), [
+    ([], "/h"),
+    (["env:PYTHONPATH="], "/h"),
+    (["env:PYTHONPATH=/a:/b"], "/h:/a:/b"),
+    (["env:PYTHONPATH=/hh"], "/h:/hh"),
+    (["env:PYTHONPATH=/h:/a"], None),
+    (["env:PYTHONPATH=/h"], None),
+    (["env:PYTHONPATH=/" + "a" * 40000], None),
+    (["env:PYTHONPATH=/" + "a" * 32765], None),
+    (["opt:gandiva-hook=none"], None),
+    (["opt:gandiva-hook=auto"], "/h"),
+    ([f"env:{INNER}_hook=none"], None),
+    ([f"env:{INNER}_hook=" + "none" * 50], "/h"),
+])
+def test_the_hook_comes_first_unless_declined(node: Node, words: list[str], path: str | None) -> None:
+    node.serve(answer(OK))
+    assert node.task(*words).set.get("PYTHONPATH") == path
+
+
+@pytest.mark.parametrize("name", ["", "../n1", "n1/x", "n1,n2", "n" * 200])
+def test_a_strange_node_name_leaves_the_task_alone(node: Node, name: str) -> None:
+    daemon = node.serve(answer(OK))
+    outcome = node.task(name=name)
+    assert (outcome.set, daemon.connections) == ({}, 0)
+    assert "runs without Gandiva" in outcome.infos[0]
