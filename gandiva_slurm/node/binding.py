@@ -1,0 +1,229 @@
+"""Admission: tasks that Slurm starts become residents with GPUs, processes that train become ranks.
+
+Whoever speaks is known by his socket (pid, uid) and by the job his process is in, never by what he says.
+"""
+
+from __future__ import annotations
+
+import logging
+import pwd
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.hello import Bind, Hello
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.members import JobProcesses, Membership, membership
+from gandiva_slurm.node.pages import Page
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.ranks import Rank
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.wire.messages import PlannedJob
+
+#: Tickets of a job no plan names, where no planned job gives a measure.
+_TICKETS = 1_000_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end of a connection, by SO_PEERCRED."""
+
+    proc: ProcId
+    uid: int
+
+
+class Admission:
+    """Takes in tasks and ranks; refuses what is of no job of this node, or of a past incarnation."""
+
+    def __init__(
+        self,
+        node: Node,
+        slicer: Slicer,
+        watcher: Watcher,
+        find: Callable[[int], Membership | None] = membership,
+    ) -> None:
+        self._node = node
+        self._slicer = slicer
+        self._watcher = watcher
+        self._find = find
+
+    def bind(self, peer: Peer, bind: Bind) -> dict[str, str]:
+        """Register a task and return its environment; PeerError says why not.
+
+        A task of a job that does not hold its GPUs now is stopped before this returns.
+        """
+        member = self._member(peer, bind.key.job_id)
+        self._refuse_stale(bind, member, peer)
+        resident = self._node.residents.get(bind.key)
+        is_new = resident is None
+        if resident is None:
+            resident = self._register(peer, bind, member)
+        self._check_uid(resident, peer)
+        self._adopt_step(resident, member)
+        resident.slots = resident.slots or bind.job_slots
+        if bind.is_numbered_step and member.stepd is not None:
+            resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
+            self._watcher.watch(resident, peer.proc)
+        if is_new:
+            self._node.note("register", resident, step=bind.step, planned=resident.is_planned)
+            self._slicer.fill()
+        if not resident.holds:
+            self._slicer.switcher.stop_processes(resident, [peer.proc])
+        self._node.save()
+        gpus = gpus_of_task(resident, bind.step_slots)
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
+            "GANDIVA_JOB": str(bind.key.job_id),
+            "GANDIVA_RESTART": str(bind.key.restart),
+            "GANDIVA_NODE": self._node.settings.node,
+        }
+
+    def greet(self, peer: Peer, hello: Hello) -> tuple[Resident, Rank]:
+        """Return a new rank with its page; `seat` makes it part of its job. PeerError says why not."""
+        member = self._member(peer, None)
+        resident = self._resident_of(member)
+        self._check_uid(resident, peer)
+        self._adopt_step(resident, member)
+        page = Page.make(resident.key, hello.rank, hello.world, self._node.clock.mono())
+        return resident, Rank(peer.proc, hello.rank, page, member.stepd)
+
+    def seat(self, resident: Resident, rank: Rank, hello: Hello, remote_fd: int) -> None:
+        """The rank has its page, under this descriptor of its own; it is stopped if its job waits."""
+        if self._node.residents.get(resident.key) is not resident:
+            raise PeerError(f"job {resident.key} has ended")
+        rank.remote_fd = remote_fd
+        group = resident.join(rank, hello.world, hello.master)
+        group.set_mark(self._node.clock.mono())
+        self._watcher.watch(resident, rank.proc)
+        self._node.note(
+            "rank",
+            resident,
+            rank=hello.rank,
+            world=hello.world,
+            pid=rank.proc.pid,
+            backend=hello.backend,
+            torch=hello.torch,
+            kind=hello.kind,
+        )
+        if not resident.holds:
+            self._slicer.switcher.stop_processes(resident, [rank.proc])
+        self._node.save()
+
+    def answer(self) -> dict[str, object]:
+        """Return what a rank is told with its page."""
+        return {"ok": True, "wake_grace_s": self._node.settings.wake_grace_s}
+
+    def _member(self, peer: Peer, claimed: int | None) -> Membership:
+        member = self._find(peer.proc.pid)
+        if member is None or not procs.is_alive(peer.proc):
+            raise PeerError(f"process {peer.proc.pid} belongs to no Slurm job on this node")
+        if claimed is not None and claimed != member.job_id:
+            raise PeerError(f"process {peer.proc.pid} belongs to job {member.job_id}, not to {claimed}")
+        return member
+
+    def _refuse_stale(self, bind: Bind, member: Membership, peer: Peer) -> None:
+        """At most one incarnation of a job runs: an older one is killed, a newer one kills the older."""
+        node, key = self._node, bind.key
+        others = [r for r in node.residents.values() if r.key.job_id == key.job_id and r.key != key]
+        if any(member.stepd is not None and member.stepd in other.processes.stepds for other in others):
+            raise PeerError(f"job {key}: this step was registered with another restart count")
+        if node.is_stale(key):
+            stepds = {member.stepd} if member.stepd is not None else set()
+            stale = JobProcesses(key, peer.uid, node.settings.node, stepds, set())
+            node.events.write("fence", key, why="stale incarnation", killed=stale.kill())
+            raise PeerError(f"job {key} is not the newest incarnation of its job; its processes are stopped")
+        node.know(key)
+        for other in others:
+            self._watcher.fence(other, f"{key} has started")
+
+    def _register(self, peer: Peer, bind: Bind, member: Membership) -> Resident:
+        planned = next((job for job in self._jobs() if job.key == bind.key), None)
+        is_planned = planned is not None
+        if planned is None:
+            planned = self._place(peer, bind)
+        elif planned.uid != peer.uid:
+            raise PeerError(f"job {bind.key} is uid {planned.uid}'s, not uid {peer.uid}'s")
+        clock = self._node.clock
+        resident = Resident(
+            key=bind.key,
+            user=planned.user,
+            gpus=tuple(sorted(planned.gpus)),
+            tickets=planned.tickets,
+            submitted_ns=planned.submitted_ns,
+            processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
+            registered_real_ns=clock.real(),
+            name=planned.name,
+            is_planned=is_planned,
+            slots=bind.job_slots,
+            since_ns=clock.mono(),
+        )
+        self._node.residents[bind.key] = resident
+        self._node.ended.pop(bind.key, None)
+        self._node.set_gangs()
+        return resident
+
+    def _place(self, peer: Peer, bind: Bind) -> PlannedJob:
+        """No plan names this job: it runs all the same, on the GPUs with the least tickets."""
+        node = self._node
+        if not node.gpus:
+            raise PeerError("no plan has reached this node yet, its GPUs are not known; the job runs unbound")
+        count = min(max(1, len(bind.job_slots)), node.gpus)
+        load = dict.fromkeys(range(node.gpus), 0)
+        for resident in node.residents.values():
+            for gpu in resident.gpus:
+                load[gpu] += resident.tickets // len(resident.gpus)
+        gpus = tuple(sorted(sorted(load, key=lambda gpu: (load[gpu], gpu))[:count]))
+        known = sorted(job.tickets for job in self._jobs())
+        tickets = known[len(known) // 2] if known else _TICKETS
+        log.warning("job %s is in no plan; placed on GPUs %s of this node", bind.key, gpus)
+        key, user = bind.key, _user_name(peer.uid)
+        return PlannedJob(key.job_id, key.restart, user, peer.uid, gpus, tickets, node.clock.real())
+
+    def _jobs(self) -> Sequence[PlannedJob]:
+        return self._node.plan.jobs if self._node.plan is not None else ()
+
+    def _check_uid(self, resident: Resident, peer: Peer) -> None:
+        if resident.processes.uid != peer.uid:
+            raise PeerError(f"job {resident.key} is uid {resident.processes.uid}'s, not uid {peer.uid}'s")
+
+    def _adopt_step(self, resident: Resident, member: Membership) -> None:
+        resident.processes.cgroups.update(member.cgroups)
+        if member.stepd is not None and member.stepd not in resident.processes.stepds:
+            resident.processes.stepds.add(member.stepd)
+            self._watcher.watch(resident, member.stepd)
+
+    def _resident_of(self, member: Membership) -> Resident:
+        mine = [r for r in self._node.residents.values() if r.key.job_id == member.job_id and not r.is_ending]
+        for resident in mine:
+            if member.stepd in resident.processes.stepds:
+                return resident
+        if not mine:
+            raise PeerError(
+                f"job {member.job_id} is not registered on this node (is the SPANK plugin installed?)"
+            )
+        return max(mine, key=lambda resident: resident.key)
+
+
+def gpus_of_task(resident: Resident, step_slots: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the GPUs behind a task's slots: the n-th slot of the job is its n-th GPU; none named: all."""
+    gpus = resident.gpus
+    if not step_slots:
+        return gpus
+    if set(step_slots) <= set(resident.slots):
+        places = [resident.slots.index(slot) for slot in step_slots]
+    else:
+        # Slots counted from 0 within the job (Slurm does so where it confines devices), or of another kind.
+        places = [slot for slot in step_slots if slot < len(gpus)] or list(range(len(step_slots)))
+    return tuple(gpus[place] for place in places if place < len(gpus)) or gpus
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,93 @@
+"""What the parts of gandivad share: its settings, its clock, its books, and the jobs that live here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from gandiva_slurm.engine.local import LocalStride
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.clock import Clock, host_boot
+from gandiva_slurm.node.events import EventLog
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.ledger import Ledger
+from gandiva_slurm.node.saved import state_of
+from gandiva_slurm.node.settings import NodeSettings
+from gandiva_slurm.node.store import StateFile
+from gandiva_slurm.wire.messages import NodePlan
+
+#: How often the state file is brought to the disk, at most.
+SYNC_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Node:
+    """The state of one node; one thread changes it."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self.store = StateFile(settings.state_dir / "state.json")
+        self.saved = self.store.load()
+        self.is_same_boot = self.saved is not None and self.saved["host_boot"] == host_boot()
+        self.clock = Clock(self.saved["offset_ns"] if self.saved and self.is_same_boot else None)
+        self.events = EventLog(settings.state_dir / "events.jsonl", settings.node, self.clock)
+        self.ledger = Ledger(settings.state_dir / "holds.jsonl", f"{host_boot()[:8]}-{secrets.token_hex(4)}")
+        self.local = LocalStride(0, settings.quantum_ns)
+        self.plan: NodePlan | None = None
+        #: monotonic time the last plan was taken; the daemon's own start counts as contact
+        self.contact_ns = self.clock.mono()
+        self.residents: dict[JobKey, Resident] = {}
+        #: the highest restart count known of each job id
+        self.newest: dict[int, int] = {}
+        #: incarnations that ended here, and how often that was reported
+        self.ended: dict[JobKey, int] = {}
+        self._sync: asyncio.TimerHandle | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of this node by the plan; none before the first."""
+        return self.local.gpus
+
+    def holders(self) -> list[Resident]:
+        """Return the jobs that hold their GPUs."""
+        return [resident for resident in self.residents.values() if resident.holds]
+
+    def is_free(self, gpus: Iterable[int]) -> bool:
+        """True when nobody holds any of these."""
+        held = {gpu for resident in self.holders() for gpu in resident.gpus}
+        return held.isdisjoint(gpus)
+
+    def set_gangs(self) -> None:
+        """Tell the stride who lives here now."""
+        self.local.set_gangs([resident.as_gang() for resident in self.residents.values()])
+
+    def know(self, key: JobKey) -> None:
+        """Remember the newest incarnation of a job."""
+        self.newest[key.job_id] = max(self.newest.get(key.job_id, 0), key.restart)
+
+    def is_stale(self, key: JobKey) -> bool:
+        """True when a newer incarnation of this job is known, or this one was fenced."""
+        fenced = self.plan is not None and tuple(key) in self.plan.fence
+        return fenced or self.newest.get(key.job_id, 0) > key.restart
+
+    def save(self) -> None:
+        """Write the state before it is acted upon; the disk's own cache follows a little later."""
+        self.store.save(state_of(self))
+        if self._sync is None:
+            loop = asyncio.get_running_loop()
+            self._sync = loop.call_later(SYNC_S, self._start_sync, loop)
+
+    def note(self, event: str, resident: Resident, mono_ns: int | None = None, **fields: Any) -> None:
+        """Write an event of a job."""
+        self.events.write(
+            event, resident.key, mono_ns, gpus=list(resident.gpus), user=resident.user, **fields
+        )
+
+    def _start_sync(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sync = None
+        loop.run_in_executor(None, self.store.sync)

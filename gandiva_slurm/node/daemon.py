@@ -1,0 +1,135 @@
+"""gandivad put together: takes over what the last one left, then serves controller, tasks and ranks.
+
+Killed at any point it can be started again. Stopped by SIGTERM it leaves everything as it is: running jobs
+run on, parked ranks have their wake-by time, and the guard bounds what is frozen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from gandiva_slurm.node import guard, lock, server, sock
+from gandiva_slurm.node.adopt import Adoption
+from gandiva_slurm.node.binding import Admission
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.isolation import LOOK_S, Isolation
+from gandiva_slurm.node.members import Membership, membership
+from gandiva_slurm.node.planning import Planning
+from gandiva_slurm.node.settings import NodeSettings
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.slurm.port import SlurmPort
+from gandiva_slurm.wire.auth import Signer
+
+#: A guard that died is replaced; it is looked at so often.
+_GUARD_LOOK_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """One gandivad. `find` tells a process's job: a test without Slurm has its own."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        signer: Signer,
+        slurm: SlurmPort,
+        find: Callable[[int], Membership | None] = membership,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self.settings = settings
+        self._signer = signer
+        self._slurm = slurm
+        self._find = find
+        self._look_s = look_s
+        self._stop = asyncio.Event()
+        self._failed = False
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT (0), or a fault of ours (1: to be started again)."""
+        settings = self.settings
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        held = lock.take(settings.state_dir)
+        try:
+            return await self._run()
+        finally:
+            os.close(held)
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.set_exception_handler(self._on_fault)
+        node = Node(self.settings)
+        self.node = node
+        self._guard = guard.start(self.settings)
+        node.events.write("start", pid=os.getpid(), boot=node.ledger.boot)
+        slicer = Slicer(node)
+        watcher = Watcher(node, slicer)
+        planning = Planning(node, slicer, watcher)
+        Adoption(node, slicer, watcher, planning).run()
+        node.save()
+        runner = await server.serve(node, planning, self._signer)
+        door = sock.listen(self.settings.socket)
+        doors = sock.SocketServer(door, Admission(node, slicer, watcher, self._find))
+        isolation = Isolation(node, watcher, self._slurm, self._look_s)
+        parts = (
+            slicer.run(),
+            slicer.switcher.run(),
+            watcher.run(),
+            doors.run(),
+            isolation.run(),
+            self._keep_guard(),
+        )
+        tasks = [loop.create_task(part) for part in parts]
+        for task in tasks:
+            task.add_done_callback(self._on_end)
+        log.info(
+            "gandivad of node %s: serving %s and port %d",
+            node.settings.node,
+            self.settings.socket,
+            self.settings.port,
+        )
+        await self._stop.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+        door.close()
+        node.save()
+        node.events.write("stop")
+        return 1 if self._failed else 0
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        self._failed = True
+        log.critical(
+            "a part of gandivad ended; it stops and is to be started again", exc_info=task.exception()
+        )
+        self._stop.set()
+
+    def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed: what it left half done is set right by starting anew."""
+        self._failed = True
+        log.critical(
+            "gandivad stops and is to be started again: %s",
+            context["message"],
+            exc_info=context.get("exception"),
+        )
+        self._stop.set()
+
+    async def _keep_guard(self) -> None:
+        while True:
+            await asyncio.sleep(_GUARD_LOOK_S)
+            if self._guard is not None and self._guard.poll() is not None:
+                log.warning("the guard process ended; a new one is started")
+                self._guard = guard.start(self.settings)

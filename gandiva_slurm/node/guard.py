@@ -1,0 +1,75 @@
+"""The guard: a small process that outlives a killed gandivad and lets go what that one had frozen.
+
+It waits on a pipe for the daemon's end, then some seconds for a new daemon, and if none comes continues
+every process that the state file names as stopped. So every freeze has a bound, whatever dies. Parked ranks
+need no guard: they go on by themselves after their wake-by time.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm import logs
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import lock, procs
+from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.settings import NodeSettings
+from gandiva_slurm.node.store import StateFile
+
+#: How often it looks for a new daemon.
+_LOOK_S = 0.25
+
+log = logging.getLogger("gandivad-guard")
+
+
+def start(settings: NodeSettings) -> subprocess.Popen[bytes]:
+    """Start a guard in a session of its own; it watches the pipe that this process holds as its stdin."""
+    argv = [sys.executable, "-m", "gandiva_slurm.node.guard", str(settings.state_dir)]
+    argv.append(str(settings.guard_grace_ns / 1e9))
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+
+
+def thaw(state_dir: Path) -> int:
+    """Continue everything that the state file names as stopped; return how many processes that were."""
+    state = StateFile(state_dir / "state.json").load()
+    if state is None:
+        return 0
+    return sum(_thaw_job(row, state["node"]) for row in state["jobs"] if row["is_frozen"] or row["stopped"])
+
+
+def _thaw_job(row: dict[str, Any], node: str) -> int:
+    stopped = {ProcId(*proc) for proc in row["stopped"]}
+    if row["is_frozen"]:
+        # The kill may have come between the order and the list of those it reached.
+        stepds = {ProcId(*proc) for proc in row["stepds"]}
+        whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
+        before = {ProcId(*proc) for proc in row["left_stopped"]}
+        stopped |= {proc.id for proc in whole.members() if proc.state == "T"} - before
+    count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
+    log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
+    return count
+
+
+def main() -> None:
+    """Watch, wait, thaw."""
+    logs.set_up()
+    state_dir, grace_s = Path(sys.argv[1]), float(sys.argv[2])
+    while sys.stdin.buffer.read(4096):
+        pass
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline:
+        if lock.holder(state_dir):
+            return
+        time.sleep(_LOOK_S)
+    thaw(state_dir)
+
+
+if __name__ == "__main__":
+    main()

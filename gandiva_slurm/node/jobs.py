@@ -1,0 +1,171 @@
+"""A resident job: everything a node knows of one incarnation that Slurm has started here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gandiva_slurm.engine import local
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.ranks import Rank, RankSet
+
+#: A gang that failed to park so often is asked in every fourth quantum only.
+PATIENCE, PAUSE_QUANTA = 3, 4
+
+
+@dataclass
+class Counts:
+    """What is counted over a job's life here."""
+
+    suspends: int = 0
+    reaims: int = 0
+    off_boundary: int = 0
+    failed_parks: int = 0
+    parked_ns: int = 0
+    #: GPU time held while no parkable client was there, since the last one was
+    blind_ns: int = 0
+    #: mini-batches of ranks that are gone
+    done_steps: int = 0
+    #: mini-batches a second while it runs, smoothed
+    rate: float = 0.0
+
+
+@dataclass(eq=False)
+class Resident:
+    """One incarnation on this node. Times are monotonic unless named `real`."""
+
+    key: JobKey
+    user: str
+    gpus: tuple[int, ...]
+    tickets: int
+    submitted_ns: int
+    processes: JobProcesses
+    registered_real_ns: int
+    name: str = ""
+    #: False while no plan names it: it was placed here by the node itself
+    is_planned: bool = True
+    slots: tuple[int, ...] = ()
+    state: str = SUSPENDED
+    since_ns: int = 0
+    sets: list[RankSet] = field(default_factory=list)
+    #: tasks of numbered steps, by their slurmstepd: they are expected to become ranks
+    tasks: dict[ProcId, set[ProcId]] = field(default_factory=dict)
+    #: processes we have stopped, and those that were stopped already
+    stopped: set[ProcId] = field(default_factory=set)
+    left_stopped: set[ProcId] = field(default_factory=set)
+    #: True while all of it is stopped by us, not only what started while it was parked
+    is_frozen: bool = False
+    #: True once it is to be killed, or its slurmstepd is gone
+    is_ending: bool = False
+    is_fenced: bool = False
+    #: charged up to here; held past its quantum since then (None = it is not)
+    charged_ns: int = 0
+    overrun_from_ns: int | None = None
+    ordered_ns: int = 0
+    #: quanta to wait before it is asked to park again, after a failure
+    pause_quanta: int = 0
+    failures_in_a_row: int = 0
+    #: why the last park failed, "" when it did not
+    trouble: str = ""
+    #: (mini-batches, when) at the last look at its rate, while it runs
+    pulse: tuple[int, int] = (0, 0)
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def holds(self) -> bool:
+        """True from the grant of its GPUs until the last rank has released them."""
+        return self.state in (RUNNING, SUSPENDING, RESUMING)
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """All ranks of all its process groups."""
+        return [rank for group in self.sets for rank in group.in_order()]
+
+    @property
+    def world(self) -> int:
+        """How many ranks its process groups ask for."""
+        return sum(group.world for group in self.sets)
+
+    @property
+    def is_solo(self) -> bool:
+        """True when none of its ranks waits for another: it may be frozen in mid-step."""
+        return all(group.world == 1 for group in self.sets)
+
+    def has_client(self) -> bool:
+        """True when it can be parked at a boundary: all that is expected to train does, and is warm."""
+        return (
+            bool(self.sets) and not self._awaited_tasks() and all(group.is_parkable() for group in self.sets)
+        )
+
+    def give_up_waiting(self, client_wait_ns: int) -> None:
+        """Expect no training of tasks that were silent for so long; their siblings are parked alone."""
+        if self.sets and self.counts.blind_ns >= client_wait_ns:
+            self.tasks.clear()
+
+    def is_blind(self, client_wait_ns: int) -> bool:
+        """True when it has run so long without a client that it is frozen whole instead of parked."""
+        return not self.has_client() and self.counts.blind_ns >= client_wait_ns
+
+    def must_stay(self, client_wait_ns: int) -> bool:
+        """True when its GPUs cannot be taken from it now: it starts up, moves, or failed to park just now."""
+        if self.state != RUNNING:
+            return self.state == RESUMING
+        return self.pause_quanta > 0 or not (self.has_client() or self.is_blind(client_wait_ns))
+
+    def bound_ns(self, max_park_ns: int, freeze_bound_ns: int) -> int:
+        """Return when its park must be over, as long as it is suspended."""
+        return self.since_ns + (freeze_bound_ns if self.stopped else max_park_ns)
+
+    def steps(self) -> int:
+        """Mini-batches so far, those of ranks that are gone included."""
+        return self.counts.done_steps + sum(group.steps() for group in self.sets)
+
+    def look_at_rate(self, now: int, is_first: bool = False) -> None:
+        """Smooth the rate over the time since the last look; `is_first` begins a new run."""
+        steps = self.steps()
+        was, when = self.pulse
+        if not is_first and now > when:
+            rate = max(0, steps - was) * 1e9 / (now - when)
+            self.counts.rate = rate if not self.counts.rate else 0.7 * self.counts.rate + 0.3 * rate
+        self.pulse = (steps, now)
+
+    def as_gang(self) -> local.Gang:
+        """Return what the stride needs to know of it."""
+        return local.Gang(self.key, self.user, max(1, self.tickets), self.gpus, self.submitted_ns)
+
+    def join(self, rank: Rank, world: int, master: str) -> RankSet:
+        """Put a new rank into its process group; the group is made when this is its first."""
+        for group in self.sets:
+            if self._belongs(group, rank, world, master):
+                old = group.ranks.get(rank.rank)
+                if old is not None:
+                    old.page.close()
+                group.ranks[rank.rank] = rank
+                group.gang = None
+                return group
+        group = RankSet(world, master, {rank.rank: rank})
+        self.sets.append(group)
+        return group
+
+    def forget_dead(self) -> None:
+        """Drop dead ranks, and process groups that have none left; only while nothing is being parked."""
+        for group in self.sets:
+            steps = group.steps()
+            group.forget_dead()
+            self.counts.done_steps += 0 if group.ranks else steps
+        self.sets = [group for group in self.sets if group.ranks]
+
+    def _belongs(self, group: RankSet, rank: Rank, world: int, master: str) -> bool:
+        if world == 1 or group.world != world or group.master != master:
+            return False
+        if not master and any(other.stepd != rank.stepd for other in group.ranks.values()):
+            return False
+        old = group.ranks.get(rank.rank)
+        return old is None or not old.is_alive
+
+    def _awaited_tasks(self) -> bool:
+        """True while a step of srun has more tasks than ranks: some of its tasks still start up."""
+        ranks = [rank.stepd for rank in self.ranks if rank.is_alive]
+        return any(len(tasks) > ranks.count(stepd) for stepd, tasks in self.tasks.items())

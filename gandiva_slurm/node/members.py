@@ -1,0 +1,165 @@
+"""Which processes are a job's: the way up from a process to its job, and down from a job to its processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.procs import Proc, ProcId
+
+_CGROUP_JOB = re.compile(r"/job_(\d+)(?=/|$)", re.MULTILINE)
+_STEPD_TITLE = re.compile(r"slurmstepd: \[(\d+)\.([^\]]*)\]")
+#: Rounds of a signal to a set of processes: each catches what the last one's targets had forked meanwhile.
+ROUNDS = 50
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The job a process belongs to, and the slurmstepd it lives under (None: known by its cgroup alone)."""
+
+    job_id: int
+    stepd: ProcId | None
+    step: str
+    #: the job's cgroup directories under /sys/fs/cgroup
+    cgroups: tuple[str, ...] = ()
+
+
+def membership(pid: int) -> Membership | None:
+    """Find the job of a process; None when it is in none. Nothing the process says of itself is believed."""
+    job_id, cgroups = _cgroup_job(pid)
+    stepd, title = _stepd_above(pid)
+    if stepd is not None and title is not None and (job_id is None or job_id == int(title[1])):
+        return Membership(int(title[1]), stepd, title[2], cgroups)
+    return None if job_id is None else Membership(job_id, None, "", cgroups)
+
+
+def _cgroup_job(pid: int) -> tuple[int | None, tuple[str, ...]]:
+    text = procs.read_text(pid, "cgroup")
+    found = {int(match[1]) for match in _CGROUP_JOB.finditer(text)}
+    if len(found) != 1:
+        return None, ()
+    return found.pop(), tuple(_cgroup_directories(text))
+
+
+def _cgroup_directories(text: str) -> Iterable[str]:
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        match = _CGROUP_JOB.search(path)
+        if match:
+            mount = f"/{controllers.removeprefix('name=').split(',')[0]}" if controllers else ""
+            yield f"/sys/fs/cgroup{mount}{path[: match.end()]}"
+
+
+def _stepd_above(pid: int) -> tuple[ProcId | None, re.Match[str] | None]:
+    """The nearest true slurmstepd above a process: root's, real uid included (a set-uid program's is not)."""
+    chain = procs.ancestors(pid)
+    next(chain, None)
+    for proc in chain:
+        match = _STEPD_TITLE.match(procs.title(proc.pid))
+        if match and procs.uids(proc.pid) == (0, 0):
+            return proc.id, match
+    return None, None
+
+
+@dataclass
+class JobProcesses:
+    """A job's way down to its processes: its slurmstepds, its cgroups, and what its environment says."""
+
+    key: JobKey
+    uid: int
+    node: str
+    stepds: set[ProcId]
+    cgroups: set[str]
+
+    def members(self, table: dict[int, Proc] | None = None) -> list[Proc]:
+        """Return the job's live processes, its slurmstepds left out.
+
+        Descendants of its slurmstepds, whatever is in its cgroups, and what has left both (setsid under
+        proctrack/linuxproc) but still carries the job's environment.
+        """
+        table = procs.table() if table is None else table
+        roots = [stepd.pid for stepd in self.stepds if stepd.pid in table and table[stepd.pid].id == stepd]
+        found = {proc.pid: proc for proc in procs.descendants(table, roots)}
+        found |= {pid: table[pid] for pid in self._in_cgroups() if pid in table}
+        mine = {pid: proc for pid, proc in found.items() if self._is_users(pid) and pid not in roots}
+        mine |= {
+            proc.pid: proc for proc in table.values() if proc.pid not in found and self._has_strayed(proc.pid)
+        }
+        return [proc for proc in mine.values() if proc.state not in procs.ENDED]
+
+    def has_stepd(self) -> bool:
+        """True while one of its slurmstepds lives: Slurm has not ended the job here."""
+        return any(procs.is_alive(stepd) for stepd in self.stepds)
+
+    def stop(self, only: Iterable[ProcId] | None = None) -> tuple[set[ProcId], set[ProcId]]:
+        """SIGSTOP all members (or these); return (those we stopped, those that were stopped before)."""
+        before: set[ProcId] = set()
+        ours: set[ProcId] = set()
+        for _ in range(ROUNDS):
+            todo = [proc for proc in self._targets(only) if proc.id not in ours | before]
+            for proc in todo:
+                (before if proc.is_stopped else ours).add(proc.id)
+            sent = [procs.send(proc.id, signal.SIGSTOP) for proc in todo if not proc.is_stopped]
+            if not any(sent):
+                return ours, before
+        log.error("job %s: still forking after %d rounds of SIGSTOP", self.key, ROUNDS)
+        return ours, before
+
+    def kill(self) -> int:
+        """SIGKILL all members until none is left to send it to; return how many there were."""
+        killed: set[ProcId] = set()
+        for _ in range(ROUNDS):
+            todo = [proc.id for proc in self.members() if proc.id not in killed]
+            for proc in todo:
+                procs.send(proc, signal.SIGKILL)
+            killed.update(todo)
+            if not todo:
+                break
+        return len(killed)
+
+    def _targets(self, only: Iterable[ProcId] | None) -> list[Proc]:
+        if only is None:
+            return self.members()
+        now = (procs.read_proc(proc.pid) for proc in only)
+        wanted = set(only)
+        return [proc for proc in now if proc is not None and proc.id in wanted]
+
+    def _is_users(self, pid: int) -> bool:
+        owner = procs.uids(pid)
+        return owner is not None and owner[0] == self.uid
+
+    def _in_cgroups(self) -> list[int]:
+        pids: list[int] = []
+        for directory in self.cgroups:
+            for path, _, names in os.walk(directory):
+                if "cgroup.procs" in names:
+                    pids += _read_pids(Path(path) / "cgroup.procs")
+        return pids
+
+    def _has_strayed(self, pid: int) -> bool:
+        if not self._is_users(pid):
+            return False
+        words = set(procs.read_text(pid, "environ").split("\0"))
+        wanted = {
+            f"GANDIVA_JOB={self.key.job_id}",
+            f"GANDIVA_RESTART={self.key.restart}",
+            f"GANDIVA_NODE={self.node}",
+        }
+        return wanted <= words
+
+
+def _read_pids(path: Path) -> list[int]:
+    try:
+        return [int(line) for line in path.read_text().split()]
+    except OSError:
+        return []

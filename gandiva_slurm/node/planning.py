@@ -1,0 +1,105 @@
+"""Taking a plan: the newest counts, whole; a job that is merely missing from it is left alone (ADR 0005)."""
+
+from __future__ import annotations
+
+import logging
+
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.wire.messages import NodePlan
+
+#: A quantum shorter than this would be spent on changing hands.
+_MIN_QUANTUM_NS = 10_000_000
+
+log = logging.getLogger(__name__)
+
+
+class Planning:
+    """Brings what lives here in line with the controller's plan."""
+
+    def __init__(self, node: Node, slicer: Slicer, watcher: Watcher) -> None:
+        self._node = node
+        self._slicer = slicer
+        self._watcher = watcher
+
+    def take(self, plan: NodePlan) -> bool:
+        """Take a plan that is not older than the present one; PeerError when it is not meant for us."""
+        node = self._node
+        check_plan(plan, node.settings.node)
+        old = node.plan
+        if old is not None and (plan.epoch_ns, plan.generation) < (old.epoch_ns, old.generation):
+            log.warning("plan %d of epoch %d is older than ours; not taken", plan.generation, plan.epoch_ns)
+            return False
+        node.contact_ns = node.clock.mono()
+        node.ledger.acknowledge(plan.ack_boot, plan.ack_seq)
+        if old is None or _essence(plan) != _essence(old):
+            node.plan = plan
+            self._apply(plan)
+            node.save()
+        else:
+            node.plan = plan
+        return True
+
+    def restore(self, plan: NodePlan) -> None:
+        """Take the plan that a former gandivad had; the slicer is asked later."""
+        self._node.plan = plan
+        self._set_size(plan)
+        for job in plan.jobs:
+            self._node.know(job.key)
+
+    def _apply(self, plan: NodePlan) -> None:
+        node = self._node
+        self._set_size(plan)
+        planned = {job.key: job for job in plan.jobs}
+        for key in planned:
+            node.know(key)
+        for resident in node.residents.values():
+            job = planned.get(resident.key)
+            resident.is_planned = job is not None
+            if job is not None and job.uid == resident.processes.uid:
+                resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
+        node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
+        node.newest = {job_id: restart for job_id, restart in node.newest.items() if self._is_needed(job_id)}
+        node.set_gangs()
+        for job_id, restart in plan.fence:
+            stale = node.residents.get(JobKey(job_id, restart))
+            if stale is not None and not stale.is_ending:
+                self._watcher.fence(stale, "the controller knows a newer incarnation, or its job is over")
+        self._slicer.fill()
+
+    def _set_size(self, plan: NodePlan) -> None:
+        local = self._node.local
+        used = [gpu + 1 for resident in self._node.residents.values() for gpu in resident.gpus]
+        local.gpus = max([plan.gpus, *used])
+        local.quantum_ns = plan.quantum_ns
+
+    def _is_needed(self, job_id: int) -> bool:
+        node = self._node
+        plan = node.plan
+        named = plan is not None and any(job.job_id == job_id for job in plan.jobs)
+        return named or any(key.job_id == job_id for key in node.residents)
+
+
+def check_plan(plan: NodePlan, node: str) -> None:
+    """PeerError when a plan is not this node's, or impossible."""
+    if plan.node != node:
+        raise PeerError(
+            f"this is node {node}, the plan is {plan.node}'s; compare node.addresses in gandiva.yaml"
+        )
+    if plan.quantum_ns < _MIN_QUANTUM_NS or plan.gpus < 0:
+        raise PeerError(
+            f"plan for {node}: a quantum of {plan.quantum_ns} ns on {plan.gpus} GPUs is impossible"
+        )
+    for job in plan.jobs:
+        gpus = set(job.gpus)
+        if not gpus or len(gpus) != len(job.gpus) or not gpus <= set(range(plan.gpus)):
+            raise PeerError(f"plan for {node}: job {job.key} is given GPUs {job.gpus} of {plan.gpus}")
+        if job.tickets <= 0:
+            raise PeerError(f"plan for {node}: job {job.key} has {job.tickets} tickets; at least 1 is needed")
+
+
+def _essence(plan: NodePlan) -> tuple[object, ...]:
+    return (plan.epoch_ns, plan.quantum_ns, plan.gpus, plan.jobs, plan.fence)

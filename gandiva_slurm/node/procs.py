@@ -1,0 +1,145 @@
+"""Processes as /proc shows them, and signals that never hit a reused process id."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class ProcId(NamedTuple):
+    """A process for good: its id and when it started (clock ticks since boot; never the same twice)."""
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proc:
+    """One line of the process table. `state` is ps's letter: T stopped, t traced, Z zombie, X dead."""
+
+    pid: int
+    start: int
+    parent: int
+    state: str
+
+    @property
+    def id(self) -> ProcId:
+        """What survives a reuse of the pid."""
+        return ProcId(self.pid, self.start)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when it does not run by itself: stopped, traced or dead."""
+        return self.state in "TtZXx"
+
+
+#: Letters of processes that have ended.
+ENDED = "ZXx"
+
+
+def read_proc(pid: int) -> Proc | None:
+    """Return the process with this id, None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            data = stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold anything, parentheses and blanks included.
+    fields = data[data.rindex(b")") + 2 :].split()
+    return Proc(pid, int(fields[19]), int(fields[1]), chr(fields[0][0]))
+
+
+def table() -> dict[int, Proc]:
+    """Return all processes there are."""
+    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {proc.pid: proc for proc in found if proc is not None}
+
+
+def is_alive(proc: ProcId) -> bool:
+    """True while this very process lives (a zombie does not)."""
+    now = read_proc(proc.pid)
+    return now is not None and now.start == proc.start and now.state not in ENDED
+
+
+def descendants(procs: Mapping[int, Proc], roots: Iterable[int]) -> list[Proc]:
+    """Return all processes below these, the roots left out."""
+    children: dict[int, list[int]] = {}
+    for proc in procs.values():
+        children.setdefault(proc.parent, []).append(proc.pid)
+    found: dict[int, Proc] = {}
+    todo = [child for root in roots for child in children.get(root, ())]
+    while todo:
+        pid = todo.pop()
+        if pid not in found:
+            found[pid] = procs[pid]
+            todo.extend(children.get(pid, ()))
+    return list(found.values())
+
+
+def ancestors(pid: int) -> Iterator[Proc]:
+    """Yield the process, its parent, and so on up to init."""
+    for _ in range(1000):
+        proc = read_proc(pid)
+        if proc is None:
+            return
+        yield proc
+        if proc.parent <= 0:
+            return
+        pid = proc.parent
+
+
+def uids(pid: int) -> tuple[int, int] | None:
+    """Return (real uid, effective uid); None when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as stream:
+            for line in stream:
+                if line.startswith(b"Uid:"):
+                    fields = line.split()
+                    return int(fields[1]), int(fields[2])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return None
+
+
+def title(pid: int) -> str:
+    """Return what ps shows as the command: the first word of the command line, as the process set it."""
+    return read_text(pid, "cmdline").split("\0", 1)[0]
+
+
+def read_text(pid: int, name: str, limit: int = 256 * 1024) -> str:
+    """Return a file of /proc/PID, "" when it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as stream:
+            return stream.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def open_pidfd(proc: ProcId) -> int | None:
+    """Return a descriptor that means this very process, None when it is gone."""
+    try:
+        fd = os.pidfd_open(proc.pid)
+    except OSError:
+        return None
+    now = read_proc(proc.pid)
+    if now is not None and now.start == proc.start:
+        return fd
+    os.close(fd)
+    return None
+
+
+def send(proc: ProcId, number: signal.Signals) -> bool:
+    """Signal this very process; False when it is gone."""
+    fd = open_pidfd(proc)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,110 @@
+"""Ranks and the gangs they form, as one node sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gandiva_slurm.node.pages import Page
+from gandiva_slurm.node.park import FIRST_BOUNDARIES, SANE_GEN, Gang, Write
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.wire import page as wire
+
+
+@dataclass(eq=False)
+class Rank:
+    """One training process and its page; `remote_fd` is the page's number in that process."""
+
+    proc: ProcId
+    rank: int
+    page: Page
+    stepd: ProcId | None
+    remote_fd: int = -1
+    is_alive: bool = True
+    words: tuple[int, ...] = ()
+
+    def look(self) -> tuple[int, ...]:
+        """Read the page, unless the process is dead: then what it said last stays."""
+        if self.is_alive or not self.words:
+            self.words = self.page.read()
+        return self.words
+
+
+@dataclass(eq=False)
+class RankSet:
+    """The ranks of one process group, parked together. Most jobs have one; each step may have its own."""
+
+    world: int
+    master: str
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    gang: Gang | None = None
+    #: (boundaries, monotonic ns) at the start of the present run, to tell the mean mini-batch
+    mark: tuple[int, int] = (0, 0)
+    #: re-aims of the gang that are counted already
+    counted_reaims: int = 0
+
+    def is_complete(self) -> bool:
+        """True when every rank of the world is here and alive."""
+        return len(self.ranks) == self.world and all(rank.is_alive for rank in self.ranks.values())
+
+    def is_parkable(self) -> bool:
+        """True when all ranks are here and have passed enough boundaries."""
+        return self.is_complete() and min(view[wire.W_SEQ] for view in self.views()) >= FIRST_BOUNDARIES
+
+    def in_order(self) -> list[Rank]:
+        """Return the ranks by their number."""
+        return [self.ranks[number] for number in sorted(self.ranks)]
+
+    def form(self) -> Gang:
+        """Return the gang's coordinator; its generation is above any that a page has seen."""
+        if self.gang is None:
+            self.gang = Gang(len(self.ranks), generation=self._newest_generation())
+            self.counted_reaims = 0
+        return self.gang
+
+    def new_reaims(self) -> int:
+        """Return the re-aims since this was asked last."""
+        new = (self.gang.reaims if self.gang is not None else 0) - self.counted_reaims
+        self.counted_reaims += new
+        return new
+
+    def views(self) -> list[tuple[int, ...]]:
+        """Read all pages."""
+        return [rank.look() for rank in self.in_order()]
+
+    def alive(self) -> list[bool]:
+        """Which of them live."""
+        return [rank.is_alive for rank in self.in_order()]
+
+    def steps(self) -> int:
+        """Mini-batches of the foremost rank: what the script counts itself, else boundaries."""
+        return max((view[wire.W_USER_STEPS] or view[wire.W_SEQ] for view in self.views()), default=0)
+
+    def apply(self, writes: list[Write]) -> None:
+        """Write the coordinator's orders, rank by rank in the order given."""
+        ranks = self.in_order()
+        for index, words in writes:
+            if ranks[index].is_alive:
+                ranks[index].page.write(words)
+
+    def set_mark(self, now_ns: int) -> None:
+        """The gang starts to run now."""
+        self.mark = (max((view[wire.W_SEQ] for view in self.views()), default=0), now_ns)
+
+    def step_ns(self) -> int:
+        """Return the mean time between boundaries since the mark, 0 when there was none."""
+        seq, start_ns = self.mark
+        best = max(self.views(), key=lambda view: view[wire.W_SEQ])
+        passed = best[wire.W_SEQ] - seq
+        return max(0, best[wire.W_LAST_NS] - start_ns) // passed if passed > 0 else 0
+
+    def forget_dead(self) -> None:
+        """Drop ranks whose process is gone; the gang is formed anew when others take their place."""
+        dead = [number for number, rank in self.ranks.items() if not rank.is_alive]
+        for number in dead:
+            self.ranks.pop(number).page.close()
+        if dead:
+            self.gang = None
+
+    def _newest_generation(self) -> int:
+        orders = [view[wire.W_WORD] >> 8 for view in self.views()]
+        return max((order for order in orders if order < SANE_GEN), default=0)

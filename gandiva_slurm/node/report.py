@@ -1,0 +1,87 @@
+"""What the node tells the controller: everything that lives here, and every hold not yet acknowledged."""
+
+from __future__ import annotations
+
+from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident as Job
+from gandiva_slurm.wire import page as wire
+from gandiva_slurm.wire.messages import NodeReport, Resident
+
+#: A running rank that passes no boundary for so long is worth a word.
+QUIET_NS = 60_000_000_000
+
+
+def make_report(node: Node) -> NodeReport:
+    """Return the whole truth of now; what has ended is told until a plan shows that it was heard."""
+    node.ended = {key: times + 1 for key, times in node.ended.items()}
+    plan = node.plan
+    now = node.clock.real()
+    return NodeReport(
+        node=node.settings.node,
+        boot=node.ledger.boot,
+        now_ns=now,
+        epoch_ns=plan.epoch_ns if plan else 0,
+        generation=plan.generation if plan else 0,
+        gpus=node.gpus,
+        residents=tuple(_resident(node, job) for job in node.residents.values()),
+        holds=node.ledger.report(now),
+        ended=tuple((key.job_id, key.restart) for key in node.ended),
+    )
+
+
+def _resident(node: Node, job: Job) -> Resident:
+    now = node.clock.mono()
+    reason, detail = _why(node, job, now)
+    counts = job.counts
+    return Resident(
+        job_id=job.key.job_id,
+        restart=job.key.restart,
+        state=job.state,
+        gpus=job.gpus,
+        registered_ns=job.registered_real_ns,
+        since_ns=node.clock.real(job.since_ns),
+        world=job.world,
+        ranks=sum(rank.is_alive for rank in job.ranks),
+        steps=job.steps(),
+        rate=round(counts.rate, 3),
+        suspends=counts.suspends,
+        reaims=counts.reaims,
+        off_boundary=counts.off_boundary,
+        parked_ns=counts.parked_ns + (now - job.since_ns if job.state == SUSPENDED else 0),
+        reason=reason,
+        detail=detail,
+    )
+
+
+def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
+    """Return (code of model.reason, what is special about it here)."""
+    detail = "" if job.is_planned else "in no plan: its GPUs were chosen by its node"
+    if job.is_ending:
+        return "Leftover", "its last processes are being stopped"
+    if job.state == SUSPENDED:
+        if not job.counts.suspends:
+            return "WaitingTurn", detail or "its tasks are stopped before they begin"
+        return ("Frozen" if job.is_frozen else "Parked"), detail
+    if job.state == SUSPENDING:
+        return "Parking", detail
+    if job.trouble:
+        return "NotParkable", job.trouble
+    if job.state == RESUMING:
+        return "Resuming", detail
+    if job.is_blind(node.settings.client_wait_ns):
+        return "NoClient", detail
+    if not job.has_client():
+        return "WarmingUp", detail or _ranks_so_far(job)
+    return "Running", detail or _quiet(job, now)
+
+
+def _ranks_so_far(job: Job) -> str:
+    return f"{len(job.ranks)} of {job.world} ranks registered" if job.sets else "no rank has registered yet"
+
+
+def _quiet(job: Job, now: int) -> str:
+    assert job.state == RUNNING
+    last = max((rank.look()[wire.W_LAST_NS] for rank in job.ranks), default=now)
+    quiet_ns = now - last
+    return f"no mini-batch for {quiet_ns // 1_000_000_000} s" if quiet_ns > QUIET_NS else ""

@@ -1,0 +1,101 @@
+"""The daemon's state as JSON: what `adopt` needs to take over every job, running or parked, after a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.clock import host_boot
+from gandiva_slurm.node.jobs import Counts, Resident
+from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.ranks import Rank, RankSet
+
+if TYPE_CHECKING:
+    from gandiva_slurm.node.context import Node
+
+
+def state_of(node: Node) -> dict[str, Any]:
+    """Return all that must survive; where ranks stand is in their pages."""
+    return {
+        "node": node.settings.node,
+        "host_boot": host_boot(),
+        "offset_ns": node.clock.offset_ns,
+        "saved_mono_ns": node.clock.mono(),
+        "plan": None if node.plan is None else dataclasses.asdict(node.plan),
+        "local": node.local.to_json(),
+        "ledger": node.ledger.to_json(),
+        "newest": {str(job_id): restart for job_id, restart in node.newest.items()},
+        "ended": [str(key) for key in node.ended],
+        "jobs": [_job(resident) for resident in node.residents.values()],
+    }
+
+
+def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, Any]]]:
+    """Make a resident of its row, without its ranks; return it and the rows of its process groups."""
+    key = JobKey.parse(row["key"])
+    processes = JobProcesses(key, row["uid"], node, _ids(row["stepds"]), set(row["cgroups"]))
+    resident = Resident(
+        key=key,
+        user=row["user"],
+        gpus=tuple(row["gpus"]),
+        tickets=row["tickets"],
+        submitted_ns=row["submitted_ns"],
+        processes=processes,
+        registered_real_ns=row["registered_real_ns"],
+        name=row["name"],
+        is_planned=row["is_planned"],
+        slots=tuple(row["slots"]),
+        since_ns=row["since_ns"],
+        stopped=_ids(row["stopped"]),
+        left_stopped=_ids(row["left_stopped"]),
+        is_frozen=row["is_frozen"],
+        is_fenced=row["is_fenced"],
+        tasks={ProcId(*stepd): _ids(tasks) for stepd, tasks in row["tasks"]},
+        charged_ns=row["charged_ns"],
+        overrun_from_ns=row["overrun_from_ns"],
+        counts=Counts(**row["counts"]),
+    )
+    return resident, row["sets"]
+
+
+def _job(resident: Resident) -> dict[str, Any]:
+    processes = resident.processes
+    return {
+        "key": str(resident.key),
+        "uid": processes.uid,
+        "user": resident.user,
+        "name": resident.name,
+        "gpus": resident.gpus,
+        "tickets": resident.tickets,
+        "submitted_ns": resident.submitted_ns,
+        "registered_real_ns": resident.registered_real_ns,
+        "is_planned": resident.is_planned,
+        "slots": resident.slots,
+        "stepds": sorted(processes.stepds),
+        "cgroups": sorted(processes.cgroups),
+        "since_ns": resident.since_ns,
+        "stopped": sorted(resident.stopped),
+        "left_stopped": sorted(resident.left_stopped),
+        "is_frozen": resident.is_frozen,
+        "is_fenced": resident.is_fenced,
+        "tasks": [[stepd, sorted(tasks)] for stepd, tasks in resident.tasks.items()],
+        "charged_ns": resident.charged_ns,
+        "overrun_from_ns": resident.overrun_from_ns,
+        "counts": dataclasses.asdict(resident.counts),
+        "sets": [_set(group) for group in resident.sets],
+    }
+
+
+def _set(group: RankSet) -> dict[str, Any]:
+    ranks = [_rank(rank) for rank in group.in_order() if rank.is_alive]
+    return {"world": group.world, "master": group.master, "mark": group.mark, "ranks": ranks}
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    return {"rank": rank.rank, "proc": rank.proc, "stepd": rank.stepd, "remote_fd": rank.remote_fd}
+
+
+def _ids(rows: list[list[int]]) -> set[ProcId]:
+    return {ProcId(*row) for row in rows}

@@ -1,0 +1,32 @@
+"""The controller's door: POST /v1/plan and /v1/report, signed both ways."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.planning import Planning
+from gandiva_slurm.node.report import make_report
+from gandiva_slurm.wire import http
+from gandiva_slurm.wire.auth import Signer
+from gandiva_slurm.wire.messages import decode_plan, encode
+
+
+async def serve(node: Node, planning: Planning, signer: Signer) -> web.AppRunner:
+    """Listen; returns the runner, whose `cleanup` ends it."""
+
+    async def on_plan(payload: bytes, uid: int) -> bytes:
+        planning.take(decode_plan(payload))
+        return encode(make_report(node))
+
+    async def on_report(payload: bytes, uid: int) -> bytes:
+        return encode(make_report(node))
+
+    def allow(uid: int) -> bool:
+        return uid in node.settings.obeyed_uids
+
+    routes = {
+        "/v1/plan": http.signed_route(signer, allow, on_plan),
+        "/v1/report": http.signed_route(signer, allow, on_report),
+    }
+    return await http.listen(routes, node.settings.host, node.settings.port)

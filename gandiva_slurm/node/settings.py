@@ -1,0 +1,52 @@
+"""What one gandivad is told at start, in the units its code uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gandiva_slurm.config import NS_PER_S, Config
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """One node's part of gandiva.yaml; the quantum holds until the first plan brings its own."""
+
+    node: str
+    host: str
+    port: int
+    socket: Path
+    state_dir: Path
+    #: whose signatures this node obeys
+    obeyed_uids: frozenset[int]
+    quantum_ns: int = 60 * NS_PER_S
+    client_wait_ns: int = 120 * NS_PER_S
+    park_deadline_ns: int = 30 * NS_PER_S
+    max_park_ns: int = 3600 * NS_PER_S
+    freeze_bound_ns: int = 300 * NS_PER_S
+    #: how long after its bound a parked rank goes on by itself when this daemon is gone
+    wake_grace_s: float = 60.0
+    #: how long the guard waits for a new gandivad before it thaws what the dead one froze
+    guard_grace_ns: int = 30 * NS_PER_S
+    #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
+    isolation_ns: int = 0
+
+    @classmethod
+    def of(cls, config: Config, node: str) -> NodeSettings:
+        """Take a node's settings out of the configuration."""
+        host, port = config.node_address(node)
+        part = config.node
+        return cls(
+            node=node,
+            host=host,
+            port=port,
+            socket=Path(config.node_socket(node)),
+            state_dir=config.node_state_dir(node),
+            obeyed_uids=frozenset({0, config.slurm_uid()}),
+            quantum_ns=config.quantum_ns,
+            client_wait_ns=round(part.client_wait_s * NS_PER_S),
+            park_deadline_ns=round(part.park_deadline_s * NS_PER_S),
+            max_park_ns=round(part.max_park_s * NS_PER_S),
+            freeze_bound_ns=round(part.freeze_bound_s * NS_PER_S),
+            wake_grace_s=part.wake_grace_s,
+        )

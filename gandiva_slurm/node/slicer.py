@@ -1,0 +1,160 @@
+"""The fast clock: at a quantum's end, and when something changes, who holds the GPUs next (ADR 0009).
+
+Everything is charged by the time it was held. What is chosen and must wait for its GPUs is `wanted` until
+the last of them is free; what cannot be taken from its holder now stays, is charged as overrun, and the
+rest is chosen around it. When all residents fit, all are chosen and nothing moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.switch import MS, Switcher, charge
+
+#: A park's bound is kept by deciding this much before it, or a tenth of the bound when that is less.
+_LEAD_NS = 1000 * MS
+#: With nobody here there is nothing to wake for.
+_IDLE_NS = 3600_000 * MS
+
+
+class Slicer:
+    """Decides for one node; `run` keeps the quantum, everything else calls `fill`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.switcher = Switcher(node, self.fill)
+        self.wanted: list[JobKey] = []
+        self.quantum_end_ns = 0
+        self._decided_ns = 0
+        self._alarm = asyncio.Event()
+
+    async def run(self) -> None:
+        """Decide at each quantum's end, and before a park's bound, for ever."""
+        while True:
+            self._alarm.clear()
+            left_ns = self._next_ns() - self._node.clock.mono()
+            if left_ns <= 0:
+                self.quantum()
+                continue
+            try:
+                await asyncio.wait_for(self._alarm.wait(), left_ns / 1e9)
+            except TimeoutError:
+                continue
+
+    def quantum(self) -> None:
+        """A quantum has ended: charge, level the passes, choose anew."""
+        node, now = self._node, self._node.clock.mono()
+        self._charge(now)
+        node.local.settle()
+        self._decided_ns, self.quantum_end_ns = now, now + node.local.quantum_ns
+        for resident in node.residents.values():
+            resident.pause_quanta = max(0, resident.pause_quanta - 1)
+        overdue = self._overdue(now)
+        on_merit = node.local.choose(self._runnable(), (), overdue)
+        for resident in node.holders():
+            if resident.state != SUSPENDING:
+                resident.overrun_from_ns = (
+                    None if resident.key in on_merit else resident.overrun_from_ns or now
+                )
+        self._apply(node.local.choose(self._runnable(), self._must_stay(), overdue))
+        if node.residents:
+            node.save()
+
+    def fill(self) -> None:
+        """Something changed within a quantum: give idle GPUs to whoever fits beside those that run."""
+        node, now = self._node, self._node.clock.mono()
+        if not node.residents:
+            self.wanted = []
+            return
+        self._charge(now)
+        if self.quantum_end_ns <= now:
+            self.quantum_end_ns = now + node.local.quantum_ns
+        kept = [resident for resident in node.holders() if not _is_leaving(resident)]
+        busy = {gpu for resident in kept for gpu in resident.gpus}
+        waiting = [
+            key for key in self.wanted if self._is_ready(key) and busy.isdisjoint(node.residents[key].gpus)
+        ]
+        pinned = [resident.key for resident in kept] + waiting
+        self._apply(node.local.choose(self._runnable(), pinned, self._overdue(now)))
+        self._alarm.set()
+
+    def take_back(self, resident: Resident) -> None:
+        """A parked gang trains again by itself (it heard no beat for too long): it holds its GPUs."""
+        node, now = self._node, self._node.clock.mono()
+        self.switcher.grant(resident)
+        node.note("strayed", resident, now)
+        node.save()
+        for group in resident.sets:
+            group.gang = None
+            group.apply(group.form().adopt(group.views(), now))
+        self.switcher.follow(resident)
+        self.quantum_end_ns = min(self.quantum_end_ns, now + _LEAD_NS)
+        self._alarm.set()
+
+    def _apply(self, chosen: Collection[JobKey]) -> None:
+        node = self._node
+        for resident in node.holders():
+            if resident.state == RUNNING and resident.key not in chosen and not resident.is_ending:
+                self.switcher.park(resident)
+        self.wanted = [
+            key for key in chosen if not node.residents[key].holds or _is_leaving(node.residents[key])
+        ]
+        self._grant()
+
+    def _grant(self) -> None:
+        """Give those that wait their GPUs, all or none, once nobody else holds one of them."""
+        node = self._node
+        ready = []
+        for key in self.wanted:
+            resident = node.residents[key]
+            if self._is_ready(key) and node.is_free(resident.gpus):
+                self.switcher.grant(resident)
+                ready.append(resident)
+        if not ready:
+            return
+        self.wanted = [key for key in self.wanted if not node.residents[key].holds]
+        node.save()
+        for resident in ready:
+            self.switcher.go(resident)
+
+    def _is_ready(self, key: JobKey) -> bool:
+        resident = self._node.residents.get(key)
+        return resident is not None and resident.state == SUSPENDED and not resident.is_ending
+
+    def _charge(self, now: int) -> None:
+        for resident in self._node.holders():
+            charge(self._node, resident, now)
+
+    def _runnable(self) -> list[JobKey]:
+        return [resident.key for resident in self._node.residents.values() if not resident.is_ending]
+
+    def _must_stay(self) -> list[JobKey]:
+        wait_ns = self._node.settings.client_wait_ns
+        holders = self._node.holders()
+        return [r.key for r in holders if not _is_leaving(r) and r.must_stay(wait_ns)]
+
+    def _overdue(self, now: int) -> list[JobKey]:
+        parked = [resident for resident in self._node.residents.values() if resident.state == SUSPENDED]
+        return [resident.key for resident in parked if self._due_ns(resident) <= now]
+
+    def _due_ns(self, resident: Resident) -> int:
+        settings = self._node.settings
+        bound_ns = resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns)
+        return bound_ns - min(_LEAD_NS, (bound_ns - resident.since_ns) // 10)
+
+    def _next_ns(self) -> int:
+        """The next moment to decide at: the quantum's end, or a bound before it, once for each bound."""
+        residents = self._node.residents.values()
+        if not residents:
+            return self._node.clock.mono() + _IDLE_NS
+        dues = [self._due_ns(resident) for resident in residents if resident.state == SUSPENDED]
+        return min([self.quantum_end_ns, *(due for due in dues if due > self._decided_ns)])
+
+
+def _is_leaving(resident: Resident) -> bool:
+    return resident.state == SUSPENDING or resident.is_ending

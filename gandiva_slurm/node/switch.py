@@ -1,0 +1,302 @@
+"""Changing hands: carries out the orders to park, freeze, grant and resume, and watches until they are done.
+
+Orders return at once; while any is under way all pages concerned are read every millisecond or so, and
+otherwise nothing runs here. Who is to hold what is decided in `slicer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.ranks import RankSet
+from gandiva_slurm.wire import page as wire
+
+MS = 1_000_000
+#: How often pages are read while something moves: at first, after 0.2 s, after 2 s. (epoll counts in ms.)
+_PACE = ((200 * MS, 0.0005), (2000 * MS, 0.002))
+_SLOW_PACE_S = 0.01
+#: A process that has been sent SIGSTOP and does not show it by then sits in the kernel and runs no code of
+#: its own.
+_STOP_NS = 2000 * MS
+
+log = logging.getLogger(__name__)
+
+
+class Switcher:
+    """Moves gangs between RUNNING and SUSPENDED; `on_change` is called later, when one has arrived."""
+
+    def __init__(self, node: Node, on_change: Callable[[], None]) -> None:
+        self._node = node
+        self._on_change = on_change
+        self._moving: dict[JobKey, Resident] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Watch what moves, for ever."""
+        while True:
+            if not self._moving:
+                self._wake.clear()
+                await self._wake.wait()
+            for resident in list(self._moving.values()):
+                self._tick(resident)
+            await asyncio.sleep(self._pace_s())
+
+    def park(self, resident: Resident) -> None:
+        """Order a gang to give its GPUs back: at a boundary, or frozen whole when it has no client."""
+        node, now = self._node, self._node.clock.mono()
+        node.ledger.order_park(resident.key, node.clock.real(now))
+        resident.state, resident.ordered_ns = SUSPENDING, now
+        if resident.overrun_from_ns is None:
+            resident.overrun_from_ns = now
+        is_blind = not resident.has_client()
+        resident.look_at_rate(now)
+        fields = {
+            "world": resident.world,
+            "step_ms": _ms(_step_ns(resident)),
+            "how": "freeze" if is_blind else "park",
+        }
+        node.note("park", resident, now, **fields)
+        if is_blind:
+            self._freeze(resident)
+        else:
+            wake_by_ns = now + node.settings.max_park_ns
+            for group in resident.sets:
+                group.apply(group.form().park(group.views(), now, wake_by_ns))
+        self.follow(resident)
+
+    def grant(self, resident: Resident) -> None:
+        """Write into the books that a gang has its GPUs; `go` follows when the books are saved."""
+        node, now = self._node, self._node.clock.mono()
+        node.ledger.begin(resident.key, resident.user, resident.gpus, node.clock.real(now))
+        resident.counts.parked_ns += now - resident.since_ns
+        resident.state, resident.since_ns, resident.ordered_ns = RESUMING, now, now
+        resident.charged_ns, resident.overrun_from_ns = now, None
+        node.note("grant", resident, now)
+
+    def go(self, resident: Resident) -> None:
+        """Let a gang that was granted its GPUs run: its order first, so that no old one acts."""
+        node, now = self._node, self._node.clock.mono()
+        was_stopped = len(resident.stopped)
+        for group in resident.sets:
+            _order_run(group, now, resident.is_frozen)
+        self.thaw(resident)
+        node.note("resume", resident, now, world=resident.world, thawed=was_stopped)
+        self._tick_resuming(resident, now)
+        if resident.state == RESUMING:
+            self.follow(resident)
+
+    def stop_processes(self, resident: Resident, only: Iterable[ProcId] | None = None) -> None:
+        """SIGSTOP all processes of a job that does not hold its GPUs, or those that have just come to it."""
+        resident.is_frozen = resident.is_frozen or only is None
+        resident.stopped |= set(only or ())
+        # The guard reads the state file: what is stopped must be there first.
+        self._node.save()
+        ours, before = resident.processes.stop(only)
+        resident.left_stopped |= before - resident.stopped
+        resident.stopped |= ours
+        self._node.note("freeze", resident, processes=len(ours), whole=only is None)
+        self._node.save()
+
+    def thaw(self, resident: Resident) -> None:
+        """SIGCONT what we have stopped."""
+        if not resident.stopped and not resident.is_frozen:
+            return
+        for proc in resident.stopped:
+            procs.send(proc, signal.SIGCONT)
+        self._node.note("thaw", resident, processes=len(resident.stopped))
+        resident.stopped, resident.left_stopped, resident.is_frozen = set(), set(), False
+
+    def forget(self, resident: Resident) -> None:
+        """It moves no more, or is gone."""
+        self._moving.pop(resident.key, None)
+
+    def follow(self, resident: Resident) -> None:
+        """Watch it until it has arrived."""
+        self._moving[resident.key] = resident
+        self._wake.set()
+
+    def _pace_s(self) -> float:
+        now = self._node.clock.mono()
+        newest = max((resident.ordered_ns for resident in self._moving.values()), default=now)
+        return next((pace_s for age_ns, pace_s in _PACE if now - newest < age_ns), _SLOW_PACE_S)
+
+    def _tick(self, resident: Resident) -> None:
+        now = self._node.clock.mono()
+        if resident.is_ending:
+            self.forget(resident)
+        elif resident.state == SUSPENDING:
+            self._tick_suspending(resident, now)
+        elif resident.state == RESUMING:
+            self._tick_resuming(resident, now)
+        if resident.state not in (SUSPENDING, RESUMING):
+            self.forget(resident)
+            self._on_change()
+
+    def _tick_suspending(self, resident: Resident, now: int) -> None:
+        if resident.is_frozen:
+            return self._tick_freezing(resident, now)
+        phases = self._advance(resident, now)
+        if not phases:
+            self._give_up(resident, now, "its ranks are gone")
+        elif all(phase == "parked" for phase in phases):
+            self._parked(resident, now)
+        elif "running" in phases or "resuming" in phases:
+            self._give_up(resident, now, _last_error(resident))
+        elif now - resident.ordered_ns > self._node.settings.park_deadline_ns:
+            self._out_of_time(resident, now)
+
+    def _tick_freezing(self, resident: Resident, now: int) -> None:
+        found = [procs.read_proc(proc.pid) for proc in resident.stopped]
+        runs = [
+            proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
+        ]
+        if not runs or now - resident.ordered_ns > _STOP_NS:
+            self._parked(resident, now)
+
+    def _tick_resuming(self, resident: Resident, now: int) -> None:
+        phases = self._advance(resident, now)
+        if all(phase == "running" for phase in phases):
+            self._running(resident, now)
+
+    def _advance(self, resident: Resident, now: int) -> list[str]:
+        """Let each gang's coordinator look at its pages; return the phases of those that have a live rank."""
+        phases = []
+        for group in resident.sets:
+            if not any(group.alive()):
+                continue
+            gang = group.form()
+            if gang.phase not in ("running", "parked"):
+                group.apply(gang.tick(group.views(), group.alive(), now))
+            phases.append(gang.phase)
+        return phases
+
+    def _parked(self, resident: Resident, now: int) -> None:
+        """The last rank has released: the GPUs are free from this moment."""
+        node, counts = self._node, resident.counts
+        fields = _park_facts(resident)
+        is_off = fields["off_boundary"] or (resident.is_frozen and bool(resident.sets))
+        counts.suspends += 1
+        counts.reaims += fields["reaims"]
+        counts.off_boundary += is_off
+        resident.failures_in_a_row, resident.trouble = 0, ""
+        park_ms = _ms(now - resident.ordered_ns)
+        node.note("parked", resident, now, **(fields | {"off_boundary": int(is_off), "park_ms": park_ms}))
+        self.release(resident, now)
+        resident.state, resident.since_ns = SUSPENDED, now
+
+    def release(self, resident: Resident, now: int) -> None:
+        """Charge a hold to its end and close it."""
+        node = self._node
+        charge(node, resident, now)
+        hold = node.ledger.end(resident.key, node.clock.real(now))
+        node.note(
+            "release",
+            resident,
+            now,
+            hold=hold.seq,
+            held_ms=_ms(hold.t1_ns - hold.t0_ns),
+            over_ms=_ms(hold.park_ns),
+        )
+
+    def _running(self, resident: Resident, now: int) -> None:
+        resident.forget_dead()
+        resident.state = RUNNING
+        if self._node.ledger.open[resident.key].parked_at_ns:
+            # It was told to park and could not: it never gave its GPUs back.
+            self._node.ledger.cancel_park(resident.key)
+        else:
+            resident.since_ns = now
+        for group in resident.sets:
+            group.set_mark(now)
+        resident.look_at_rate(now, is_first=True)
+        self._node.note("running", resident, now, resume_ms=_ms(now - resident.ordered_ns))
+
+    def _give_up(self, resident: Resident, now: int, why: str) -> None:
+        """It keeps its GPUs, is charged, and is asked again later."""
+        counts = resident.counts
+        counts.failed_parks += 1
+        counts.reaims += sum(group.new_reaims() for group in resident.sets)
+        resident.failures_in_a_row += 1
+        resident.pause_quanta = 1 if resident.failures_in_a_row < PATIENCE else PAUSE_QUANTA
+        resident.trouble = why
+        self._node.note("unparkable", resident, now, why=why, after_ms=_ms(now - resident.ordered_ns))
+        resident.state, resident.ordered_ns = RESUMING, now
+        for group in resident.sets:
+            _order_run(group, now, False)
+        self._on_change()
+
+    def _out_of_time(self, resident: Resident, now: int) -> None:
+        """Its mini-batch does not end: a lone rank can be frozen in the middle of it, a gang cannot."""
+        if resident.is_solo:
+            self._freeze(resident)
+        else:
+            self._give_up(resident, now, "no boundary of all its ranks within park_deadline_s")
+
+    def _freeze(self, resident: Resident) -> None:
+        self.stop_processes(resident)
+
+
+def _order_run(group: RankSet, now: int, was_frozen: bool) -> None:
+    gang = group.gang
+    if gang is None or gang.phase in ("running", "resuming"):
+        return
+    if was_frozen and gang.phase == "committing":
+        # A lone rank that was frozen before it came to the boundary: its order can be taken back.
+        group.apply(gang.adopt(group.views(), now))
+    if gang.phase != "resuming":
+        group.apply(gang.resume(group.views(), now))
+
+
+def charge(node: Node, resident: Resident, now: int) -> None:
+    """Charge what a gang has held since it was charged last; what is past its quantum's end, as overrun."""
+    held = now - resident.charged_ns
+    if held <= 0:
+        return
+    start = resident.overrun_from_ns
+    over = 0 if start is None else now - max(start, resident.charged_ns)
+    node.local.charge(resident.key, held, over)
+    resident.charged_ns = now
+    resident.counts.blind_ns = 0 if resident.has_client() else resident.counts.blind_ns + held
+    resident.give_up_waiting(node.settings.client_wait_ns)
+
+
+def _park_facts(resident: Resident) -> dict[str, Any]:
+    """What the log keeps of a park: where each rank stood, and whether that was one boundary."""
+    seqs, aims, is_off = [], [], False
+    for group in resident.sets:
+        words = [rank.look() for rank in group.in_order()]
+        at = [w[wire.W_STATE_SEQ] for w in words]
+        aim = group.form().park_seq
+        is_off = is_off or set(at) != {aim}
+        seqs.append(at)
+        aims.append(aim)
+    reaims = sum(group.new_reaims() for group in resident.sets)
+    return {
+        "seqs": seqs,
+        "at": aims,
+        "off_boundary": int(is_off and not resident.is_frozen),
+        "reaims": reaims,
+    }
+
+
+def _last_error(resident: Resident) -> str:
+    errors = [group.gang.last_error for group in resident.sets if group.gang is not None]
+    return "; ".join(str(error) for error in errors if error) or "no common boundary was found"
+
+
+def _step_ns(resident: Resident) -> int:
+    return max((group.step_ns() for group in resident.sets), default=0)
+
+
+def _ms(ns: int) -> float:
+    return round(ns / MS, 3)

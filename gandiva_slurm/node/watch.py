@@ -1,0 +1,175 @@
+"""Watching: processes that end, a beat to every page each second, rates, what got loose while parked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.park import beat
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.wire import page as wire
+
+BEAT_S = 1.0
+#: A frozen job that runs is about to end (Slurm continues what it cancels), or was continued by its owner:
+#: it is given so many beats to end, then it is stopped again.
+LOOSE_BEATS = 3
+#: Between two rounds of SIGKILL to what a job has left behind; the second when it does not go.
+_REAP_S, _SLOW_REAP_S = 0.02, 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Knows when a process ends, without asking, and ends jobs."""
+
+    def __init__(self, node: Node, slicer: Slicer) -> None:
+        self._node = node
+        self._slicer = slicer
+        self._watched: dict[tuple[Resident, ProcId], int] = {}
+        self._reapers: set[asyncio.Task[None]] = set()
+        self._loose: dict[Resident, int] = {}
+
+    async def run(self) -> None:
+        """Beat once a second, for ever."""
+        while True:
+            self.beat()
+            await asyncio.sleep(BEAT_S)
+
+    def watch(self, resident: Resident, proc: ProcId) -> None:
+        """Learn of this process's end."""
+        if (resident, proc) in self._watched:
+            return
+        loop = asyncio.get_running_loop()
+        pidfd = procs.open_pidfd(proc)
+        if pidfd is None:
+            loop.call_soon(self._gone, resident, proc)
+            return
+        self._watched[(resident, proc)] = pidfd
+        loop.add_reader(pidfd, self._gone, resident, proc)
+
+    def fence(self, resident: Resident, why: str) -> None:
+        """Kill every process of this incarnation now, whatever Slurm thinks of it."""
+        resident.is_fenced = True
+        self._node.note("fence", resident, why=why, killed=resident.processes.kill())
+        log.warning("job %s: stopped: %s", resident.key, why)
+        self._end(resident)
+
+    def beat(self) -> None:
+        """Tell every rank that its node lives; look at every page once."""
+        node, now = self._node, self._node.clock.mono()
+        node.clock.correct()
+        for resident in list(node.residents.values()):
+            for rank in resident.ranks:
+                if rank.is_alive:
+                    rank.page.write(beat(now))
+            if resident.is_ending:
+                continue
+            if resident.state == RUNNING:
+                self._look_at_running(resident, now)
+            elif resident.state == SUSPENDED:
+                self._look_at_suspended(resident, now)
+            if not any(procs.is_alive(stepd) for stepd in resident.processes.stepds):
+                self._look_for_members(resident)
+
+    def _look_at_running(self, resident: Resident, now: int) -> None:
+        resident.look_at_rate(now)
+        for group in resident.sets:
+            if group.is_complete() and group.form().phase == "running":
+                # Teaches the coordinator the gang's pace: it asks for nothing.
+                group.apply(group.form().tick(group.views(), group.alive(), now))
+
+    def _look_at_suspended(self, resident: Resident, now: int) -> None:
+        runs = any(not _is_at_rest(proc) for proc in resident.stopped)
+        beats = self._loose.pop(resident, 0) + 1
+        if runs and beats < LOOSE_BEATS:
+            self._loose[resident] = beats
+        elif runs:
+            self._node.note("loose", resident, why="its stopped processes were continued by somebody else")
+            self._slicer.switcher.stop_processes(
+                resident, None if resident.is_frozen else list(resident.stopped)
+            )
+        elif not resident.is_frozen and self._has_left_park(resident):
+            self._slicer.take_back(resident)
+
+    def _has_left_park(self, resident: Resident) -> bool:
+        ranks = [rank for rank in resident.ranks if rank.is_alive and rank.proc not in resident.stopped]
+        return any(rank.look()[wire.W_STATE] != wire.PARKED for rank in ranks)
+
+    def _look_for_members(self, resident: Resident) -> None:
+        """A job known by its cgroup alone ends when nothing is left in there."""
+        if not resident.processes.members():
+            self._end(resident)
+
+    def _gone(self, resident: Resident, proc: ProcId) -> None:
+        self._unwatch(resident, proc)
+        for rank in resident.ranks:
+            if rank.proc == proc:
+                rank.look()
+                rank.is_alive = False
+                self._node.note("rank_ended", resident, rank=rank.rank, pid=proc.pid)
+        for tasks in resident.tasks.values():
+            tasks.discard(proc)
+        if resident.state == RUNNING:
+            resident.forget_dead()
+        if proc in resident.processes.stepds:
+            resident.processes.stepds.discard(proc)
+            resident.tasks.pop(proc, None)
+            if not resident.processes.has_stepd():
+                self._end(resident)
+
+    def _unwatch(self, resident: Resident, proc: ProcId) -> None:
+        pidfd = self._watched.pop((resident, proc), None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _end(self, resident: Resident) -> None:
+        """Slurm has ended it here, or we have: see its last process out, then give its GPUs on."""
+        if resident.is_ending:
+            return
+        resident.is_ending = True
+        task = asyncio.get_running_loop().create_task(self._reap(resident))
+        self._reapers.add(task)
+        task.add_done_callback(self._reapers.discard)
+
+    async def _reap(self, resident: Resident) -> None:
+        rounds = 0
+        while resident.processes.kill():
+            rounds += 1
+            if rounds == 100:
+                log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
+            await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
+        self._finish(resident)
+
+    def _finish(self, resident: Resident) -> None:
+        node, now = self._node, self._node.clock.mono()
+        self._slicer.switcher.forget(resident)
+        self._loose.pop(resident, None)
+        if resident.holds:
+            self._slicer.switcher.release(resident, now)
+        fields = {
+            "steps": resident.steps(),
+            "suspends": resident.counts.suspends,
+            "fenced": resident.is_fenced,
+        }
+        node.note("ended", resident, now, **fields)
+        for proc in [proc for owner, proc in self._watched if owner is resident]:
+            self._unwatch(resident, proc)
+        for rank in resident.ranks:
+            rank.page.close()
+        del node.residents[resident.key]
+        node.ended[resident.key] = 0
+        node.set_gangs()
+        self._slicer.fill()
+        node.save()
+
+
+def _is_at_rest(proc: ProcId) -> bool:
+    now = procs.read_proc(proc.pid)
+    return now is None or now.start != proc.start or now.is_stopped
