@@ -8,6 +8,7 @@ import click
 
 from gandiva_slurm.mini import cluster as clusters
 from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.demo_command import demo
 from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import UsageError
 
@@ -58,3 +59,6 @@ def exec(user: str, command: tuple[str, ...]) -> None:
     sys.stdout.flush()
     words = found.command(command, user)
     os.execvpe(words[0], words, dict(found.environment(user)))
+
+
+mini.add_command(demo)

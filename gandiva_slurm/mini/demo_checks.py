@@ -1,0 +1,342 @@
+"""What the demo must show, as functions of what was recorded; nothing is run here.
+
+Every figure comes from a record of its own: holds from the controller's ledger, switches from the nodes'
+event logs, and when each step really ran from the training scripts themselves.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from gandiva_slurm.policy.shares import entitled_shares
+
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+#: Limits of the main job; each has its sentence in the verdict.
+SHARE_TOLERANCE = 0.05
+REAIM_LIMIT = 0.05
+PARK_SLACK_MS = 50.0
+START_LIMIT_S = 2.0
+AGGREGATE_LIMIT = 0.97
+#: A gang is aimed at least so many mini-batches ahead (ADR on parking).
+GANG_MARGIN = 2
+
+Span = tuple[int, int]
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the verdict."""
+
+    name: str
+    ok: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'OK    ' if self.ok else 'FAILED'}  {self.name}: {self.text}"
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """All that was recorded of one job. `losses` and `steps` have a list a rank."""
+
+    job_id: int
+    name: str
+    user: str
+    gpus: int
+    state: str = ""
+    suspends: int = 0
+    start_latency_s: float | None = None
+    losses: Sequence[Sequence[str]] = ()
+    reference: Sequence[Sequence[str]] = ()
+    steps: Sequence[Sequence[Span]] = field(default=(), repr=False)
+
+    @property
+    def step_count(self) -> int:
+        """Steps of its first rank."""
+        return len(self.losses[0]) if self.losses else 0
+
+    @property
+    def is_identical(self) -> bool:
+        """True when every rank's losses are those of the run alone, bit for bit, and there are some."""
+        return self.step_count > 0 and [list(r) for r in self.losses] == [list(r) for r in self.reference]
+
+
+def percentile(values: Iterable[float], percent: float) -> float | None:
+    """The nearest-rank percentile; None of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[int(rank) - 1]
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """The two percentiles of the report."""
+    return {"p50": percentile(values, 50), "p99": percentile(values, 99)}
+
+
+# --- shares -------------------------------------------------------------------------------------------
+
+
+def user_shares(
+    holds: Iterable[Mapping[str, Any]],
+    window: Span,
+    tickets: Mapping[str, int],
+    jobs: Iterable[JobRecord],
+    capacity: int,
+) -> dict[str, dict[str, Any]]:
+    """Each user's GPU time in the window, its part of all, and the part due by tickets and demand."""
+    demand: dict[str, int] = {}
+    for job in jobs:
+        demand[job.user] = demand.get(job.user, 0) + job.gpus
+    held_ns = dict.fromkeys(tickets, 0)
+    for hold in holds:
+        span_ns = min(hold["t1_ns"], window[1]) - max(hold["t0_ns"], window[0])
+        held_ns[hold["user"]] = held_ns.get(hold["user"], 0) + max(0, span_ns) * len(hold["gpus"])
+    due = entitled_shares(tickets, demand, capacity)
+    all_due = sum(due.values()) or Fraction(1)
+    total_ns = sum(held_ns.values()) or 1
+    return {
+        user: {
+            "tickets": tickets.get(user, 0),
+            "gpu_s": round(held_ns[user] / NS_PER_S, 3),
+            "share": held_ns[user] / total_ns,
+            "entitled": float(due.get(user, Fraction(0)) / all_due),
+        }
+        for user in sorted(held_ns)
+    }
+
+
+def check_shares(users: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Every user within 5 % of his entitlement."""
+    ratios = {name: row["share"] / row["entitled"] if row["entitled"] else 0.0 for name, row in users.items()}
+    ok = bool(ratios) and all(abs(ratio - 1) <= SHARE_TOLERANCE for ratio in ratios.values())
+    parts = ", ".join(f"{name} {100 * users[name]['share']:.1f} % ({ratios[name]:.3f})" for name in ratios)
+    return Check("GPU time over entitlement", ok, f"{parts}; limit 1 +- {SHARE_TOLERANCE:g}")
+
+
+# --- nothing lost, nothing changed --------------------------------------------------------------------
+
+
+def check_losses(jobs: Sequence[JobRecord]) -> Check:
+    """Every job's losses are those of the run alone."""
+    bad = [job.name for job in jobs if not job.is_identical]
+    steps = sum(job.step_count for job in jobs)
+    text = f"differ in {', '.join(bad)}" if bad else f"bit for bit those of the runs alone, {steps} steps"
+    return Check("losses", bool(jobs) and not bad, text)
+
+
+def check_ends(jobs: Sequence[JobRecord]) -> Check:
+    """Every job ended well."""
+    bad = [f"{job.name} {job.state}" for job in jobs if job.state != "COMPLETED"]
+    return Check("jobs", bool(jobs) and not bad, ", ".join(bad) or f"all {len(jobs)} COMPLETED")
+
+
+# --- one holder a GPU ---------------------------------------------------------------------------------
+
+
+def holds_in_events(events: Iterable[Event]) -> list[tuple[str, int, int, Span]]:
+    """(node, GPU, job, span) of each hold, from `grant` to `release`; one without an end lasts for ever."""
+    open_since: dict[tuple[str, int, int], Event] = {}
+    found = []
+    for event in events:
+        key = (event["node"], event.get("job", 0), event.get("restart", 0))
+        if event["event"] == "grant":
+            open_since[key] = event
+        elif event["event"] == "release" and key in open_since:
+            found.append((key, open_since.pop(key), event["mono_ns"]))
+    found += [(key, grant, 1 << 63) for key, grant in open_since.items()]
+    return [
+        (key[0], gpu, key[1], (grant["mono_ns"], end)) for key, grant, end in found for gpu in grant["gpus"]
+    ]
+
+
+def count_overlaps(spans: Iterable[tuple[Any, int, Span]]) -> int:
+    """How often a (GPU, job, span) begins while another job's span on that GPU has not ended."""
+    overlaps = 0
+    ends: dict[Any, dict[int, int]] = {}
+    for gpu, job, (began, ended) in sorted(spans, key=lambda item: item[2]):
+        others = ends.setdefault(gpu, {})
+        overlaps += sum(1 for other, end in others.items() if other != job and end > began)
+        others[job] = max(others.get(job, 0), ended)
+    return overlaps
+
+
+def overlaps_in_events(events: Iterable[Event]) -> int:
+    """GPUs granted while another gang held them, by the nodes' own logs."""
+    return count_overlaps(((node, gpu), job, span) for node, gpu, job, span in holds_in_events(events))
+
+
+def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int:
+    """Steps that ran on a GPU while another job's step did, by the scripts' own records."""
+    gpus = {event["job"]: event["gpus"] for event in events if event["event"] == "grant"}
+    return count_overlaps(
+        (gpu, job.job_id, span)
+        for job in jobs
+        for rank in job.steps
+        for span in rank
+        for gpu in gpus.get(job.job_id, ())
+    )
+
+
+def check_overlaps(by_node: int, by_steps: int) -> Check:
+    """No GPU was held by two gangs at once."""
+    text = f"{by_node} by the nodes' event logs, {by_steps} by the scripts' own steps; limit 0"
+    return Check("GPUs held twice", by_node == 0 and by_steps == 0, text)
+
+
+# --- parks --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Park:
+    """One suspension: when it was ordered, when its last rank had released, when it was told to go on."""
+
+    job_id: int
+    ordered_ns: int
+    parked_ns: int
+    resumed_ns: int
+    is_off: bool
+    reaims: int
+
+    @property
+    def ms(self) -> float:
+        """From the order until the GPUs were free."""
+        return (self.parked_ns - self.ordered_ns) / NS_PER_MS
+
+
+def parks_in_events(events: Iterable[Event]) -> list[Park]:
+    """Every suspension that came about."""
+    orders: dict[tuple[int, int], int] = {}
+    parked: dict[tuple[int, int], Event] = {}
+    found = []
+    for event in events:
+        key = (event.get("job", 0), event.get("restart", 0))
+        if event["event"] == "park":
+            orders[key] = event["mono_ns"]
+        elif event["event"] == "parked":
+            parked[key] = event
+        elif event["event"] in ("resume", "ended") and key in parked:
+            found.append(_park(key, orders[key], parked.pop(key), event["mono_ns"]))
+    found += [_park(key, orders[key], event, 1 << 63) for key, event in parked.items()]
+    return sorted(found, key=lambda park: park.ordered_ns)
+
+
+def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int) -> Park:
+    is_off = bool(parked.get("off_boundary"))
+    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, int(parked.get("reaims", 0)))
+
+
+def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
+    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it."""
+    steps_of = {job.job_id: job.steps for job in jobs}
+    count = 0
+    for park in parks:
+        for rank in steps_of.get(park.job_id, ()):
+            # Steps of a rank follow each other: the last that began before the end of the park decides.
+            last = bisect.bisect_left(rank, (park.resumed_ns, 0)) - 1
+            count += last >= 0 and rank[last][1] > park.parked_ns
+    return count
+
+
+def check_boundaries(parks: Sequence[Park], inside: int) -> Check:
+    """Every park was at a boundary."""
+    off = sum(park.is_off for park in parks)
+    text = (
+        f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps; limit 0"
+    )
+    return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text)
+
+
+def check_reaims(parks: Sequence[Park]) -> Check:
+    """Few parks had to be aimed again."""
+    reaims = sum(park.reaims for park in parks)
+    rate = reaims / len(parks) if parks else 1.0
+    return Check(
+        "re-aims", rate < REAIM_LIMIT, f"{reaims} in {len(parks)} parks; limit {100 * REAIM_LIMIT:g} %"
+    )
+
+
+def excess_ms(park: Park, job: JobRecord) -> float:
+    """How much longer a park took than its mini-batches: the running one, and for a gang its margin more."""
+    count = GANG_MARGIN + 1 if job.gpus > 1 else 1
+    allowed_ns = max((_batches_ns(rank, park, count) for rank in job.steps), default=0)
+    return park.ms - allowed_ns / NS_PER_MS
+
+
+def _batches_ns(rank: Sequence[Span], park: Park, count: int) -> int:
+    """How long `count` mini-batches took from the one running when the park was ordered.
+
+    A mini-batch lasts until the next step begins; where the park came between, the usual gap counts.
+    """
+    first = max(bisect.bisect_right(rank, (park.ordered_ns, 1 << 63)) - 1, 0)
+    total_ns = 0
+    for at in range(first, min(first + count, len(rank))):
+        began, ended = rank[at]
+        is_next = at + 1 < len(rank) and rank[at + 1][0] < park.parked_ns
+        total_ns += (rank[at + 1][0] if is_next else ended + _usual_gap_ns(rank)) - began
+    return total_ns
+
+
+def _usual_gap_ns(rank: Sequence[Span]) -> int:
+    """The median time between two steps: the optimizer, logging, loading. Parks are too few to move it."""
+    middle = rank[len(rank) // 2 : len(rank) // 2 + 200]
+    return int(percentile([after[0] - before[1] for before, after in pairwise(middle)], 50) or 0)
+
+
+def check_park_times(parks: Sequence[Park], jobs: Sequence[JobRecord]) -> Check:
+    """A rank parks within its mini-batch + 50 ms, a gang within margin + 1 of them + 50 ms, at p99."""
+    job_of = {job.job_id: job for job in jobs}
+    over: dict[str, list[float]] = {"one rank": [], "gangs": []}
+    for park in parks:
+        if park.job_id in job_of:
+            job = job_of[park.job_id]
+            over["gangs" if job.gpus > 1 else "one rank"].append(excess_ms(park, job))
+    worst = {kind: percentile(values, 99) for kind, values in over.items()}
+    ok = all(value is not None and value <= PARK_SLACK_MS for value in worst.values())
+    parts = [f"{kind} {'none' if value is None else f'{value:+.0f} ms'}" for kind, value in worst.items()]
+    return Check(
+        "park time past the mini-batches due", ok, f"p99 {', '.join(parts)}; limit +{PARK_SLACK_MS:.0f} ms"
+    )
+
+
+def resume_times_ms(events: Iterable[Event]) -> list[float]:
+    """From the order to go on until every rank ran again; first starts do not count."""
+    suspended: set[tuple[int, int]] = set()
+    found = []
+    for event in events:
+        key = (event.get("job", 0), event.get("restart", 0))
+        if event["event"] == "parked":
+            suspended.add(key)
+        elif event["event"] == "running" and key in suspended:
+            suspended.remove(key)
+            found.append(float(event["resume_ms"]))
+    return found
+
+
+# --- starts and throughput ----------------------------------------------------------------------------
+
+
+def check_starts(jobs: Sequence[JobRecord]) -> Check:
+    """Every job ran within 2 s of its release."""
+    known = [job.start_latency_s for job in jobs if job.start_latency_s is not None]
+    worst = max(known, default=0.0)
+    ok = bool(jobs) and len(known) == len(jobs) and worst <= START_LIMIT_S
+    return Check(
+        "released to running", ok, f"at most {worst:.2f} s in {len(known)} starts; limit {START_LIMIT_S:g} s"
+    )
+
+
+def check_aggregate(ratio: float | None) -> Check:
+    """Slicing costs little: two jobs on one GPU against the same two one after the other."""
+    text = "not measured" if ratio is None else f"{ratio:.3f}; limit {AGGREGATE_LIMIT:g}"
+    return Check(
+        "steps per second, sliced over exclusive", ratio is not None and ratio >= AGGREGATE_LIMIT, text
+    )
