@@ -40,8 +40,8 @@ class World(Protocol):
     port: CommandsPort
     is_live: bool
 
-    async def run(self, *argv: str, user: str = "user1") -> str:
-        """Run a command as a user and return what it printed."""
+    async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
+        """Run a command as a user and return what it printed; with `check`, it must succeed."""
 
     def kill(self, daemon: str) -> None:
         """Kill a daemon of Slurm."""
@@ -126,8 +126,8 @@ class LiveWorld:
             re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]
         )
 
-    async def run(self, *argv: str, user: str = "user1") -> str:
-        done = await asyncio.to_thread(self.cluster.exec, argv, user=user)
+    async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
+        done = await asyncio.to_thread(self.cluster.exec, argv, user=user, check=check)
         self.tape.add(user, argv, Answer(done.returncode, done.stdout, done.stderr))
         return done.stdout
 
@@ -175,7 +175,7 @@ class RecordedWorld:
         entries = json.loads((home / "tape.json").read_text())
         self._said = [entry for entry in entries if entry["who"] != "port"]
 
-    async def run(self, *argv: str, user: str = "user1") -> str:
+    async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
         assert self._said, f"not on the tape: {argv}; record it anew"
         entry = self._said.pop(0)
         assert (entry["who"], entry["argv"]) == (user, list(argv)), (
