@@ -112,7 +112,8 @@ def run_references(
         while waiting or running:
             busy = sum(item.job.gpus for item in running.values())
             if waiting and (not running or busy + waiting[0].job.gpus <= at_once):
-                running[_start(waiting[0])] = waiting.pop(0)
+                reference = waiting.pop(0)
+                running[_start(reference)] = reference
                 continue
             for process in [process for process in running if process.poll() is not None]:
                 _finish(process, running.pop(process), say)
