@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
+
 #: Set by .ci/run: comma list of floors that must not be skipped.
 REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
 #: The one reason for a skip that CI accepts: no machine of ours in CI has a GPU.

@@ -50,7 +50,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "asks for {nodes} nodes; Gandiva runs a job on one node",
         "cancel it and ask for one node, or use a partition without Gandiva",
     ),
-    "NodesDown": ("every node that could take it is down or drained", "an operator brings one back"),
+    "NodesDown": ("every node that could take it is out of service", "one of them is back, its gandivad too"),
     "NoFreeMemory": (
         "no node that could take it has {memory_mib} MiB of memory left; parked jobs keep theirs",
         "a job on one of these nodes ends",

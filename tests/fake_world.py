@@ -1,0 +1,233 @@
+"""A small Slurm with nodes, in virtual time, around the production engine: for state machine and sims.
+
+It keeps its own truth (jobs, processes, plans) and shows it to the engine as the controller would: whole
+pictures, reports that may be lost, outcomes of actions. On the way it checks what only the truth can tell:
+nothing which runs rightly is fenced, no job is lost, starts go to nodes that are up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gandiva_slurm.engine.engine import Engine, EngineSettings
+from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from gandiva_slurm.model import event as ev
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, HoldRunning, Start
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
+from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
+
+#: Priority of a job that nobody holds.
+RELEASED = 4_294_900_000
+
+
+@dataclass
+class Proc:
+    """One incarnation's processes on a node."""
+
+    gpus: tuple[int, ...]
+    state: str = states.RUNNING
+    reason: str = ""
+
+
+@dataclass
+class FakeWorld:
+    """The truth. `nodes` is name -> GPU count."""
+
+    nodes: dict[str, int]
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    users: tuple[str, ...] = ("user1", "user2", "user3")
+    now_ns: int = 2_000_000 * SECOND_NS
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.settings)
+        self.jobs: dict[int, SlurmJob] = {}
+        self.procs: dict[tuple[str, JobKey], Proc] = {}
+        self.plans: dict[str, dict[JobKey, tuple[int, ...]]] = {name: {} for name in self.nodes}
+        self.down: set[str] = set()
+        self.mute: set[str] = set()
+        self.refuse_starts = False
+        self.ignore_starts = False
+        self.wanted_node: dict[int, str] = {}
+        self.outcomes: list[ev.Event] = []
+        self.told: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
+        self.next_id = 1
+        self.tree: tuple[Association, ...] = an_association_tree(**dict.fromkeys(self.users, 1))
+        self.fresh = True
+
+    # what users and operators do
+
+    def submit(self, user: str = "user1", gpus: int = 1, **fields: object) -> int:
+        """Submit a job; it is held by the submission filter."""
+        job_id, self.next_id = self.next_id, self.next_id + 1
+        submit_s = self.now_ns // SECOND_NS
+        self.jobs[job_id] = a_job(job_id, user, gpus, submit_s=submit_s, **fields)
+        return job_id
+
+    def finish(self, job_id: int, state: str = "COMPLETED", lingers: bool = False) -> None:
+        """End a job; its processes are gone with it, or not yet."""
+        job = self.jobs[job_id]
+        self.jobs[job_id] = replace(job, state=state, end_s=self.now_ns // SECOND_NS, nodes=job.nodes)
+        if not lingers:
+            self._kill(job_id)
+
+    def requeue(self, job_id: int, lingers: bool = False) -> None:
+        """Requeue a job, as its owner or Slurm itself would: it returns held if it was held while it ran."""
+        job = self.jobs[job_id]
+        if not lingers:
+            self._kill(job_id)
+        self.jobs[job_id] = replace(
+            job, state="PENDING", restart=job.restart + 1, nodes=(), reason="BeginTime"
+        )
+
+    def lose_node(self, name: str, processes_live_on: bool = False) -> None:
+        """A node's slurmd dies; Slurm requeues its jobs."""
+        self.down.add(name)
+        for job in list(self.jobs.values()):
+            if job.nodes == (name,) and job.state == "RUNNING":
+                self.requeue(job.job_id, lingers=processes_live_on)
+
+    def restore_node(self, name: str) -> None:
+        """The node registers again; its slurmd kills what should not be there."""
+        self.down.discard(name)
+        for where, key in [*self.procs]:
+            job = self.jobs.get(key.job_id)
+            if where == name and not _runs(job, key, name):
+                del self.procs[where, key]
+
+    def release(self, job_id: int) -> None:
+        """Somebody with the right to do so releases a held job."""
+        self.jobs[job_id] = replace(self.jobs[job_id], priority=RELEASED, reason="Priority")
+
+    # the controller
+
+    def restart_controller(self, keep_journal: bool) -> None:
+        """A new controller: state from the journal or from nothing; all pictures are new to it."""
+        data = json.loads(json.dumps(self.engine.to_json()))
+        self.engine = Engine.from_json(self.settings, data) if keep_journal else Engine(self.settings)
+        self.fresh = True
+        self.outcomes = []
+
+    def cycle(self, dt_s: float = 1.0, reports: bool = True, twice: bool = False) -> list[Action]:
+        """One cycle of the controller, then what Slurm and the nodes make of its actions."""
+        self.now_ns += round(dt_s * SECOND_NS)
+        events = [*self.outcomes, *self._news()]
+        if reports:
+            events += self._reports()
+        if twice:
+            events += [event for event in events if not isinstance(event, ev.ActionDone)]
+        actions = self.engine.handle([*events, ev.CycleTick()], self.now_ns)
+        assert violations(self.engine) == []
+        live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
+        assert no_job_is_lost(self.engine.state, live) == []
+        self._publish()
+        self.outcomes = [self._obey(action) for action in actions]
+        self._schedule()
+        return actions
+
+    def run(self, seconds: float, dt_s: float = 1.0) -> list[Action]:
+        """Cycle for so long; return all actions."""
+        actions: list[Action] = []
+        for _ in range(round(seconds / dt_s)):
+            actions += self.cycle(dt_s)
+        return actions
+
+    def state_of(self, job_id: int) -> str:
+        """The engine's word on a job."""
+        return self.engine.jobs[job_id].state
+
+    def running(self) -> list[int]:
+        """Jobs Slurm shows running."""
+        return [job.job_id for job in self.jobs.values() if job.state == "RUNNING"]
+
+    def _news(self) -> list[ev.Event]:
+        """Everything Slurm shows; finished jobs once, then Slurm forgets them."""
+        events: list[ev.Event] = [ev.SharesSeen(self.tree)]
+        for name, gpus in self.nodes.items():
+            state = {"DOWN"} if name in self.down else {"IDLE"}
+            slots = self.settings.slots_per_gpu
+            events.append(ev.NodeSeen(a_node(name, gpus, slots, state=frozenset(state))))
+            events.append(ev.DaemonSeen(name, name not in self.mute))
+        for job in [*self.jobs.values()]:
+            if job.state in FINISHED:
+                events.append(ev.JobGone(job.job_id, job.state, job.end_s, "0:0"))
+                del self.jobs[job.job_id]
+            else:
+                events.append(ev.JobSeen(job))
+        if self.fresh:
+            self.fresh = False
+            gone = [job_id for job_id, rec in self.engine.jobs.items() if rec.state != states.ENDED]
+            events += [ev.JobGone(job_id, "", 0, "") for job_id in gone if job_id not in self.jobs]
+        return events
+
+    def _reports(self) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for name in self.nodes:
+            if name in self.mute:
+                continue
+            here = {key: proc for (where, key), proc in self.procs.items() if where == name}
+            for key, proc in sorted(here.items()):
+                events.append(ev.ResidentSeen(name, key, proc.state, proc.gpus, proc.reason, ""))
+            known = {key for where, key in self.engine.state.sightings if where == name}
+            events += [ev.ResidentGone(name, key) for key in sorted(known - here.keys())]
+        return events
+
+    def _publish(self) -> None:
+        """Plans reach every node that answers, before any start; fenced processes are stopped."""
+        for name in self.nodes:
+            if name in self.mute:
+                continue
+            self.plans[name] = {place.key: place.gpus for place in self.engine.plan_jobs(name)}
+            for key in self.engine.fences(name):
+                job = self.jobs.get(key.job_id)
+                assert not _runs(job, key, name), f"{key} runs on {name} and was fenced"
+                self.procs.pop((name, key), None)
+
+    def _obey(self, action: Action) -> ev.Event:
+        job = self.jobs.get(action.key.job_id)
+        if job is None or job.restart != action.key.restart or isinstance(action, Fence):
+            return ev.ActionDone(action.action_id, "Invalid job id specified" if job is None else "")
+        if isinstance(action, HoldRunning | HoldAgain):
+            reason = "JobHeldAdmin" if job.state == "PENDING" else job.reason
+            self.jobs[job.job_id] = replace(job, priority=0, reason=reason)
+        if isinstance(action, Start):
+            assert job.state == "PENDING" and job.is_held, f"start of a job that is {job.state}"
+            assert action.node not in self.down, f"start on {action.node}, which is down"
+            if self.refuse_starts:
+                return ev.ActionDone(action.action_id, "Requested node configuration is not available")
+            self.wanted_node[job.job_id] = action.node
+            self.release(job.job_id)
+        return ev.ActionDone(action.action_id)
+
+    def _schedule(self) -> None:
+        """Slurm starts what is released, where it was told to."""
+        for job in [*self.jobs.values()]:
+            if job.state != "PENDING" or job.is_held or self.ignore_starts:
+                continue
+            node = self.wanted_node.get(job.job_id) or min(self.nodes)
+            if node in self.down:
+                continue
+            start_s = self.now_ns // SECOND_NS
+            self.jobs[job.job_id] = replace(
+                job, state="RUNNING", nodes=(node,), start_s=start_s, reason="None"
+            )
+            key = JobKey(job.job_id, job.restart)
+            self.procs[node, key] = Proc(self.plans[node].get(key, ()))
+
+    def _kill(self, job_id: int) -> None:
+        for where, key in [*self.procs]:
+            if key.job_id == job_id:
+                del self.procs[where, key]
+
+
+def _runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
+    is_newest = job is not None and job.restart == key.restart
+    return job is not None and is_newest and job.nodes == (node,) and job.state == "RUNNING"
+
+
+def starts(actions: Sequence[Action]) -> list[Start]:
+    """The starts among actions."""
+    return [action for action in actions if isinstance(action, Start)]

@@ -1,0 +1,74 @@
+"""Checks the invariants behind every test's back, and fails the test at its end if one was broken.
+
+Whoever uses the engine or a node's stride in a test has it checked after each call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Sequence
+
+import pytest
+
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.invariants import passes_never_fall, round_is_sound, violations
+from gandiva_slurm.engine.local import LocalStride
+from gandiva_slurm.model.action import Action
+from gandiva_slurm.model.event import CycleTick, Event
+from gandiva_slurm.model.ids import JobKey
+
+_broken: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def invariants_hold() -> Iterator[None]:
+    """Fail the test at its end if an invariant was broken during it."""
+    _broken.clear()
+    yield
+    found, _broken[:] = list(dict.fromkeys(_broken)), []
+    assert not found, "invariants broken:\n" + "\n".join(found)
+
+
+def _watch_engine() -> None:
+    handle = Engine.handle
+
+    @functools.wraps(handle)
+    def watched(self: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
+        actions = handle(self, events, now_ns)
+        if any(isinstance(event, CycleTick) for event in events):
+            _broken.extend(violations(self))
+        return actions
+
+    Engine.handle = watched  # type: ignore[method-assign]
+
+
+def _watch_stride() -> None:
+    choose, settle = LocalStride.choose, LocalStride.settle
+
+    @functools.wraps(choose)
+    def watched_choose(
+        self: LocalStride,
+        runnable: Collection[JobKey],
+        pinned: Collection[JobKey],
+        overdue: Collection[JobKey],
+    ) -> tuple[JobKey, ...]:
+        chosen = choose(self, runnable, pinned, overdue)
+        stuck = [gang.key for gang in self.gangs if gang.key in pinned]
+        if not round_is_sound(
+            self.gangs, self.gpus, stuck
+        ):  # what cannot be parked may overlap: not our doing
+            _broken.extend(round_is_sound(self.gangs, self.gpus, chosen))
+        return chosen
+
+    @functools.wraps(settle)
+    def watched_settle(self: LocalStride) -> None:
+        before = self.passes()[0]
+        settle(self)
+        _broken.extend(passes_never_fall(before, self.passes()[0]))
+
+    LocalStride.choose = watched_choose  # type: ignore[method-assign]
+    LocalStride.settle = watched_settle  # type: ignore[method-assign]
+
+
+_watch_engine()
+_watch_stride()

@@ -1,0 +1,154 @@
+"""The whole engine against a small Slurm that starts, ends, requeues, loses nodes and reports, restarts us.
+
+After every cycle the world checks the invariants. At the end all is healed; then every job that can run runs,
+and once settled nothing acts any more.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from gandiva_slurm.engine.state import EngineState
+from gandiva_slurm.model import event as ev
+from gandiva_slurm.model import job as states
+from tests.fake_world import FakeWorld
+
+USERS = st.sampled_from(("user1", "user2", "user3"))
+NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "OneNodeOnly", "TooMuchMemory"}
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Everything that happens to a cluster, in any order."""
+
+    @initialize(sizes=st.lists(st.sampled_from((2, 4)), min_size=1, max_size=3))
+    def begin(self, sizes: list[int]) -> None:
+        self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)})
+
+    @rule(user=USERS, gpus=st.sampled_from((1, 1, 2, 4, 9)), tickets=st.sampled_from((1, 100, 1000)))
+    def submit(self, user: str, gpus: int, tickets: int) -> None:
+        self.world.submit(user, gpus, tickets=tickets)
+
+    @rule(user=USERS, kind=st.sampled_from(("hold", "type", "nodes", "memory", "dependency")))
+    def submit_one_that_waits(self, user: str, kind: str) -> None:
+        fields: dict[str, dict[str, object]] = {
+            "hold": {"user_hold": True},
+            "type": {"types": ("h100",)},
+            "nodes": {"node_count": 2},
+            "memory": {"memory_mib": 10**9},
+            "dependency": {"dependency": "afterok:1"},
+        }
+        self.world.submit(user, 1, **fields[kind])
+
+    @rule(dt_s=st.sampled_from((0.2, 1.0, 7.0, 61.0)), reports=st.booleans(), twice=st.booleans())
+    def cycle(self, dt_s: float, reports: bool, twice: bool) -> None:
+        self.world.cycle(dt_s, reports, twice)
+
+    @rule(n=st.integers(2, 6))
+    def cycles(self, n: int) -> None:
+        self.world.run(n)
+
+    @precondition(lambda self: self.world.running())
+    @rule(data=st.data(), lingers=st.booleans(), how=st.sampled_from(("COMPLETED", "FAILED", "TIMEOUT")))
+    def finish(self, data: st.DataObject, lingers: bool, how: str) -> None:
+        self.world.finish(data.draw(st.sampled_from(self.world.running())), how, lingers)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.world.finish(data.draw(st.sampled_from(sorted(self.world.jobs))), "CANCELLED")
+
+    @precondition(lambda self: self.world.running())
+    @rule(data=st.data(), lingers=st.booleans())
+    def requeue(self, data: st.DataObject, lingers: bool) -> None:
+        self.world.requeue(data.draw(st.sampled_from(self.world.running())), lingers)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(data=st.data())
+    def release_by_an_operator(self, data: st.DataObject) -> None:
+        pending = [job.job_id for job in self.world.jobs.values() if job.state == "PENDING"]
+        if pending:
+            self.world.release(data.draw(st.sampled_from(pending)))
+
+    @precondition(lambda self: self.world.jobs)
+    @rule()
+    def dependencies_are_met(self) -> None:
+        for job_id, job in self.world.jobs.items():
+            self.world.jobs[job_id] = replace(job, dependency="")
+
+    @rule(data=st.data(), live_on=st.booleans())
+    def lose_a_node(self, data: st.DataObject, live_on: bool) -> None:
+        self.world.lose_node(data.draw(st.sampled_from(sorted(self.world.nodes))), live_on)
+
+    @precondition(lambda self: self.world.down)
+    @rule(data=st.data())
+    def restore_a_node(self, data: st.DataObject) -> None:
+        self.world.restore_node(data.draw(st.sampled_from(sorted(self.world.down))))
+
+    @rule(data=st.data())
+    def a_daemon_falls_silent_or_returns(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+        self.world.mute ^= {name}
+
+    @precondition(lambda self: self.world.procs)
+    @rule(data=st.data(), state=st.sampled_from(states.SLICED))
+    def slice_a_job(self, data: st.DataObject, state: str) -> None:
+        self.world.procs[data.draw(st.sampled_from(sorted(self.world.procs)))].state = state
+
+    @rule(refuse=st.booleans(), ignore=st.booleans())
+    def slurm_turns_stubborn_or_willing(self, refuse: bool, ignore: bool) -> None:
+        self.world.refuse_starts, self.world.ignore_starts = refuse, ignore
+
+    @rule(keep_journal=st.booleans())
+    def controller_restarts(self, keep_journal: bool) -> None:
+        self.world.restart_controller(keep_journal)
+
+    @rule()
+    def same_events_give_the_same_actions(self) -> None:
+        """Two copies of the engine, one through JSON, act alike."""
+        world, engine = self.world, self.world.engine
+        before = copy.deepcopy(engine.state)
+        again = EngineState.from_json(engine.to_json())
+        again.has_read_slurm = before.has_read_slurm
+        events = [ev.CycleTick()]
+        first = engine.handle(events, world.now_ns)
+        want, engine.state = engine.to_json(), again
+        assert engine.handle(events, world.now_ns) == first
+        assert engine.to_json() == want
+        engine.state = before
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.refuse_starts = world.ignore_starts = False
+        world.mute = set()
+        for name in sorted(world.down):
+            world.restore_node(name)
+        self.dependencies_are_met()
+        world.run(400, dt_s=10)
+        self._all_run_that_can()
+        assert world.run(60, dt_s=10) == [], "settled, and still something acts"
+
+    def _all_run_that_can(self) -> None:
+        for job_id, record in self.world.engine.jobs.items():
+            if record.state == states.ENDED or record.code in NEVER:
+                continue
+            if record.state == states.HELD:
+                assert record.code == "NoFreeSlots", f"{job_id} waits: {record.reason}\n{record.told()}"
+            else:
+                assert record.state in states.SLICED
+                assert record.job.is_held, f"{job_id} runs and is not held"
+                assert record.gpus, f"{job_id} runs on no GPU"
+        strays = [where for where in self.world.procs if where[1].job_id not in self.world.jobs]
+        assert strays == [], "processes of finished jobs are fenced in the end"
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
