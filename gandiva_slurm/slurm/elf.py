@@ -61,5 +61,7 @@ def _release(data: bytes) -> tuple[int, int]:
 def _sections(data: bytes) -> list[_Section]:
     (offset,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
+    if not 0 < offset <= len(data) - size * count:
+        raise ValueError("the section headers, mostly a library's end, lie beyond it")
     rows = (struct.unpack_from("<IIQQQQI", data, offset + number * size) for number in range(count))
     return [_Section(row[1], row[3], row[4], row[5], row[6]) for row in rows]

@@ -38,6 +38,7 @@ class World(Protocol):
     """What a contract test acts on."""
 
     port: CommandsPort
+    commands: Commands
     is_live: bool
 
     async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
@@ -121,7 +122,8 @@ class LiveWorld:
         self.cluster = cluster
         self.tape = Tape()
         prefix = cluster.command(["placeholder"], "slurm")[:-1]
-        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), RecordingCommands(prefix, self.tape))
+        self.commands = RecordingCommands(prefix, self.tape)
+        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), self.commands)
         self.first_job = int(
             re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]
         )
@@ -171,7 +173,8 @@ class RecordedWorld:
     is_live = False
 
     def __init__(self, home: Path) -> None:
-        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 30))
+        self.commands = Commands()
+        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 30), self.commands)
         entries = json.loads((home / "tape.json").read_text())
         self._said = [entry for entry in entries if entry["who"] != "port"]
 

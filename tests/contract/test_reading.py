@@ -2,8 +2,11 @@
 
 import pytest
 
+from gandiva_slurm.config import Config
 from gandiva_slurm.model.snapshot import Association, JobOptions
 from gandiva_slurm.slurm.arrays import AHEAD
+from gandiva_slurm.slurm.check import read_site
+from gandiva_slurm.slurm.check_site import check
 from tests.contract.contract_world import World, job, submit, tasks
 
 HOSTILE = 'we"ird\nJobState=COMPLETED\\x {"jobs":[]} \u00e9'
@@ -96,9 +99,9 @@ async def test_a_throttled_array_is_split_no_further(world: World) -> None:
 
 
 async def test_nodes(world: World) -> None:
-    nodes = {node.name: node for node in (await world.port.snapshot(False)).nodes}
+    snapshot = await world.until(lambda s: all(node.state == {"IDLE"} for node in s.nodes))
+    nodes = {node.name: node for node in snapshot.nodes}
     assert sorted(nodes) == ["n1", "n2"]
-    assert nodes["n1"].state == {"IDLE"}
     assert (nodes["n1"].gpu_type, nodes["n1"].slots, nodes["n1"].slots_used) == ("v100", 16, 0)
     assert (nodes["n1"].cpus, nodes["n1"].memory_mib) == (32, 65536)
     assert (nodes["n1"].partitions, nodes["n1"].address) == (("gandiva",), "10.99.0.1")
@@ -144,3 +147,13 @@ async def test_configuration_version_and_partitions(world: World) -> None:
     assert config["CliFilterPlugins"] == ""
     assert (await world.port.partitions())["gandiva"]["OverSubscribe"] == "FORCE:8"
     assert await world.port.ping()
+
+
+async def test_what_gandiva_check_finds(world: World) -> None:
+    config = {"cluster": "mini", "partitions": ["gandiva"], "controller": {"host": "mini"}}
+    site = await read_site(Config.model_validate(config), world.commands)
+    found = list(check(site, Config.model_validate(config)))
+    assert [finding.where for finding in found] == ["slurm.conf: ProctrackType"]
+    wrong = {"cluster": "mini", "partitions": ["gpu"], "slots_per_gpu": 3, "controller": {"host": "mini"}}
+    found = list(check(site, Config.model_validate(wrong)))
+    assert found[0].what == "Slurm has no partition gpu (it has gandiva, plain)"

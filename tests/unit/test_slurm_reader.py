@@ -1,0 +1,212 @@
+"""From Slurm's answers to the picture: fields, states, GRES, node lists, arrays, associations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gandiva_slurm.model.errors import SlurmUnreachable
+from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.slurm import accounts, arrays, gres, reader, states
+from gandiva_slurm.slurm.commands import parse_config
+from gandiva_slurm.slurm.fields import records
+from gandiva_slurm.slurm.jobs import exit_code, node_names
+
+TAPES = Path(__file__).parents[1] / "contract/assets/22.05"
+OURS = frozenset({"gandiva"})
+
+
+def recorded(command: str, test: str) -> dict[str, Any]:
+    """Return the last answer of a command on a test's tape."""
+    home = TAPES / test
+    entry = [item for item in json.loads((home / "tape.json").read_text()) if item["argv"][0] == command][-1]
+    return json.loads((home / entry["out_file"]).read_text() if "out_file" in entry else entry["out"])
+
+
+@pytest.fixture
+def answer() -> dict[str, Any]:
+    return recorded("squeue", "test_a_held_gandiva_job")
+
+
+def test_every_job_field_that_is_missing_is_named(answer: dict[str, Any]) -> None:
+    (whole,) = answer["jobs"]
+    read = 0
+    for key in whole:
+        without = {name: value for name, value in whole.items() if name != key}
+        try:
+            reader.read_jobs(json.dumps(answer | {"jobs": [without]}), OURS)
+        except SlurmUnreachable as err:
+            assert f"squeue --json: jobs[0].{key} is missing" in str(err)
+            read += 1
+    assert read >= 20
+
+
+def test_every_node_field_that_is_missing_is_named() -> None:
+    answer = recorded("sinfo", "test_nodes")
+    for key in ("name", "state", "state_flags", "gres", "gres_used", "partitions", "reason", "real_memory"):
+        node = {name: value for name, value in answer["nodes"][0].items() if name != key}
+        with pytest.raises(SlurmUnreachable, match=rf"sinfo --all --json: nodes\[0\]\.{key} is missing"):
+            reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("priority", {"set": True, "number": 1}, "a number"),
+        ("priority", "1", "a number"),
+        ("job_state", ["PENDING"], "a text"),
+        ("batch_flag", 1, "true or false"),
+    ],
+)
+def test_a_field_of_another_form_is_named(
+    answer: dict[str, Any], key: str, value: object, wanted: str
+) -> None:
+    answer["jobs"][0][key] = value
+    with pytest.raises(SlurmUnreachable, match=rf"jobs\[0\]\.{key}: expected {wanted}"):
+        reader.read_jobs(json.dumps(answer), OURS)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not JSON"),
+        ('{"jobs": [{"job_id": 1', "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "no list 'jobs'"),
+        ('{"errors": []}', "no list 'jobs'"),
+        ('{"jobs": [3], "errors": []}', r"jobs\[0\]: expected a record"),
+        ('{"jobs": [], "errors": [{"error": "Unspecified error"}]}', "Unspecified error; is slurmctld up"),
+    ],
+)
+def test_an_answer_that_is_no_picture(text: str, why: str) -> None:
+    with pytest.raises(SlurmUnreachable, match=why):
+        records(text, "squeue --json", "jobs")
+
+
+def test_an_empty_cluster_is_a_picture(answer: dict[str, Any]) -> None:
+    assert reader.read_jobs(json.dumps(answer | {"jobs": []}), OURS) == ((), ())
+
+
+def test_an_unknown_state_is_alive(answer: dict[str, Any]) -> None:
+    answer["jobs"][0]["job_state"] = "TELEPORTING"
+    (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
+    assert job.state == "TELEPORTING"
+    assert not states.is_finished(job.state)
+
+
+def test_states_are_words_in_upper_case() -> None:
+    assert states.job_state("CANCELLED by 1000") == "CANCELLED"
+    assert states.job_state("running") == "RUNNING"
+    assert states.job_state("") == "UNKNOWN"
+    assert states.node_state("mixed", ["drain", "NOT_RESPONDING"]) == {"MIXED", "DRAIN", "NOT_RESPONDING"}
+    assert states.node_state("", []) == {"UNKNOWN"}
+
+
+def test_a_user_slurm_cannot_name_is_a_number(answer: dict[str, Any]) -> None:
+    answer["jobs"][0]["user_name"] = ""
+    (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
+    assert job.user == "5001"
+
+
+def test_what_slurm_does_not_know_is_nothing(answer: dict[str, Any]) -> None:
+    answer["jobs"][0] |= {"time_limit": None, "qos": None, "tres_req_str": ""}
+    (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
+    assert (job.time_limit_s, job.qos, job.memory_mib) == (0, "", 0)
+
+
+def test_a_job_that_may_go_to_our_partition_is_seen(answer: dict[str, Any]) -> None:
+    answer["jobs"][0] |= {"partition": "plain,gandiva", "admin_comment": ""}
+    (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
+    assert job.options is None
+    answer["jobs"][0]["partition"] = "plain"
+    assert reader.read_jobs(json.dumps(answer), OURS) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(0, "0:0"), (768, "3:0"), (9, "0:9"), (256 + 15, "1:15"), (4294967294, "255:126")]
+)
+def test_exit_codes_are_slurms(status: int, text: str) -> None:
+    assert exit_code(status) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:v100:16", [("v100", 16)]),
+        ("gpu:v100:3(IDX:0,2-3)", [("v100", 3)]),
+        ("gpu:16(S:0-1)", [("", 16)]),
+        ("gpu:v100:8(S:0),gpu:p100:8(S:1),nic:2", [("v100", 8), ("p100", 8)]),
+        ("gpu:v100:0(IDX:N/A)", [("v100", 0)]),
+        ("gpu", [("", 1)]),
+        ("gpu:0", [("", 0)]),
+        ("mps:gpu:3,shard:4", []),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_gres(text: str, found: list[tuple[str, int]]) -> None:
+    assert gres.gpus(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "mem_mib"),
+    [
+        ("cpu=2,mem=200M,node=1", 200), ("mem=62.50G", 64000), ("mem=2T", 2 * 1024**2), ("mem=1500", 1500),
+        ("mem=100K", 1), ("mem=1.01M", 2), ("cpu=1", None), ("mem=", None), ("mem=x", None), ("", None),
+    ],
+)  # fmt: skip
+def test_tres_memory_is_mib_rounded_up(text: str, mem_mib: int | None) -> None:
+    assert gres.tres(text).get("mem") == mem_mib
+
+
+def test_node_lists() -> None:
+    assert node_names("n[08-11],a1") == ("a1", "n08", "n09", "n10", "n11")
+    assert node_names("") == ()
+    with pytest.raises(SlurmUnreachable, match="not a node list"):
+        node_names("n[1-")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "numbers"),
+    [
+        ("1-5,9%2", 10, [1, 2, 3, 4, 5, 9]),
+        ("0-499:5", 3, [0, 5, 10]),
+        ("3", 2, [3]),
+        ("1,3,5,...", 9, [1, 3, 5]),
+        ("0-4294967295", 2, [0, 1]),
+        ("7-3", 2, []),
+        ("1-9:0", 2, [1, 2]),
+        ("x", 2, []),
+        ("", 2, []),
+    ],
+)
+def test_task_lists(text: str, count: int, numbers: list[int]) -> None:
+    assert arrays.first_tasks(text, count) == numbers
+
+
+def test_nothing_is_split_where_nothing_is_of_use() -> None:
+    answer = recorded("squeue", "test_a_large_array_is_split_ahead")
+    jobs, joint = reader.read_jobs(json.dumps(answer), OURS)
+    assert len(joint) == 1
+    assert arrays.to_split(joint, jobs) == {}
+
+
+def test_associations() -> None:
+    table = (
+        "root|||1|\nroot|root||1|\nlab||root|30|\nlab|ann||20|gandiva\nlab|ann||10|\nlab|bob||parent|\n"
+        "lab|eve||5|gandiva\nlab|eve||6|plain\nbroken|line\n"
+    )
+    assert accounts.parse(table) == (
+        Association("root", "", "", 1),
+        Association("root", "root", "", 1),
+        Association("lab", "", "root", 30),
+        Association("lab", "ann", "", 10),
+        Association("lab", "bob", "", 1),
+        Association("lab", "eve", "", 5),
+    )
+
+
+def test_configuration() -> None:
+    text = "Configuration data:\nA   = 1\nB = (null)\nC=x = y\n\nCgroup:\nA = 2\nslurmctld is UP\n"
+    assert parse_config(text) == {"A": "1", "B": "", "C": "x = y"}
