@@ -140,6 +140,7 @@ class Controller:
             events += slurm_events(self.picture, picture, self._held(), self.engine.nodes)
             self.picture = picture
             self.nodes.follow(picture.nodes)
+            self.reports = {name: report for name, report in self.reports.items() if name in picture.nodes}
             self._watch_leaves(picture)
         self._new_reports = self.nodes.take_reports()
         for report in self._new_reports:
@@ -183,13 +184,13 @@ class Controller:
 
     async def act(self, actions: Sequence[Action]) -> None:
         """Step 5: plans to the nodes, then the actions; their outcomes are events of the next cycle."""
-        self.nodes.publish({link.name: self._plan(link.name) for link in self.nodes if link.report})
+        # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
+        self.nodes.publish({name: self._plan(name) for name in self.reports})
         todo, jobs = list(actions), self.picture.jobs if self.picture else {}
-        if not self.status.slurm_error:
-            todo = [*filter(self._is_still_wanted, self._unfinished), *todo]
-            self._unfinished = []
+        overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
         self._outcomes = await self._executor.execute(todo, jobs)
-        await self.books.write(partial(self.books.journal.write_outcomes, self._outcomes, self._clock_ns()))
+        outcomes = [*overtaken, *self._outcomes]
+        await self.books.write(partial(self.books.journal.write_outcomes, outcomes, self._clock_ns()))
 
     async def publish(self) -> None:
         """Step 6: what the command line asks for; reasons and stories are the engine's own."""
@@ -233,6 +234,19 @@ class Controller:
     def _held(self) -> dict[int, SlurmJob]:
         records = self.engine.jobs.items()
         return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
+
+    def _take_up_unfinished(self, todo: list[Action]) -> list[ActionDone]:
+        """Add actions from before the restart, once their node is known; return those overtaken since."""
+        overtaken, later = [], []
+        for action in self._unfinished:
+            if not self._is_still_wanted(action):
+                overtaken.append(ActionDone(action.action_id, "overtaken"))
+            elif getattr(action, "node", None) in (None, *self.reports):
+                todo.append(action)
+            else:
+                later.append(action)
+        self._unfinished = later
+        return overtaken
 
     def _is_still_wanted(self, action: Action) -> bool:
         record = self.engine.jobs.get(action.key.job_id)

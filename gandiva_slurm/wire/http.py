@@ -88,7 +88,7 @@ def signed_route(signer: Signer, allow: Callable[[int], bool], handler: Handler)
         except GandivaError as err:
             return _refuse(400, str(err), request)
         except Exception:
-            log.exception("error: %s from %s failed", request.path, request.remote)
+            log.exception("%s from %s failed", request.path, request.remote)
             return web.Response(status=500, text="internal error; the daemon's log has the details")
 
     return route
@@ -153,7 +153,7 @@ def _unbind(context: str, bound: bytes, where: str) -> bytes:
 
 
 def _refuse(status: int, sentence: str, request: web.Request) -> web.Response:
-    log.warning("error: %s from %s refused: %s", request.path, request.remote, sentence)
+    log.warning("%s from %s refused: %s", request.path, request.remote, sentence)
     return web.Response(status=status, text=sentence)
 
 

@@ -1,0 +1,167 @@
+"""What the command line is told, and what it is not."""
+
+import json
+import time
+
+import pytest
+
+from gandiva_slurm.controller.api import Api
+from gandiva_slurm.wire.messages import Hold
+
+USER, ROOT, SLURM = 1001, 0, 64030
+
+
+@pytest.fixture
+async def ask(world):
+    await world.start()
+
+    async def _ask(name, uid=USER, /, **args):
+        api = Api(world.controller, frozenset({ROOT, SLURM}))
+        return json.loads(await api.answer(json.dumps({"ask": name, "args": args}).encode(), uid))
+
+    return _ask
+
+
+async def data(ask, name, uid=USER, /, **args):
+    answer = await ask(name, uid, **args)
+    assert answer["ok"], answer
+    assert answer["version"] == 1
+    return answer["data"]
+
+
+async def running(world, user="user1", gpus=2) -> int:
+    job_id = world.slurm.submit(user, gpus)
+    await world.until(lambda: world.runs(job_id))
+    home = world.fleet[world.slurm.jobs[job_id].nodes[0]]
+    key = (job_id, 0)
+    await world.until(lambda: key in home.planned())
+    reports = world.controller.reports
+    await world.until(lambda: job_id in {item.job_id for item in reports[home.name].residents})
+    return job_id
+
+
+def hold_now(world, job_id: int, seconds: float, gpus=(0, 1)) -> None:
+    """An open hold on the job's node, as its reports tell from now on."""
+    job, now_ns = world.slurm.jobs[job_id], time.time_ns()
+    times = (now_ns - round(seconds * 1e9), now_ns, 0)
+    world.fleet[job.nodes[0]].open = [Hold(0, job_id, 0, job.user, gpus, *times)]
+
+
+async def test_queue_shows_running_and_waiting_jobs(world, ask):
+    job_id = await running(world)
+    for node in world.slurm.nodes.values():
+        world.slurm.nodes[node.name] = type(node)(**{**vars(node), "state": frozenset({"IDLE", "DRAIN"})})
+    waiting = world.slurm.submit("user2", 4)
+    await world.until(lambda: world.state(waiting) == "HELD")
+    hold_now(world, job_id, 6)
+    await world.cycles(3)
+    rows = {row["job_id"]: row for row in await data(ask, "queue")}
+    row = rows[job_id]
+    assert (row["user"], row["state"], row["gpus"], row["node"]) == ("user1", "RUNNING", 2, "n1")
+    assert (row["rate"], row["steps"], row["suspends"], row["ranks"], row["world"]) == (2.5, 10, 3, 1, 1)
+    assert row["gpu_ids"] == [0, 1] and row["start_s"] and row["submit_s"]
+    # 2 of 4 GPUs for 6 of the last 60 seconds
+    assert row["share"] == pytest.approx(0.05, abs=0.02)
+    assert (rows[waiting]["reason"], rows[waiting]["node"], rows[waiting]["share"]) == ("NodesDown", "", None)
+    assert [row["job_id"] for row in await data(ask, "queue", user="user2")] == [waiting]
+    assert [row["job_id"] for row in await data(ask, "queue", states=["RUNNING"])] == [job_id]
+    assert [row["job_id"] for row in await data(ask, "queue", job_ids=[waiting])] == [waiting]
+
+
+async def test_acct_and_share_tell_gpu_time(world, ask):
+    job_id = await running(world)
+    home = world.fleet[world.slurm.jobs[job_id].nodes[0]]
+    home.hold(job_id, 2.0, gpus=(0, 1))
+    await world.until(lambda: home.plan.ack_seq == 1)
+    (row,) = await data(ask, "acct", start_s=0)
+    assert row["gpu_held_s"] == pytest.approx(4.0)
+    assert (row["state"], row["suspends"], row["type"], row["exit_code"]) == ("RUNNING", 3, "v100", "0:0")
+    assert row["start_latency_s"] is not None
+    share = await data(ask, "share", start_s=0)
+    (user,) = share["users"]
+    assert (user["user"], user["gpu_s"], user["effectv_share"]) == ("user1", pytest.approx(4.0), 1.0)
+    assert share["window"][0] == 0
+    assert await data(ask, "acct", start_s=0, users=["user9"]) == []
+    assert (await data(ask, "share", start_s=0, users=["user9"]))["users"] == []
+
+
+async def test_why_gives_reason_evidence_next_and_story(world, ask):
+    job_id = await running(world)
+    answer = await data(ask, "why", job_id=job_id, story=True)
+    assert (answer["state"], answer["code"]) == ("RUNNING", "Running")
+    assert any("1 of 1 ranks" in line for line in answer["evidence"])
+    assert answer["next"]
+    assert [line["to"] for line in answer["story"]][:2] == ["STARTING", "RUNNING"]
+    assert (await data(ask, "why", job_id=job_id))["story"] == []
+
+
+async def test_why_of_an_unknown_job_says_where_to_look(ask):
+    answer = await ask("why", job_id=4711)
+    assert answer == {
+        "version": 1,
+        "ok": False,
+        "error": "Gandiva has no job 4711 now; `gandiva acct -j 4711` looks back",
+        "exit": 1,
+    }
+
+
+async def test_nodes_show_holders_and_silence(world, ask):
+    job_id = await running(world)
+    hold_now(world, job_id, 1)
+    other = {"n1": "n2", "n2": "n1"}[world.slurm.jobs[job_id].nodes[0]]
+    world.fleet[other].is_down = True
+    await world.until(lambda: world.controller.nodes[other].is_silent)
+    await world.cycles(3)
+    rows = {row["node"]: row for row in await data(ask, "nodes")}
+    home = rows[world.slurm.jobs[job_id].nodes[0]]
+    assert (home["state"], home["gpus"], home["slots"], home["type"]) == ("up", 4, 16, "v100")
+    assert [item["job_id"] for item in home["holders"]] == [job_id, job_id, None, None]
+    assert home["holders"][0] == {"gpu": 0, "job_id": job_id, "user": "user1", "state": "RUNNING"}
+    assert home["residents"][0]["user"] == "user1" and home["generation"] > 0
+    assert rows[other]["state"] == "silent" and "cannot be reached" in rows[other]["reason"]
+
+
+async def test_holds_are_for_operators(world, ask):
+    job_id = await running(world)
+    hold_now(world, job_id, 1)
+    await world.cycles(3)
+    refused = await ask("holds", USER)
+    assert not refused["ok"] and "root and SlurmUser only" in refused["error"]
+    for uid in (ROOT, SLURM):
+        (row,) = await data(ask, "holds", uid, start_s=0)
+        assert (row["job_id"], row["open"], row["gpus"]) == (job_id, True, [0, 1])
+
+
+async def test_ping_tells_cycle_and_staleness(world, ask):
+    await world.cycles(2)
+    answer = await data(ask, "ping")
+    assert answer["cluster"] == "mini" and answer["cycle"] >= 2 and answer["errors"] == 0
+    world.slurm.is_down = True
+    await world.until(lambda: world.controller.status.slurm_error)
+    assert "Unable to contact" in (await data(ask, "ping"))["slurm_error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "want"),
+    [
+        ("quux", {}, "unknown question 'quux'; known: queue, acct"),
+        ("acct", {"start_s": "yesterday"}, "start_s: expected unix seconds"),
+        ("acct", {"start_s": 20, "end_s": 10}, "ends (10) before it starts (20)"),
+        ("acct", {"users": "user1"}, "users: expected a list of texts"),
+        ("acct", {"job_ids": [True]}, "job_ids: expected whole numbers"),
+        ("queue", {"user": 7}, "user: expected a text"),
+        ("why", {"job_id": "x"}, "job_id: expected whole numbers"),
+        ("why", {}, "job_id: expected whole numbers"),
+    ],
+)
+async def test_question_typed_wrong_is_a_usage_error(ask, name, args, want):
+    answer = await ask(name, **args)
+    assert (answer["ok"], answer["exit"]) == (False, 2)
+    assert want in answer["error"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff"])
+async def test_noise_is_a_usage_error(world, payload):
+    await world.start()
+    answer = json.loads(await Api(world.controller, frozenset()).answer(payload, USER))
+    assert (answer["ok"], answer["exit"]) == (False, 2)
