@@ -74,6 +74,20 @@ class HeldCluster:
         probe.wait_until(lambda: self.show(job_id)["JobState"] in states,
                          f"job {job_id} to be {' or '.join(states)}", WAIT_S)
 
+    def wait_queued(self, name: str) -> int:
+        """Wait until a job of this name is in the queue; returns its number."""
+        def queued() -> str:
+            return self.root("squeue", "-h", "-n", name, "-o", "%A").strip()
+
+        probe.wait_until(lambda: bool(queued()), f"job {name} to be in the queue", WAIT_S)
+        return int(queued())
+
+    def run_plain(self, script: str, **environ: str) -> str:
+        """Run an ordinary job, return what it wrote."""
+        job_id = self.submit("-p", "plain", script=script, **environ)
+        self.wait_state(job_id, *FINISHED)
+        return (self.home / f"{job_id}.out").read_text()
+
     def run(self, job_id: int, node: str = "n1") -> str:
         """Start a held job, wait for its end, return what it wrote."""
         self.start(job_id, node)

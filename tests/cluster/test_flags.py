@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gandiva_slurm.mini import probe
 from tests.cluster.held import HeldCluster, held_cluster
 from tests.unit.option_cases import TAKES
 
@@ -106,16 +105,13 @@ def test_directives_and_defaults_and_who_wins(slurm: HeldCluster) -> None:
 
 @pytest.mark.parametrize("name", ["salloc", "srun"])
 def test_defaults_come_with_salloc_and_srun_too(slurm: HeldCluster, name: str) -> None:
-    def queued() -> str:
-        return slurm.root("squeue", "-h", "-n", name, "-o", "%A").strip()
-
     words = ["env", "SBATCH_GANDIVA_TICKETS=5", name, *GPUS, "-J", name, "true"]
     waiting = slurm.cluster.popen(words, user="user1")
     try:
-        probe.wait_until(lambda: bool(queued()), f"{name} to queue", 20)
-        options = slurm.options(int(queued()))
+        job_id = slurm.wait_queued(name)
+        options = slurm.options(job_id)
         assert options is not None and options.tickets == 5
-        slurm.root("scancel", queued())
+        slurm.root("scancel", str(job_id))
     finally:
         waiting.kill()
         waiting.wait(20)

@@ -1,0 +1,187 @@
+"""Submit, watch and judge jobs on a mini cluster with its daemons; every wait has a deadline."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm.engine import invariants
+from gandiva_slurm.mini import probe
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import USERS
+
+TRAIN = "python -m gandiva_slurm.mini.workloads.train"
+#: torch alone takes seconds to import while four ranks share two cores.
+START_S = 60.0
+
+
+def wait_for(holds: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
+    """Return the first true answer of `holds()`; fail with what was waited for at the deadline."""
+    end = time.monotonic() + deadline_s
+    while not (answer := holds()):
+        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+        time.sleep(0.1)  # the poll of a wait with a deadline
+    return answer
+
+
+@dataclass(frozen=True)
+class Held:
+    """One interval in which a job held GPUs, from a node's event log."""
+
+    job_id: int
+    restart: int
+    user: str
+    gpus: tuple[int, ...]
+    t0_ns: int
+    t1_ns: int
+
+
+class Fleet:
+    """A mini cluster as its users and its administrator see it."""
+
+    def __init__(self, mini: MiniCluster) -> None:
+        self.mini = mini
+        self.jobs: list[int] = []
+
+    def submit(self, user: str, lines: str, *flags: str, gpus: int = 1) -> int:
+        """Submit a batch script as `user` on the partition `gandiva`; returns the job id."""
+        script = f"#!/bin/bash\n{lines}\n"
+        told = self.mini.exec(
+            ["sbatch", "--parsable", "-p", "gandiva", f"--gres=gpu:{gpus}", "--mem=1000", *flags],
+            user=user,
+            input=script,
+        )
+        self.jobs.append(int(told.stdout.split(";")[0]))
+        return self.jobs[-1]
+
+    def train(self, user: str, name: str, *flags: str, boundary: str = "steps") -> int:
+        """Submit a one-GPU training job that runs until `stop(name)`."""
+        out = f"--out ~/{name} --stop-file ~/{name}.stop"
+        return self.submit(user, f"exec {TRAIN} --boundary {boundary} --model mlp {out}", *flags)
+
+    def stop(self, user: str, name: str) -> None:
+        """Let a training job end after its step."""
+        self.home(user, f"{name}.stop").touch()
+
+    def home(self, user: str, *parts: str) -> Path:
+        """A file in a user's home, as this host sees it."""
+        return self.mini.path(f"/home/{user}", *parts)
+
+    def steps(self, user: str, name: str) -> int:
+        """How many steps a training job has logged (it writes them in small groups)."""
+        path = self.home(user, f"{name}.0.steps")
+        return sum(1 for _ in path.open()) if path.exists() else 0
+
+    def slurm_state(self, job_id: int) -> str:
+        """Slurm's word for a job."""
+        told = self.mini.exec(
+            ["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T"], check=False
+        ).stdout.strip()
+        return told or "GONE"
+
+    def ask(self, *words: str) -> Any:
+        """What a `gandiva … --json` command tells root."""
+        return json.loads(self.mini.exec(["gandiva", *words, "--json"]).stdout)
+
+    def events(self, node: str = "n1") -> list[dict[str, Any]]:
+        """The node's event log, oldest first."""
+        path = self.mini.path("spool", "gandivad", node, "events.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def count(self, event: str, job_id: int, node: str = "n1") -> int:
+        """How often this happened to a job."""
+        return sum(1 for line in self.events(node) if line["event"] == event and line.get("job") == job_id)
+
+    def wait_running(self, job_id: int, deadline_s: float = START_S) -> None:
+        """Wait until Slurm runs the job."""
+        wait_for(lambda: self.slurm_state(job_id) == "RUNNING", f"job {job_id} to run", deadline_s)
+
+    def wait_ended(self, job_id: int, *want: str, deadline_s: float = START_S) -> str:
+        """Wait until Slurm has finished with the job; its last word must be one of `want`, when given."""
+        state = wait_for(
+            lambda: (
+                (s := self.slurm_state(job_id))
+                in {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "GONE"}
+                and s
+            ),
+            f"job {job_id} to end",
+            deadline_s,
+        )
+        assert not want or state in want, f"job {job_id} ended {state}"
+        return str(state)
+
+    def wait_suspends(self, job_id: int, more: int, node: str = "n1", deadline_s: float = START_S) -> None:
+        """Wait until the job has been parked `more` times from now on."""
+        begin = self.count("parked", job_id, node)
+        wait_for(
+            lambda: self.count("parked", job_id, node) >= begin + more,
+            f"{more} parks of job {job_id}",
+            deadline_s,
+        )
+
+    def strays(self) -> list[str]:
+        """Command lines of processes of the users that still live inside."""
+        found = []
+        for pid, _ in probe.processes_of(self.mini.init_pid):
+            if probe.start_ticks(pid) is None:
+                continue
+            try:
+                uid, command = os.stat(f"/proc/{pid}").st_uid, Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if uid in USERS.values():
+                found.append(f"{pid} {command.decode(errors='replace')}")
+        return found
+
+    def finish(self) -> None:
+        """End every job of this fleet; nothing of them may be left, on the nodes or in the books."""
+        live = [str(job) for job in self.jobs if self.slurm_state(job) != "GONE"]
+        if live:
+            self.mini.exec(["scancel", *live], check=False)
+        wait_for(lambda: not self.strays(), f"stray processes to end: {self.strays()}", 30)
+        for node in self.mini.spec.nodes:
+            wait_for(
+                lambda node=node: not open_grants(self.events(node.name)),
+                f"{node.name} to release every GPU",
+                20,
+            )
+        self.check_books()
+        self.jobs.clear()
+
+    def check_books(self) -> None:
+        """The invariants that the nodes' own event logs can show."""
+        held = {node.name: holds_of(self.events(node.name)) for node in self.mini.spec.nodes}
+        found = [line for holds in held.values() for line in invariants.no_gpu_held_twice(holds)]
+        found += invariants.one_incarnation_at_a_time(held)
+        assert not found, found
+
+
+def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Incarnations that hold GPUs by this log."""
+    now: set[tuple[int, int]] = set()
+    for line in events:
+        if line["event"] == "grant":
+            now.add((line["job"], line["restart"]))
+        elif line["event"] == "release":
+            now.discard((line["job"], line["restart"]))
+    return now
+
+
+def holds_of(events: Sequence[dict[str, Any]]) -> list[Held]:
+    """Every closed hold in a node's event log."""
+    begun: dict[tuple[int, int], dict[str, Any]] = {}
+    holds = []
+    for line in events:
+        key = (line.get("job", 0), line.get("restart", 0))
+        if line["event"] == "grant":
+            assert key not in begun, f"granted twice: {line}"
+            begun[key] = line
+        elif line["event"] == "release":
+            first = begun.pop(key)
+            holds.append(
+                Held(*key, first.get("user", ""), tuple(first["gpus"]), first["mono_ns"], line["mono_ns"])
+            )
+    return holds

@@ -1,0 +1,194 @@
+"""What dies, and what must not: daemons, jobs and nodes killed in mid-run on a real Slurm."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.cluster.fleet import TRAIN, Fleet, wait_for
+
+#: How long the controller stays dead.
+OUTAGE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """Two GPUs on one node and one on another, sliced every half second."""
+    made = MiniCluster.up(MiniSpec("failures", parse_nodes("v100:1x1,k80:1x1"), 0.5, True))
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
+    """The module's cluster; at the end every job is ended and the books are checked."""
+    made = Fleet(cluster)
+    yield made
+    for daemon in ("slurmctld", "gandivactld", "gandivad:n1", "gandivad:n2", "slurmd:n1", "slurmd:n2"):
+        if cluster.daemon_pid(daemon) is None:
+            cluster.start_daemon(daemon)
+    made.finish()
+
+
+def two_sliced_jobs(fleet: Fleet, boundary: str = "steps") -> tuple[int, int]:
+    """Two jobs of two users on the one v100, both seen parked."""
+    for user in ("user1", "user2"):
+        fleet.home(user, "sliced.stop").unlink(missing_ok=True)
+    jobs = [
+        fleet.train(user, "sliced", "--gandiva-gpu-types=v100", boundary=boundary)
+        for user in ("user1", "user2")
+    ]
+    for job in jobs:
+        fleet.wait_suspends(job, 3)
+    return jobs[0], jobs[1]
+
+
+def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
+    """kill -9 of gandivactld for 20 s: slices go on, nothing is lost, the accounts are whole."""
+    first, second = two_sliced_jobs(fleet)
+    fleet.mini.kill("gandivactld")
+    back = time.monotonic() + OUTAGE_S
+    fleet.wait_suspends(first, 5)
+    fleet.wait_suspends(second, 5)
+    wait_for(lambda: time.monotonic() >= back, "the end of the outage", OUTAGE_S + 5)
+    fleet.mini.start_daemon("gandivactld")
+    wait_for(
+        lambda: {row["job_id"] for row in fleet.ask("queue")["jobs"]} >= {first, second},
+        "both jobs in the queue",
+    )
+    fleet.wait_suspends(first, 3)
+    fleet.wait_suspends(second, 3)
+    held = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
+    assert held[first] == pytest.approx(held[second], rel=0.2), held
+    assert held[first] + held[second] > OUTAGE_S
+
+
+def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) -> None:
+    """kill -9 of gandivad: the job on the GPU goes on; the new daemon slices both again."""
+    first, second = two_sliced_jobs(fleet)
+    fleet.mini.kill("gandivad:n1")
+    before = fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
+    wait_for(
+        lambda: fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced") > before + 50,
+        "steps without gandivad",
+    )
+    fleet.mini.start_daemon("gandivad:n1")
+    fleet.wait_suspends(first, 3)
+    fleet.wait_suspends(second, 3)
+    assert fleet.slurm_state(first) == fleet.slurm_state(second) == "RUNNING"
+    for user in ("user1", "user2"):
+        fleet.stop(user, "sliced")
+    fleet.wait_ended(first, "COMPLETED")
+    fleet.wait_ended(second, "COMPLETED")
+
+
+def test_slurmctld_is_killed_and_started_again(fleet: Fleet) -> None:
+    """The picture is rebuilt; both jobs are still ours and still sliced."""
+    first, second = two_sliced_jobs(fleet)
+    fleet.mini.kill("slurmctld")
+    fleet.wait_suspends(first, 3)
+    fleet.mini.start_daemon("slurmctld")
+    wait_for(lambda: fleet.slurm_state(first) == "RUNNING", "slurmctld to answer")
+    fleet.wait_suspends(second, 3)
+    third = fleet.submit("user3", "true", "--gandiva-gpu-types=v100")
+    fleet.wait_ended(third, "COMPLETED")
+
+
+@pytest.mark.parametrize("parked", [True, False], ids=["parked", "running"])
+def test_scancel_ends_a_job_at_once(fleet: Fleet, parked: bool) -> None:
+    """A parked job and one on the GPU both end clean; the other takes the GPU."""
+    jobs = two_sliced_jobs(fleet)
+
+    def state(job: int) -> str:
+        return next((row["state"] for row in fleet.ask("queue")["jobs"] if row["job_id"] == job), "")
+
+    want = "SUSPENDED" if parked else "RUNNING"
+    victim = wait_for(lambda: next((job for job in jobs if state(job) == want), 0), f"a job to be {want}")
+    began = time.monotonic()
+    fleet.mini.exec(["scancel", str(victim)])
+    fleet.wait_ended(victim, "CANCELLED", deadline_s=10)
+    assert time.monotonic() - began < 10
+    other, name = (jobs[1], "user2") if victim == jobs[0] else (jobs[0], "user1")
+    before = fleet.steps(name, "sliced")
+    wait_for(lambda: fleet.steps(name, "sliced") > before + 100, "the other job to have the GPU for itself")
+    assert fleet.slurm_state(other) == "RUNNING"
+
+
+def test_a_crashing_script_frees_its_gpu(fleet: Fleet) -> None:
+    """A job whose script dies in mid-training ends FAILED and the next one runs."""
+    crash = f"{TRAIN} --model mlp --out ~/crash --steps 50 && kill -SEGV $$"
+    job = fleet.submit("user1", crash, "--gandiva-gpu-types=v100")
+    fleet.wait_ended(job, "FAILED")
+    after = fleet.submit("user2", "exit 3", "--gandiva-gpu-types=v100")
+    fleet.wait_ended(after, "FAILED")
+    told = wait_for(
+        lambda: [r for r in fleet.ask("acct")["jobs"] if r["job_id"] == after and r["end_s"]], "its account"
+    )
+    assert told[0]["exit_code"] == "3:0"
+
+
+def test_a_time_limit_ends_sliced_jobs(fleet: Fleet) -> None:
+    """Slurm's limit ends a job that shares its GPU, parked or not."""
+    job = fleet.train("user1", "limit", "--gandiva-gpu-types=v100", "--time=0:20")
+    other = fleet.train("user2", "limit", "--gandiva-gpu-types=v100", "--time=0:20")
+    fleet.wait_suspends(job, 1)
+    assert fleet.wait_ended(job, deadline_s=120) == "TIMEOUT"
+    assert fleet.wait_ended(other, deadline_s=120) == "TIMEOUT"
+
+
+def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
+    """A loop that never shows a boundary is stopped at the quantum's end and charged like the others."""
+    loop = 'exec python -I -c "while True: pass"'
+    blind = fleet.submit("user1", loop, "--gandiva-gpu-types=v100", "--gandiva-hook=none")
+    client = fleet.train("user2", "beside", "--gandiva-gpu-types=v100")
+    fleet.wait_suspends(blind, 5, deadline_s=120)
+    fleet.wait_suspends(client, 5)
+    rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
+    assert rows[blind]["suspends"] >= 5
+    assert rows[blind]["reason"] in ("NoClient", "Frozen")
+    assert "frozen" in fleet.mini.exec(["gandiva", "why", str(blind)]).stdout.lower()
+
+
+def test_a_lost_node_requeues_its_job_elsewhere_once(fleet: Fleet) -> None:
+    """slurmd dead and the node set down: the job starts on the other node, the old processes are fenced."""
+    job = fleet.submit(
+        "user1",
+        "exec python -m gandiva_slurm.mini.workloads.train --model mlp --out ~/lost-$SLURM_RESTART_COUNT",
+        "--gandiva-gpu-types=v100,k80",
+    )
+    fleet.wait_running(job)
+    node = fleet.mini.exec(["squeue", "-h", "-j", str(job), "-o", "%N"]).stdout.strip()
+    wait_for(lambda: fleet.count("rank", job, node), "its rank to say hello", 60)
+    fleet.mini.kill(f"slurmd:{node}")
+    fleet.mini.exec(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test"])
+    other = "n2" if node == "n1" else "n1"
+    wait_for(lambda: fleet.count("rank", job, other), f"job {job} to train on {other}", 90)
+    wait_for(
+        lambda: fleet.count("fence", job, node) or fleet.count("ended", job, node),
+        f"the old incarnation on {node} to be stopped",
+    )
+    fleet.mini.start_daemon(f"slurmd:{node}")
+    fleet.mini.exec(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
+    wait_for(
+        lambda: "DOWN" not in fleet.mini.exec(["sinfo", "-h", "-n", node, "-o", "%T"]).stdout.upper(),
+        f"{node} to be up",
+    )
+    assert fleet.slurm_state(job) == "RUNNING"
+
+
+def test_a_requeue_by_its_owner_returns_held_and_is_placed_again(fleet: Fleet) -> None:
+    """The owner's own requeue does not let Slurm restart the job where it likes."""
+    job = fleet.train("user1", "again", "--gandiva-gpu-types=v100")
+    wait_for(lambda: fleet.count("rank", job), "its rank to say hello", 60)
+    fleet.mini.exec(["scontrol", "requeue", str(job)], user="user1")
+    wait_for(
+        lambda: any(
+            e["event"] == "rank" and e["restart"] == 1 for e in fleet.events() if e.get("job") == job
+        ),
+        "restart 1 to train",
+        60,
+    )
+    story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+    assert "STARTING" in story
