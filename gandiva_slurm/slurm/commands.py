@@ -13,7 +13,7 @@ from gandiva_slurm.slurm import arrays
 from gandiva_slurm.slurm.accounts import read_associations
 from gandiva_slurm.slurm.control import Control
 from gandiva_slurm.slurm.reader import read_picture
-from gandiva_slurm.slurm.run import Commands
+from gandiva_slurm.slurm.run import Commands, together
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,12 @@ class CommandsPort:
     async def snapshot(self, with_associations: bool) -> Snapshot:
         """Return one coalesced picture of our partitions; SlurmUnreachable when it was not had whole."""
         taken_ns = self._clock_ns()
-        picture = await read_picture(self._commands, self._partitions, self._timeouts.read_s)
+        picture, associations = await together(
+            read_picture(self._commands, self._partitions, self._timeouts.read_s),
+            self._associations(with_associations),
+        )
         self._task_names = arrays.names_of_tasks(picture.jobs)
         await self._split(picture.joint, picture.jobs)
-        associations = await self._associations() if with_associations else None
         return Snapshot(taken_ns, picture.jobs, picture.nodes, associations)
 
     async def start(self, job_id: int, node: str) -> None:
@@ -109,9 +111,9 @@ class CommandsPort:
             except GandivaError as err:
                 log.warning("array %d stays in one record for now: %s", array_job_id, err)
 
-    async def _associations(self) -> tuple[Association, ...] | None:
+    async def _associations(self, wanted: bool) -> tuple[Association, ...] | None:
         now_ns = self._clock_ns()
-        if now_ns < self._accounts_again_ns:
+        if not wanted or now_ns < self._accounts_again_ns:
             return None
         try:
             self._cluster = self._cluster or (await self.slurm_config()).get("ClusterName", "")

@@ -7,7 +7,6 @@ is, and no parser could tell it from fields. 22.05's --json ignores -t, -j and -
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from gandiva_slurm.slurm import arrays, gres
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import read_job
 from gandiva_slurm.slurm.nodes import read_node
-from gandiva_slurm.slurm.run import Commands
+from gandiva_slurm.slurm.run import Commands, together
 
 SQUEUE = ("squeue", "--json")
 SINFO = ("sinfo", "--all", "--json")
@@ -33,11 +32,9 @@ class Picture:
 
 async def read_picture(commands: Commands, partitions: frozenset[str], timeout_s: float) -> Picture:
     """Read jobs and nodes; SlurmUnreachable when either read fails."""
-    squeue, sinfo = await asyncio.gather(
-        commands.output(SQUEUE, timeout_s), commands.output(SINFO, timeout_s), return_exceptions=True
-    )
-    jobs, joint = read_jobs(_text(squeue), partitions)
-    return Picture(jobs, read_nodes(_text(sinfo), partitions), joint)
+    squeue, sinfo = await together(commands.output(SQUEUE, timeout_s), commands.output(SINFO, timeout_s))
+    jobs, joint = read_jobs(squeue, partitions)
+    return Picture(jobs, read_nodes(sinfo, partitions), joint)
 
 
 def read_jobs(
@@ -67,9 +64,3 @@ async def read_gres(commands: Commands, timeout_s: float) -> dict[str, tuple[tup
     answer = await commands.output(SINFO, timeout_s)
     nodes = records(answer, " ".join(SINFO), "nodes")
     return {node.text("name"): tuple(gres.gpus(node.text("gres"))) for node in nodes}
-
-
-def _text(answer: str | BaseException) -> str:
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer

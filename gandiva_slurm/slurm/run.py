@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gandiva_slurm.model.errors import GandivaError, SlurmBusy, SlurmRefused, SlurmUnreachable
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 #: What Slurm's commands see besides the daemon's own environment. SLURM_BITSTR_LEN=0 keeps them from
 #: cutting the task list of a job array after 64 characters.
@@ -81,6 +85,16 @@ class Commands:
         if answer.rc != 0:
             raise complaint(argv, answer)
         return answer.out
+
+
+async def together(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
+    """Wait for both, also when one fails: no command outlives its call. Then raise the first failure."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
 
 
 def environment(base: os._Environ[str] | dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""How long one picture takes with many jobs waiting, and how fast many jobs start, on a mini cluster.
+
+Slurm's daemons, its commands and we share this machine's cores, so the best of some rounds is judged, and
+against the bare command in the same rounds. Trials with 22.05.8 on 2 cores, both busy three times over:
+bare squeue --json 0.6 s, picture 1.0 .. 1.5 s, 0.17 s of it our own; on idle cores 0.3 and 0.5 s.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gandiva_slurm.mini import layout, probe
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.slurm.commands import CommandsPort
+from gandiva_slurm.slurm.run import Commands
+
+pytestmark = pytest.mark.cluster
+
+JOBS = 2000
+ROUNDS = 7
+#: Seconds for the picture of 2,000 held jobs: the target.
+SNAPSHOT_LIMIT_S = 1.5
+#: How much longer a picture (jobs, nodes, associations, all parsed) may take than the bare squeue --json.
+SNAPSHOT_LIMIT_RATIO = 3.0
+STARTS = 32
+#: Seconds from the order to start 32 jobs to the last one running.
+STARTS_LIMIT_S = 10.0
+RECORD = 'gandiva:{"v":1,"tickets":100,"priority":50,"class":"guaranteed","gpus":1}'
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MiniCluster]:
+    """A mini cluster with 64 slots and none of our daemons."""
+    if why := layout.missing():
+        pytest.skip(why)
+    made = MiniCluster.up(MiniSpec(f"bench-{os.getpid()}", parse_nodes("v100:2x8"), daemons=False))
+    yield made
+    made.down()
+
+
+def make_port(cluster: MiniCluster) -> CommandsPort:
+    """Return the port as gandivactld has it; make it inside the loop that uses it."""
+    return CommandsPort(["gandiva"], commands=Commands(cluster.command(["placeholder"], "slurm")[:-1]))
+
+
+def submit(cluster: MiniCluster, count: int) -> list[int]:
+    """Submit held Gandiva jobs with a record each, as array tasks split at once; return their ids."""
+    made = 0
+    while made < count:
+        size = min(1000, count - made)
+        argv = ["sbatch", "-H", "--parsable", "-p", "gandiva", "--gres=gpu:1", "--mem=100", "-o", "/dev/null"]
+        array = cluster.exec([*argv, f"--array=1-{size}", "--wrap", "sleep 300"], user="user1").stdout.strip()
+        cluster.exec(["scontrol", "update", f"JobId={array}", f"AdminComment={RECORD}"])
+        cluster.exec(["scontrol", "hold", f"{array}_[1-{size - 1}]"])
+        made += size
+    snapshot = asyncio.run(make_port(cluster).snapshot(False))
+    return [job.job_id for job in snapshot.jobs if job.options is not None and job.state == "PENDING"]
+
+
+def test_many_starts(cluster: MiniCluster) -> None:
+    """32 held jobs are started by 32 updates and one release."""
+    jobs = submit(cluster, STARTS)
+    assert len(jobs) == STARTS
+
+    async def start() -> tuple[float, float]:
+        port = make_port(cluster)
+        await port.snapshot(False)
+        began = time.monotonic()
+        assert await port.start_many({job: f"n{1 + number % 2}" for number, job in enumerate(jobs)}) == {}
+        ordered = time.monotonic()
+        while True:
+            running = [job for job in (await port.snapshot(False)).jobs if job.state == "RUNNING"]
+            if len(running) == STARTS:
+                return ordered - began, time.monotonic() - began
+            assert time.monotonic() - began < STARTS_LIMIT_S, f"{len(running)} of {STARTS} run"
+
+    calls_s, running_s = asyncio.run(start())
+    print(f"\n{STARTS} starts: calls {calls_s:.2f} s, all running after {running_s:.2f} s")
+    cluster.exec(["scancel", "--user=user1"])
+    probe.wait_until(lambda: not cluster.exec(["squeue", "-h"]).stdout.strip(), "the jobs to end", 30)
+
+
+def test_snapshot_of_many_waiting_jobs(cluster: MiniCluster) -> None:
+    """One picture of 2,000 held jobs, and what it costs the daemon's own process."""
+    assert len(submit(cluster, JOBS)) == JOBS
+
+    async def measure() -> list[tuple[float, float, float]]:
+        port, costs = make_port(cluster), []
+        bare = Commands(cluster.command(["placeholder"], "slurm")[:-1])
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            await bare.output(["squeue", "--json"], 30)
+            between, cpu = time.perf_counter(), time.process_time()
+            snapshot = await port.snapshot(True)
+            ended = time.perf_counter()
+            costs.append((ended - between, between - began, time.process_time() - cpu))
+            assert sum(job.options is not None and job.is_held for job in snapshot.jobs) == JOBS
+        return costs
+
+    costs = asyncio.run(measure())
+    (best_s, bare_s, own_s), middle_s = map(min, zip(*costs, strict=True)), sorted(costs)[ROUNDS // 2][0]
+    print(f"\n{JOBS} held jobs: best {best_s:.2f} s, median {middle_s:.2f} s, of it {own_s:.2f} s our own;")
+    print(f"the bare squeue --json {bare_s:.2f} s")
+    assert best_s <= SNAPSHOT_LIMIT_S
+    assert best_s <= SNAPSHOT_LIMIT_RATIO * bare_s
