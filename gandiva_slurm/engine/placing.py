@@ -143,7 +143,7 @@ def _obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     if job.state != "PENDING":
         return because("NotPending", state=job.state)
     if not job.is_held:
-        return because("Released", f"priority {job.priority}")
+        return record.reason  # taken back; Slurm does not show it held yet
     if job.dependency:
         return because("Dependency", dependency=job.dependency)
     # a requeued job shows a begin time too (Slurm's own delay), which our start overrides

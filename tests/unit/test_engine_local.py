@@ -122,7 +122,7 @@ def test_uncontended_time_locks_nobody_out_for_long() -> None:
 def test_users_who_lead_together_share_evenly() -> None:
     """b and c share GPUs 1-3, seven users share GPU 0: they lag behind both, ever further.
 
-    A clamp from above makes equals of b and c in every round, and then the tie-break gives b nearly everything.
+    A clamp from above makes equals of b and c in every round; then the tie-break gives b nearly all.
     """
     gangs = [a_gang(gpu0, f"user{gpu0}", (0,), 3 * TICKET) for gpu0 in range(7)]
     gangs += [a_gang(10 + gpu, "b", (gpu,), TICKET) for gpu in (1, 2, 3)]
