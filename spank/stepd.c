@@ -89,19 +89,19 @@ static void name_step(uint32_t step, char *name, size_t size)
 }
 
 /*
- * The slots this task may use: its own for a step, "none" for a step without GPUs (Slurm leaves its
- * CUDA_VISIBLE_DEVICES empty), "-" for all of the job's. slurmstepd sets SLURM_STEP_GPUS per task.
+ * The slots this task may use: its own in a step (slurmstepd sets SLURM_STEP_GPUS for each task),
+ * "none" in a step without GPUs (then SLURM_GPUS_ON_NODE is missing), "-" for all of the job's.
  */
 static void task_slots(spank_t sp, uint32_t step, char *slots, int size)
 {
-	char devices[SLOTS_SIZE];
+	char count[SHORT_TEXT];
 
-	if (step == STEP_BATCH || !gandiva_is_slot_list(job_variable(sp, "SLURM_STEP_GPUS", slots, size)))
-		snprintf(slots, (size_t)size, "-");
-	if (step != STEP_BATCH && slots[0] == '-' &&
-	    spank_getenv(sp, "CUDA_VISIBLE_DEVICES", devices, sizeof(devices)) == ESPANK_SUCCESS &&
-	    devices[0] == '\0')
+	if (step != STEP_BATCH && gandiva_is_slot_list(job_variable(sp, "SLURM_STEP_GPUS", slots, size)))
+		return;
+	if (step != STEP_BATCH && job_variable(sp, "SLURM_GPUS_ON_NODE", count, sizeof(count))[0] == '\0')
 		snprintf(slots, (size_t)size, "none");
+	else
+		snprintf(slots, (size_t)size, "-");
 }
 
 /* Write the BIND line; false when Slurm does not say what it needs. */

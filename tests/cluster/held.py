@@ -65,8 +65,13 @@ class HeldCluster:
         return read_options(self.show(job_id).get("AdminComment", ""), job_id)
 
     def start(self, job_id: int, node: str = "n1") -> None:
-        """Release a held job onto a node."""
-        self.root("scontrol", "update", f"JobId={job_id}", f"ReqNodeList={node}", "StartTime=now")
+        """Release a held job onto a node.
+
+        A requeued job waits for another second: slurmd, which counts kills by seconds, would take it for the
+        one it has just killed, and Slurm would call it failed.
+        """
+        begin = "now+2seconds" if self.show(job_id)["Restarts"] != "0" else "now"
+        self.root("scontrol", "update", f"JobId={job_id}", f"ReqNodeList={node}", f"StartTime={begin}")
         self.root("scontrol", "release", str(job_id))
 
     def wait_state(self, job_id: int, *states: str) -> None:

@@ -82,11 +82,12 @@ def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
 @pytest.mark.parametrize(("step", "words", "line"), [
     (0, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_STEP_GPUS=7", "task:1"], "BIND 1 5 0 0 1 3,7 7\n"),
     (4, ["env:SLURM_STEP_GPUS=7"], "BIND 1 5 0 4 0 - 7\n"),
-    (1, ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES="], "BIND 1 5 0 1 0 3,7 none\n"),
-    (1, ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=1"], "BIND 1 5 0 1 0 3,7 -\n"),
-    (1, [], "BIND 1 5 0 1 0 - -\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7"], "BIND 1 5 0 1 0 3,7 none\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_GPUS_ON_NODE=1"], "BIND 1 5 0 1 0 3,7 -\n"),
+    (1, ["env:SLURM_GPUS_ON_NODE=1"], "BIND 1 5 0 1 0 - -\n"),
+    (1, [], "BIND 1 5 0 1 0 - none\n"),
     (STEP_INTERACTIVE, ["env:SLURM_STEP_GPUS=3"], "BIND 1 5 0 interactive 0 - 3\n"),
-    (STEP_BATCH, ["env:SLURM_STEP_GPUS=9", "env:CUDA_VISIBLE_DEVICES="], "BIND 1 5 0 batch 0 - -\n"),
+    (STEP_BATCH, ["env:SLURM_STEP_GPUS=9"], "BIND 1 5 0 batch 0 - -\n"),
 ])
 def test_steps_say_which_slots_slurm_gave_them(node: Node, step: int, words: list[str], line: str) -> None:
     daemon = node.serve(answer(OK))
@@ -100,7 +101,7 @@ def test_steps_say_which_slots_slurm_gave_them(node: Node, step: int, words: lis
 def test_a_hostile_environment_does_not_reach_the_daemon(node: Node, text: str) -> None:
     daemon = node.serve(answer(OK))
     names = ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_RESTART_COUNT"]
-    node.task(*(f"env:{name}={text}" for name in names), step=0)
+    node.task(*(f"env:{name}={text}" for name in names), "env:SLURM_GPUS_ON_NODE=1", step=0)
     assert daemon.lines == ["BIND 1 5 0 0 0 - -\n"]
 
 
