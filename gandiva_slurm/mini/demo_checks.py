@@ -92,11 +92,11 @@ def user_shares(
     jobs: Iterable[JobRecord],
     capacity: int,
 ) -> dict[str, dict[str, Any]]:
-    """Each user's GPU time in the window, its part of all, and the part due by tickets and demand."""
+    """GPU time of each user who has a job, its part of all in the window, and the part due to him."""
     demand: dict[str, int] = {}
     for job in jobs:
         demand[job.user] = demand.get(job.user, 0) + job.gpus
-    held_ns = dict.fromkeys(tickets, 0)
+    held_ns = dict.fromkeys(demand, 0)
     for hold in holds:
         span_ns = min(hold["t1_ns"], window[1]) - max(hold["t0_ns"], window[0])
         held_ns[hold["user"]] = held_ns.get(hold["user"], 0) + max(0, span_ns) * len(hold["gpus"])

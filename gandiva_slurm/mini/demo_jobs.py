@@ -49,7 +49,7 @@ LATE_JOB = DemoJob("mlp-gang", "user3", 4, "mlp", 6, launcher="srun")
 
 _SCRIPT = """\
 #!/bin/bash
-#SBATCH --gandiva --job-name={name} --output=%x.out
+#SBATCH --partition=gandiva --gandiva --job-name={name} --output=%x.out
 #SBATCH --gres=gpu:{gpu_type}:{gpus} --ntasks={tasks} --mem=2G
 {setup}{launch} {arguments} --out {name} --stop-file {stop_file}{end}
 """

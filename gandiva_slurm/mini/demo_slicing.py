@@ -49,19 +49,20 @@ def measure(name: str, say: Say) -> Slicing:
     cluster = MiniCluster.up(MiniSpec(name, parse_nodes("v100:1x1"), QUANTUM_S))
     try:
         pair = jobs_of("mlp")
-        alone = {job.name: _rate_alone(cluster, job, say) for job in pair}
-        steps = _run_shared(cluster, pair, say)
+        # One alone before and one after, so that a machine that slows down does so for both sides.
+        alone = {pair[0].name: _rate_alone(cluster, pair[0], say)}
+        steps = _run_shared(cluster, pair)
+        sliced, window_s = count_in_turns(steps, ROUNDS)
+        counts = " + ".join(f"{count} of {job}" for job, count in sliced.items())
+        say(f"  both: {counts} steps in {window_s:.1f} s")
+        alone |= {pair[1].name: _rate_alone(cluster, pair[1], say)}
     finally:
         cluster.down()
-    sliced, window_s = count_in_turns(steps, ROUNDS)
-    text = " + ".join(f"{count} of {job}" for job, count in sliced.items())
-    say(f"  sliced: {text} steps in {window_s:.1f} s")
     return Slicing(alone, sliced, window_s)
 
 
 def _rate_alone(cluster: MiniCluster, job: DemoJob, say: Say) -> float:
-    submit(cluster, job)
-    prefix = home_of(cluster, job) / job.name
+    prefix = _start(cluster, job)
     wait_for(lambda: bool(_first_steps(prefix)), f"{job.name} to train", DEADLINE_S)
     time.sleep(ALONE_S)
     _stop(cluster)
@@ -70,16 +71,23 @@ def _rate_alone(cluster: MiniCluster, job: DemoJob, say: Say) -> float:
     return rate
 
 
-def _run_shared(cluster: MiniCluster, pair: Sequence[DemoJob], say: Say) -> dict[str, list[Span]]:
-    for job in pair:
-        submit(cluster, job)
+def _run_shared(cluster: MiniCluster, pair: Sequence[DemoJob]) -> dict[str, list[Span]]:
+    prefixes = {job.name: _start(cluster, job) for job in pair}
 
     def steps() -> dict[str, list[Span]]:
-        return {job.name: _first_steps(home_of(cluster, job) / job.name) for job in pair}
+        return {name: _first_steps(prefix) for name, prefix in prefixes.items()}
 
     wait_for(lambda: has_turns(steps(), ROUNDS), f"{ROUNDS} turns of both jobs", DEADLINE_S)
     _stop(cluster)
     return steps()
+
+
+def _start(cluster: MiniCluster, job: DemoJob) -> Path:
+    """Submit a job; what an earlier run of it wrote is removed first."""
+    prefix = home_of(cluster, job) / job.name
+    Path(f"{prefix}.0.steps").unlink(missing_ok=True)
+    submit(cluster, job)
+    return prefix
 
 
 def _first_steps(prefix: Path) -> list[Span]:
