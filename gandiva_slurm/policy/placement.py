@@ -148,6 +148,8 @@ class Board:
             free = site.free_gpus(need.leaf)
             if len(free) < need.gpus:
                 continue
+            if not site.stays:  # sites come by name: of the empty ones the first is the best there is
+                return Place(site.name, tuple(range(need.gpus)))
             loads = self.loads(site, need)
             gpus = sorted(sorted(free, key=lambda gpu: (loads[gpu], gpu))[: need.gpus])
             rank = (max(loads[g] for g in gpus), sum(loads[g] for g in gpus))
