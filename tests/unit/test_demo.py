@@ -24,7 +24,7 @@ def test_users_ask_for_what_the_main_job_says() -> None:
 @pytest.mark.parametrize("job", [*FIRST_JOBS, LATE_JOB], ids=lambda job: job.name)
 def test_scripts_are_complete(job: DemoJob) -> None:
     text = script_of(job)
-    assert f"--gres=gpu:v100:{job.gpus}" in text and "#SBATCH --gandiva " in text
+    assert f"--gres=gpu:v100:{job.gpus}" in text and " --partition=gandiva --gandiva " in text
     assert f"--out {job.name} --stop-file" in text
     assert text.count("'") % 2 == 0
 
