@@ -1,6 +1,5 @@
 """Whatever is wrong with our plugin or our Lua, ordinary jobs go on as without us."""
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -37,17 +36,16 @@ def keep(slurm: HeldCluster) -> Iterator[Callable[[str], Path]]:
         return path
 
     yield take
+    stamp_s = slurm.cluster.path(SCRIPT).stat().st_mtime
     for path, text in kept:
         path.write_text(text)
+    os.utime(slurm.cluster.path(SCRIPT), (stamp_s, stamp_s))
     read_again(slurm.cluster.path(SCRIPT))
 
 
-_newer_s = itertools.count(int(time.time()) + 2, 2)
-
-
 def read_again(path: Path) -> None:
-    """Slurm reads its script again when the file is newer, in whole seconds, than the one it read."""
-    stamp_s = next(_newer_s)
+    """Slurm reads its script again when it is newer, in whole seconds, than its last one and last reading."""
+    stamp_s = max(int(time.time()), int(path.stat().st_mtime)) + 2
     os.utime(path, (stamp_s, stamp_s))
 
 
