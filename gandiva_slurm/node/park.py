@@ -86,6 +86,7 @@ class Gang:
         self.world = world
         self.stand = Stand(gen=generation)
         self.pace = pace or Pace()
+        self.max_reaims = MAX_REAIMS
         self.reaims = 0
         self.failed_parks = 0
         self.failed_in_a_row = 0
@@ -168,7 +169,7 @@ class Gang:
         miss = self._miss(views, holding, now_ns)
         if not miss:
             return []
-        if self.stand.tries >= MAX_REAIMS:
+        if self.stand.tries >= self.max_reaims:
             return self._give_up(miss, views, now_ns)
         self.reaims += 1
         self.last_error = miss
