@@ -7,6 +7,7 @@ run on, parked ranks have their wake-by time, and the guard bounds what is froze
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -29,6 +30,8 @@ from gandiva_slurm.wire.auth import Signer
 
 #: A guard that died is replaced; it is looked at so often.
 _GUARD_LOOK_S = 5.0
+#: A park takes as long as the daemon is late: it goes before training processes, and sleeps nearly always.
+_NICE = -10
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +71,12 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.set_exception_handler(self._on_fault)
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         node = Node(self.settings)
         self.node = node
         self._guard = guard.start(self.settings)
-        node.events.write("start", pid=os.getpid(), boot=node.ledger.boot)
+        node.events.write("start", pid=os.getpid(), guard=self._guard.pid, boot=node.ledger.boot)
         slicer = Slicer(node)
         watcher = Watcher(node, slicer)
         planning = Planning(node, slicer, watcher)

@@ -76,15 +76,16 @@ class Ledger:
         """What the controller must still hear: closed holds it has not acknowledged, then the open ones."""
         return (*self._closed[:REPORTED], *(self._as_hold(key, now_ns) for key in self.open))
 
-    def acknowledge(self, boot: str, seq: int) -> None:
-        """The controller has all holds of this boot up to `seq`."""
+    def acknowledge(self, boot: str, seq: int) -> bool:
+        """The controller has all holds of this boot up to `seq`; True when that is news."""
         if boot != self.boot or not self._closed or self._closed[0].seq > seq:
-            return
+            return False
         before = len(self._closed)
         self._closed = [hold for hold in self._closed if hold.seq > seq]
         self._acked_lines += before - len(self._closed)
         if self._acked_lines >= _PRUNE:
             self._rewrite()
+        return True
 
     def to_json(self) -> dict[str, Any]:
         """Return what belongs into the state file."""

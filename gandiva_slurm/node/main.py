@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import socket
 import sys
@@ -18,9 +17,6 @@ from gandiva_slurm.node.daemon import Daemon
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.slurm.commands import CommandsPort
 from gandiva_slurm.wire.auth import MungeSigner
-
-#: A park takes as long as the daemon is late: it goes before training processes, and sleeps nearly always.
-_NICE = -10
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,8 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _serve(config: Config, settings: NodeSettings) -> int:
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     signer = MungeSigner(config.munge_socket)
     return await Daemon(settings, signer, CommandsPort(config.partitions)).run()
 

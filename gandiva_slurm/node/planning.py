@@ -34,13 +34,13 @@ class Planning:
             log.warning("plan %d of epoch %d is older than ours; not taken", plan.generation, plan.epoch_ns)
             return False
         node.contact_ns = node.clock.mono()
-        node.ledger.acknowledge(plan.ack_boot, plan.ack_seq)
+        is_news = node.ledger.acknowledge(plan.ack_boot, plan.ack_seq)
+        node.plan = plan
         if old is None or _essence(plan) != _essence(old):
-            node.plan = plan
             self._apply(plan)
+            is_news = True
+        if is_news:
             node.save()
-        else:
-            node.plan = plan
         return True
 
     def restore(self, plan: NodePlan) -> None:

@@ -61,6 +61,12 @@ class RankSet:
             self.counted_reaims = 0
         return self.gang
 
+    def order_park(self, now_ns: int, wake_by_ns: int) -> int:
+        """Tell the gang to park; return how many boundaries ahead it is to stop."""
+        views = self.views()
+        self.apply(self.form().park(views, now_ns, wake_by_ns))
+        return max(1, self.form().park_seq - max(view[wire.W_SEQ] for view in views))
+
     def new_reaims(self) -> int:
         """Return the re-aims since this was asked last."""
         new = (self.gang.reaims if self.gang is not None else 0) - self.counted_reaims

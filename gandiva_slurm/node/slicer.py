@@ -69,11 +69,12 @@ class Slicer:
         """Something changed within a quantum: give idle GPUs to whoever fits beside those that run."""
         node, now = self._node, self._node.clock.mono()
         if not node.residents:
-            self.wanted = []
+            self.wanted, self.quantum_end_ns = [], 0
             return
         self._charge(now)
-        if self.quantum_end_ns <= now:
-            self.quantum_end_ns = now + node.local.quantum_ns
+        # The first to come begins a quantum; a plan may have made it shorter. One that is just over stays so.
+        end_ns = now + node.local.quantum_ns
+        self.quantum_end_ns = min(self.quantum_end_ns or end_ns, end_ns)
         kept = [resident for resident in node.holders() if not _is_leaving(resident)]
         busy = {gpu for resident in kept for gpu in resident.gpus}
         waiting = [

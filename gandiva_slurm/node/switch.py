@@ -60,18 +60,14 @@ class Switcher:
             resident.overrun_from_ns = now
         is_blind = not resident.has_client()
         resident.look_at_rate(now)
-        fields = {
-            "world": resident.world,
-            "step_ms": _ms(_step_ns(resident)),
-            "how": "freeze" if is_blind else "park",
-        }
-        node.note("park", resident, now, **fields)
-        if is_blind:
-            self._freeze(resident)
-        else:
+        step_ms, margins = _ms(_step_ns(resident)), []
+        if not is_blind:
             wake_by_ns = now + node.settings.max_park_ns
-            for group in resident.sets:
-                group.apply(group.form().park(group.views(), now, wake_by_ns))
+            margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
+        how = "freeze" if is_blind else "park"
+        node.note("park", resident, now, how=how, world=resident.world, step_ms=step_ms, margin=margins)
+        if is_blind:
+            self.stop_processes(resident)
         self.follow(resident)
 
     def grant(self, resident: Resident) -> None:
@@ -190,7 +186,8 @@ class Switcher:
         counts.off_boundary += is_off
         resident.failures_in_a_row, resident.trouble = 0, ""
         park_ms = _ms(now - resident.ordered_ns)
-        node.note("parked", resident, now, **(fields | {"off_boundary": int(is_off), "park_ms": park_ms}))
+        fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": park_ms}
+        node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
 
@@ -238,12 +235,9 @@ class Switcher:
     def _out_of_time(self, resident: Resident, now: int) -> None:
         """Its mini-batch does not end: a lone rank can be frozen in the middle of it, a gang cannot."""
         if resident.is_solo:
-            self._freeze(resident)
+            self.stop_processes(resident)
         else:
             self._give_up(resident, now, "no boundary of all its ranks within park_deadline_s")
-
-    def _freeze(self, resident: Resident) -> None:
-        self.stop_processes(resident)
 
 
 def _order_run(group: RankSet, now: int, was_frozen: bool) -> None:

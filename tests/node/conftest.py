@@ -1,0 +1,48 @@
+"""The node floor: real processes on a real gandivad, without Slurm; invariants checked at each test's end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.node import witness
+from tests.node.harness import NodeHarness
+
+
+@pytest.fixture
+def make_node() -> Iterator[Callable[..., NodeHarness]]:
+    """Return a function that starts a node; all are ended, checked and removed afterwards."""
+    assert os.geteuid() == 0, "the node floor runs tasks as other users: run it as root"
+    nodes: list[NodeHarness] = []
+
+    def make(**settings: Any) -> NodeHarness:
+        node = NodeHarness(**settings)
+        nodes.append(node)
+        node.start()
+        return node
+
+    yield make
+    for node in nodes:
+        try:
+            check_invariants(node)
+        finally:
+            node.close()
+
+
+def check_invariants(node: NodeHarness) -> None:
+    """No GPU held by two gangs, by the log and by what the scripts noted themselves; parks at boundaries."""
+    events = node.events()
+    assert witness.overlaps(events) == []
+    gpus = {event["job"]: set(event["gpus"]) for event in events if event["event"] == "grant"}
+    notes = {job: sorted(node.out.glob(f"steps.{job}.*")) for job in gpus}
+    for one, two in itertools.combinations(gpus, 2):
+        if gpus[one] & gpus[two]:
+            pairs = itertools.product(notes[one], notes[two])
+            for mine, other in pairs:
+                found = witness.overlapping(witness.read_steps(mine), witness.read_steps(other))
+                assert found == [], f"jobs {one} and {two} stepped at the same time"
+    assert [e for e in events if e["event"] == "parked" and e["off_boundary"] and not e["frozen"]] == []

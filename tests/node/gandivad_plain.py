@@ -1,0 +1,41 @@
+"""gandivad itself, with clear-text signatures and no Slurm: what the node tests start.
+
+Usage: gandivad_plain.py SETTINGS.json   ("slurm_up": a file that exists while slurmctld is said to answer)
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gandiva_slurm import logs
+from gandiva_slurm.node.daemon import Daemon
+from gandiva_slurm.node.settings import NodeSettings
+from tests.controller.plain_signer import PlainSigner
+
+
+class NoSlurm:
+    """As much of the Slurm port as gandivad uses."""
+
+    def __init__(self, sign_of_life: Path) -> None:
+        self._sign_of_life = sign_of_life
+
+    async def ping(self) -> bool:
+        return self._sign_of_life.exists()
+
+    async def slurm_config(self) -> Mapping[str, str]:
+        return {"SlurmdTimeout": "300 sec"}
+
+
+def main() -> int:
+    raw = json.loads(Path(sys.argv[1]).read_text())
+    slurm = NoSlurm(Path(raw.pop("slurm_up")))
+    look_s = raw.pop("look_s")
+    paths = {name: Path(raw.pop(name)) for name in ("socket", "state_dir")}
+    settings = NodeSettings(**raw | paths, obeyed_uids=frozenset({0}))
+    logs.set_up()
+    return asyncio.run(Daemon(settings, PlainSigner(0), slurm, look_s=look_s).run())  # type: ignore[arg-type]
+
+
+sys.exit(main())

@@ -1,0 +1,291 @@
+"""A node without Slurm: gandivad's own code, training under a stand-in slurmstepd, plans by hand.
+
+    with NodeHarness(gpus=2, quantum_s=0.3) as node:
+        node.plan(a_planned_job(7, "user1", (0,)))
+        node.start_job(7, script=[...])
+        node.wait(lambda: node.resident(7).state == "RUNNING")
+
+Needs root (tasks run as another user, and only root reads their pages back) and perl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.wire import http
+from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_report, encode
+from tests.controller.plain_signer import PlainSigner
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+#: One ticket in the parts that plans use.
+TICKET = 1_000_000
+#: Users of tests: numbers that nobody else has.
+UIDS = {"user1": 61001, "user2": 61002, "user3": 61003}
+DEADLINE_S = 20.0
+
+T = TypeVar("T")
+
+
+def a_planned_job(
+    job_id: int, user: str, gpus: tuple[int, ...], restart: int = 0, tickets: int = 100 * TICKET
+) -> PlannedJob:
+    """A job in a plan; submitted in the order of ids."""
+    return PlannedJob(job_id, restart, user, uid_of(user), gpus, tickets, job_id * 10**9, f"job{job_id}")
+
+
+def uid_of(user: str) -> int:
+    """The user's number; root's where others cannot read this clone or its Python."""
+    return UIDS[user] if _readable_by_all(ROOT) and _readable_by_all(Path(sys.executable).resolve()) else 0
+
+
+def _readable_by_all(path: Path) -> bool:
+    return all(place.stat().st_mode & 0o005 == 0o005 for place in (path, *path.parents))
+
+
+class NodeHarness:
+    """One gandivad and the jobs of its node; leaves nothing behind."""
+
+    def __init__(self, gpus: int = 1, quantum_s: float = 0.3, **settings: Any) -> None:
+        self.gpus = gpus
+        self.base = Path(tempfile.mkdtemp(prefix="gandiva-node-"))
+        self.base.chmod(0o755)
+        self.out = self.base / "out"
+        self.out.mkdir(mode=0o777)
+        self.out.chmod(0o1777)
+        self.state_dir = self.base / "state"
+        self.slurm_up = self.base / "slurm-up"
+        self.slurm_up.touch()
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.steps: dict[JobKey, list[subprocess.Popen[bytes]]] = {}
+        self._planned: dict[JobKey, PlannedJob] = {}
+        self._generation = 0
+        self._epoch_ns = time.time_ns()
+        self._acks: tuple[str, int] = ("", 0)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.quantum_ns = round(quantum_s * 1e9)
+        self.settings: dict[str, Any] = {
+            "node": "n1",
+            "host": "127.0.0.1",
+            "port": port,
+            "socket": str(self.base / "n1.sock"),
+            "state_dir": str(self.state_dir),
+            "quantum_ns": self.quantum_ns,
+            "slurm_up": str(self.slurm_up),
+            "look_s": 5.0,
+            **settings,
+        }
+
+    def __enter__(self) -> NodeHarness:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # the daemon
+
+    def start(self) -> None:
+        """Start gandivad and wait until it answers."""
+        conf = self.base / "settings.json"
+        conf.write_text(json.dumps(self.settings))
+        with open(self.base / "gandivad.log", "ab") as log:
+            argv = [sys.executable, str(HERE / "gandivad_plain.py"), str(conf)]
+            self.daemon = subprocess.Popen(
+                argv, cwd=ROOT, stderr=log, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            )
+        self.wait(self._answers)
+
+    def kill9(self) -> None:
+        """Kill gandivad as nothing can prepare for."""
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def stop(self) -> int:
+        """Stop gandivad in order; return its exit code."""
+        assert self.daemon is not None
+        self.daemon.terminate()
+        return self.daemon.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """End all jobs, the daemon and its guards, and remove the files."""
+        for key in self.steps:
+            self.kill_job(*key)
+        with contextlib.suppress(AssertionError, TimeoutError):
+            self.wait(lambda: not self.report().residents, 5)
+        guards = [event["guard"] for event in self.events("start")] if self.state_dir.exists() else []
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.stop()
+        for pid in guards:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.base)
+
+    # plans and reports
+
+    def plan(
+        self, *jobs: PlannedJob, fence: Sequence[tuple[int, int]] = (), forget: bool = False
+    ) -> NodeReport:
+        """Send a new plan with these jobs besides those planned before (`forget`: instead of them)."""
+        self._planned = {} if forget else self._planned
+        self._planned |= {job.key: job for job in jobs}
+        self._generation += 1
+        plan = NodePlan(
+            node="n1",
+            epoch_ns=self._epoch_ns,
+            generation=self._generation,
+            quantum_ns=self.quantum_ns,
+            gpus=self.gpus,
+            jobs=tuple(self._planned.values()),
+            fence=tuple(fence),
+            ack_boot=self._acks[0],
+            ack_seq=self._acks[1],
+        )
+        return self.send(plan)
+
+    def send(self, plan: NodePlan) -> NodeReport:
+        """Send this very plan."""
+        return self._post("/v1/plan", encode(plan))
+
+    def report(self) -> NodeReport:
+        """Ask for a report."""
+        return self._post("/v1/report", b"{}")
+
+    def acknowledge(self, report: NodeReport) -> None:
+        """Let the next plan acknowledge the closed holds of this report."""
+        closed = [hold.seq for hold in report.holds if hold.seq]
+        self._acks = (report.boot, max(closed, default=self._acks[1]))
+
+    def resident(self, job_id: int, restart: int = 0) -> Resident:
+        """The job as its node reports it; KeyError when it is not there."""
+        found = {(item.job_id, item.restart): item for item in self.report().residents}
+        return found[(job_id, restart)]
+
+    def states(self) -> dict[int, str]:
+        """State by job id."""
+        return {item.job_id: item.state for item in self.report().residents}
+
+    def events(self, name: str = "", job_id: int = 0) -> list[dict[str, Any]]:
+        """The event log, or what is in it of one name and one job."""
+        lines = (self.state_dir / "events.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        return [e for e in events if name in ("", e["event"]) and job_id in (0, e.get("job"))]
+
+    def log(self) -> str:
+        """What gandivad has said."""
+        return (self.base / "gandivad.log").read_text()
+
+    # jobs
+
+    def start_job(
+        self, job_id: int, script: Sequence[str], restart: int = 0, step: str = "batch", **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a step of a job as Slurm would: a slurmstepd, and under it `tasks` tasks running the script.
+
+        Options: tasks, slots ("0,1" or "-"), user (else the plan's), env, bind (False: no SPANK plugin).
+        """
+        key = JobKey(job_id, restart)
+        uid = uid_of(options["user"]) if "user" in options else self._planned[key].uid
+        program = [sys.executable, *script]
+        if options.get("bind", True):
+            task = [sys.executable, "-I", str(HERE / "task.py"), str(job_id), str(restart), step]
+            program = [*task, options.get("slots", "-"), *program]
+        argv = [
+            "perl",
+            str(HERE / "stepd.pl"),
+            f"{job_id}.{step}",
+            str(uid),
+            str(options.get("tasks", 1)),
+            *program,
+        ]
+        env = self._job_env(job_id, restart) | options.get("env", {})
+        with open(self.out / f"{key}.{step}.log", "ab") as log:
+            process = subprocess.Popen(
+                argv, stdout=log, stderr=log, env=env, cwd=self.out, start_new_session=True
+            )
+        self.steps.setdefault(key, []).append(process)
+        return process
+
+    def kill_job(self, job_id: int, restart: int = 0) -> None:
+        """End a job as scancel does: continue its processes, kill them, and let its slurmstepds end."""
+        for step in self.steps.get(JobKey(job_id, restart), []):
+            if step.poll() is None:
+                for pid in tree(step.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                step.wait(DEADLINE_S)
+
+    def wait(self, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+        """Wait until a condition is true; what it needs may be missing until then."""
+        end = time.monotonic() + deadline_s
+        while True:
+            with contextlib.suppress(KeyError, IndexError, FileNotFoundError):
+                result = condition()
+                if result:
+                    return result
+            if time.monotonic() > end:
+                log = self.log()[-3000:]
+                raise TimeoutError(
+                    f"not within {deadline_s} s; states {self._try_states()}; gandivad says:\n{log}"
+                )
+            time.sleep(0.02)
+
+    def _try_states(self) -> object:
+        try:
+            return self.report().residents
+        except Exception as err:
+            return err
+
+    def _answers(self) -> bool:
+        assert self.daemon is not None
+        assert self.daemon.poll() is None, self.log()
+        try:
+            return bool(self.report().node)
+        except Exception:
+            return False
+
+    def _job_env(self, job_id: int, restart: int) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(self.out),
+            "GANDIVA_SOCKET": self.settings["socket"],
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_RESTART_COUNT": str(restart),
+            "OMP_NUM_THREADS": "1",
+            "OUT": str(self.out),
+        }
+
+    def _post(self, path: str, payload: bytes) -> NodeReport:
+        async def post() -> bytes:
+            url = f"http://127.0.0.1:{self.settings['port']}{path}"
+            async with aiohttp.ClientSession() as session:
+                return await http.post(session, url, PlainSigner(0), payload, 5.0, frozenset({0}))
+
+        return decode_report(asyncio.run(post()))
+
+
+def tree(pid: int) -> list[int]:
+    """All processes below this one."""
+    from gandiva_slurm.node import procs
+
+    return [proc.pid for proc in procs.descendants(procs.table(), [pid])]

@@ -1,0 +1,54 @@
+"""A gang of gloo ranks on CPU with real torch: each step all-reduces, so no rank is a step ahead of another.
+
+Usage: gang.py WORLD STEPS PORT   (starts its ranks itself; the losses go to $OUT/loss.JOB, a number a line)
+"""
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+world, steps, port = (int(word) for word in sys.argv[1:4])
+
+
+def launch() -> int:
+    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *sys.argv], env={**os.environ, **common, "RANK": str(n), "LOCAL_RANK": str(n)}
+        )
+        for n in range(world)
+    ]
+    return max(rank.wait() for rank in ranks)
+
+
+def train() -> None:
+    import torch
+    import torch.distributed as dist
+
+    import gandiva_slurm as gandiva
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(7)
+    torch.set_num_threads(1)
+    rank, job, out = dist.get_rank(), os.environ.get("GANDIVA_JOB", "alone"), Path(os.environ["OUT"])
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    notes = os.open(out / f"steps.{job}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    losses = []
+    for _ in gandiva.steps(range(steps)):
+        begin = time.monotonic_ns()
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
+    if rank == 0:
+        (out / f"loss.{job}").write_text("\n".join(value.hex() for value in losses))
+    dist.destroy_process_group()
+
+
+sys.exit(launch()) if "RANK" not in os.environ else train()

@@ -1,0 +1,18 @@
+"""Five quick mini-batches, then one that takes STALL_S seconds, and so on.
+
+Usage: stall.py STALL_S
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import gandiva_slurm as gandiva
+
+while True:
+    for _ in range(5):
+        time.sleep(0.002)
+        gandiva.step()
+    (Path(os.environ["OUT"]) / f"stalls.{os.environ['GANDIVA_JOB']}").touch()
+    time.sleep(float(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""At most one incarnation of a job runs: fences, late and early incarnations, a node that hears nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.wire.messages import NodePlan
+from tests.node.harness import HERE, a_planned_job
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+
+
+def test_a_fenced_incarnation_is_killed_with_what_has_left_its_session(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    step = node.start_job(1, [str(HERE / "scripts" / "stray.py")])
+    stray = int(node.wait(lambda: (node.out / "stray.1").read_text()))
+    node.plan(fence=[(1, 0)], forget=True)
+    assert step.wait(10) == 1
+    node.wait(lambda: not node.states())
+    assert (1, 0) in node.report().ended
+    with pytest.raises(ProcessLookupError):
+        node.wait(lambda: os.kill(stray, 0))
+    assert node.events("ended", 1)[0]["fenced"] is True
+
+
+def test_what_a_job_leaves_behind_is_killed_when_slurm_has_ended_it(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    node.start_job(1, [str(HERE / "scripts" / "stray.py")])
+    stray = int(node.wait(lambda: (node.out / "stray.1").read_text()))
+    node.kill_job(1)
+    node.wait(lambda: not node.states())
+    with pytest.raises(ProcessLookupError):
+        node.wait(lambda: os.kill(stray, 0))
+
+
+def test_an_older_incarnation_is_refused_and_stopped(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,), restart=2))
+    late = node.start_job(1, LOOP, restart=1, user="user1")
+    assert late.wait(10) == 1
+    assert not node.states()
+    assert "not the newest" in node.log()
+    assert not list(node.out.glob("steps.*"))
+
+
+def test_a_newer_incarnation_ends_the_older(make_node):
+    node = make_node(gpus=1, quantum_s=0.3)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    old = node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(1, LOOP, restart=1, user="user1", env={"RANK": "1"})
+    assert old.wait(10) == 1
+    node.wait(lambda: node.resident(1, 1).ranks == 1)
+    assert [event["restart"] for event in node.events("fence", 1)] == [0]
+
+
+def test_a_node_that_hears_nobody_stops_its_jobs(make_node):
+    node = make_node(gpus=1, isolation_ns=1_500_000_000, look_s=0.2)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    step = node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    first = node.resident(1).steps
+    # Slurm answers: the job runs on, however long the controller is silent.
+    node.wait(lambda: node.resident(1).steps > first + 600)
+    node.slurm_up.unlink()
+    assert step.wait(10) == 1
+    fence = node.wait(lambda: node.events("fence", 1))[0]
+    assert "neither gandivactld nor slurmctld" in fence["why"]
+
+
+def test_plans_older_or_of_another_node_change_nothing(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.plan()
+    report = node.report()
+    old = _plan(node, generation=1, fence=((1, 0),))
+    assert node.send(old).generation == report.generation
+    with pytest.raises(PeerError, match="this is node n1"):
+        node.send(dataclasses.replace(old, node="n2", generation=99))
+    with pytest.raises(PeerError, match="is given GPUs"):
+        node.send(dataclasses.replace(old, generation=99, jobs=(a_planned_job(5, "user2", (7,)),)))
+    assert node.states() == {1: "RUNNING"}
+    assert node.plan(forget=True).residents[0].detail.startswith("in no plan")
+    assert node.states() == {1: "RUNNING"}
+
+
+def _plan(node, **changes):
+    base = NodePlan("n1", node._epoch_ns, 0, node.quantum_ns, node.gpus, (), (), "", 0)
+    return dataclasses.replace(base, **changes)

@@ -1,0 +1,166 @@
+"""Jobs without a client, and what cannot stop at a boundary: frozen whole, within bounds, guarded."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from gandiva_slurm.node import procs
+from tests.node import witness
+from tests.node.harness import HERE, a_planned_job, tree
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+BLIND = [*LOOP, "none"]
+NO_WAIT_NS = 300_000_000
+
+
+def user_processes(node, job_id):
+    """States of all processes below a job's slurmstepds."""
+    found = [procs.read_proc(pid) for step in node.steps[(job_id, 0)] for pid in tree(step.pid)]
+    return [proc.state for proc in found if proc is not None]
+
+
+def test_a_job_without_client_is_frozen_whole_and_pays_like_the_rest(make_node):
+    node = make_node(gpus=1, quantum_s=0.3, client_wait_ns=NO_WAIT_NS)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, BLIND)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(1).suspends >= 4)
+    assert node.wait(lambda: node.resident(1).state == "RUNNING" and node.resident(1)).reason == "NoClient"
+    assert node.wait(lambda: node.resident(1).state == "SUSPENDED" and node.resident(1)).reason == "Frozen"
+    events = node.events()
+    begin, until = events[0]["mono_ns"], events[-1]["mono_ns"]
+    one, two = (witness.held_ns(events, [job], begin, until) for job in (1, 2))
+    assert 0.35 < one / (one + two) < 0.65
+    assert max(e["park_ms"] for e in node.events("parked", 1)) < 250
+
+
+def test_a_start_up_keeps_its_gpu_beyond_the_quantum_and_pays_for_it(make_node):
+    node = make_node(gpus=1, quantum_s=0.2)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, BLIND)
+    node.wait(lambda: node.resident(1).reason == "WarmingUp")
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(2).reason == "WaitingTurn")
+    held_until = node.events()[-1]["mono_ns"] + 1_500_000_000
+    node.wait(lambda: node.report().holds[0].t1_ns - node.report().holds[0].t0_ns > 1_500_000_000)
+    assert node.events("park") == [] and node.events("grant", 2) == []
+    node.kill_job(1)
+    node.wait(lambda: node.resident(2).ranks == 1)
+    assert node.events("grant", 2)[0]["mono_ns"] > held_until - 500_000_000
+
+
+def test_a_task_is_stopped_before_its_program_begins_until_its_turn(make_node):
+    node = make_node(gpus=1, quantum_s=0.5)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(2).state == "SUSPENDED")
+    node.wait(lambda: user_processes(node, 2) == ["T"])
+    node.wait(lambda: node.resident(2).ranks == 1)
+    registered, granted = node.events("register", 2)[0], node.events("grant", 2)[0]
+    begun = witness.read_steps(node.out / "steps.2.0")[0][0]
+    assert registered["mono_ns"] < granted["mono_ns"] < begun
+
+
+def test_a_step_that_comes_while_its_job_is_parked_waits_with_it(make_node):
+    node = make_node(gpus=1, quantum_s=2)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(1).state == "SUSPENDED")
+    step = node.start_job(1, LOOP, step="0", env={"RANK": "5"})
+    node.wait(lambda: node.events("freeze", 1))
+    node.wait(lambda: [procs.read_proc(pid).state for pid in tree(step.pid)] == ["T"])
+    assert not (node.out / "steps.1.5").exists()
+    node.wait(lambda: (node.out / "steps.1.5").exists() and node.resident(1).ranks == 2)
+
+
+def test_a_lone_rank_in_an_endless_step_is_frozen_at_the_deadline(make_node):
+    node = make_node(gpus=1, quantum_s=0.3, park_deadline_ns=500_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, [str(HERE / "scripts" / "stall.py"), "30"])
+    node.wait(lambda: (node.out / "stalls.1").exists())
+    node.start_job(2, LOOP)
+    parked = node.wait(lambda: node.events("parked", 1))[0]
+    assert parked["frozen"] and parked["off_boundary"] == 1
+    assert 500 <= parked["park_ms"] < 1500
+    node.wait(lambda: node.resident(1).suspends >= 2)
+    assert node.resident(1).off_boundary == node.resident(1).suspends
+
+
+def test_a_gang_that_finds_no_common_boundary_keeps_its_gpus_and_pays(make_node):
+    node = make_node(gpus=2, quantum_s=0.3, park_deadline_ns=500_000_000)
+    node.plan(a_planned_job(1, "user1", (0, 1)), a_planned_job(2, "user2", (0,)))
+    for rank in "01":
+        env = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+        node.start_job(1, [str(HERE / "scripts" / "stall.py"), rank * 2], step=rank, env=env)
+    node.wait(lambda: (node.out / "stalls.1").exists())
+    node.start_job(2, LOOP)
+    failed = node.wait(lambda: node.events("unparkable", 1))
+    assert "boundary" in failed[0]["why"]
+    gang = node.wait(lambda: node.resident(1).state == "RUNNING" and node.resident(1))
+    assert gang.reason == "NotParkable"
+    assert node.events("grant", 2) == []
+    hold = next(hold for hold in node.report().holds if hold.job_id == 1)
+    assert hold.seq == 0 and hold.gpus == (0, 1)
+
+
+def test_a_freeze_is_over_at_its_bound_though_the_quantum_is_not(make_node):
+    node = make_node(gpus=1, quantum_s=0.4, client_wait_ns=1, freeze_bound_ns=1_000_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, BLIND)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.events("parked", 1) and node.resident(2).ranks)
+    node.quantum_ns = 60_000_000_000
+    node.plan()
+    parked = node.wait(lambda: node.resident(1).state == "SUSPENDED" and node.events("parked", 1)[-1])
+    node.wait(lambda: node.resident(1).state == "RUNNING", 10)
+    granted = node.events("grant", 1)[-1]
+    assert 0.5e9 < granted["mono_ns"] - parked["mono_ns"] < 1.3e9
+
+
+def test_what_its_owner_continues_is_stopped_again(make_node):
+    node = make_node(gpus=1, quantum_s=60, client_wait_ns=1)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, BLIND)
+    node.wait(lambda: user_processes(node, 2) == ["T"])
+    for pid in tree(node.steps[(2, 0)][0].pid):
+        os.kill(pid, signal.SIGCONT)
+    node.wait(lambda: node.events("loose", 2))
+    node.wait(lambda: user_processes(node, 2) == ["T"])
+    # It did step beside job 1, by its owner's doing: that is not for the common check.
+    (node.out / "steps.2.0").unlink()
+
+
+def test_the_guard_lets_go_what_a_killed_daemon_froze(make_node):
+    node = make_node(gpus=1, quantum_s=60, guard_grace_ns=500_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: user_processes(node, 2) == ["T"])
+    (node.out / "stop.1").touch()
+    node.kill9()
+    node.steps[(1, 0)][0].wait(10)
+    node.wait(lambda: (node.out / "steps.2.0").exists())
+    node.start()
+
+
+def test_the_guard_leaves_it_to_a_daemon_that_comes_back(make_node):
+    node = make_node(gpus=1, quantum_s=60, guard_grace_ns=3_000_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: user_processes(node, 2) == ["T"])
+    guard = node.events("start")[0]["guard"]
+    node.kill9()
+    node.start()
+    node.wait(lambda: (procs.read_proc(guard) or procs.Proc(0, 0, 0, "Z")).state in procs.ENDED)
+    assert user_processes(node, 2) == ["T"]
+    assert node.resident(2).reason == "WaitingTurn"
