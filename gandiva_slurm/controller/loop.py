@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.config import NS_PER_S, Config
@@ -32,6 +32,8 @@ from gandiva_slurm.wire.messages import NodeReport, PlannedJob
 ASSOCIATIONS_EVERY_S = 30.0
 #: After something was done the next picture comes sooner than a whole cycle, but not sooner than this.
 SHORT_REST_S = 0.2
+#: How long a cycle under way may go on when the daemon is told to end.
+STOP_GRACE_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -84,24 +86,38 @@ class Controller:
         self._alive: dict[str, bool] = {}
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
+        self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
         self.nodes.follow(self.engine.nodes)
-        stopped = asyncio.create_task(stop.wait())
+        cycles = asyncio.create_task(self._cycle_for_ever())
         try:
-            while not stop.is_set():
-                try:
-                    await self.cycle()
-                except Exception as err:
-                    log.exception("cycle %d failed", self.status.cycle)
-                    self.status.fail(f"{type(err).__name__}: {err}")
-                    self._start_over()
-                await self.rest(stopped)
+            await stop.wait()
+            await self.idle(STOP_GRACE_S)
         finally:
-            stopped.cancel()
+            # What is cut off is done at the next start: the journal has it, without an outcome.
+            cycles.cancel()
+            await asyncio.gather(cycles, return_exceptions=True)
             await self.nodes.close()
             self.books.close()
+
+    async def idle(self, timeout_s: float) -> None:
+        """Wait until no cycle is under way, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._resting.wait(), timeout_s)
+
+    async def _cycle_for_ever(self) -> None:
+        while True:
+            self._resting.clear()
+            try:
+                await self.cycle()
+            except Exception as err:
+                log.exception("cycle %d failed", self.status.cycle)
+                self.status.fail(f"{type(err).__name__}: {err}")
+                self._start_over()
+            self._resting.set()
+            await self.rest()
 
     async def cycle(self) -> None:
         """One cycle but for the rest at its end."""
@@ -200,13 +216,12 @@ class Controller:
         ]
         await self.books.write(partial(self.books.ledger.record_tickets, shares, self._clock_ns()))
 
-    async def rest(self, stopped: asyncio.Task[Any]) -> None:
+    async def rest(self) -> None:
         """Step 7: sleep until the cycle ends, or something happened that should not wait for it."""
         succeeded = any(not outcome.error for outcome in self._outcomes)
         rest_s = min(self.config.controller.cycle_s, SHORT_REST_S if succeeded else 60.0)
-        news: asyncio.Task[Any] = asyncio.create_task(self.nodes.news.wait())
-        await asyncio.wait((news, stopped), timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
-        news.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.nodes.news.wait(), rest_s)
         self.nodes.news.clear()
 
     def reload(self, config: Config) -> None:
