@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
 from gandiva_slurm.slurm import arrays, gres
+from gandiva_slurm.slurm.dependencies import Dependencies
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import read_job
 from gandiva_slurm.slurm.nodes import read_node
@@ -41,13 +42,14 @@ def read_jobs(
     answer: str, partitions: frozenset[str]
 ) -> tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]:
     """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays."""
+    everything = [(record, read_job(record)) for record in records(answer, " ".join(SQUEUE), "jobs")]
+    dependencies = Dependencies(job for _, job in everything)
     jobs: list[SlurmJob] = []
     joint: list[arrays.JointTasks | None] = []
-    for record in records(answer, " ".join(SQUEUE), "jobs"):
-        job = read_job(record)
+    for record, job in everything:
         if job.options is None and partitions.isdisjoint(job.partition.split(",")):
             continue
-        job, tasks = arrays.untangle(record, job)
+        job, tasks = arrays.untangle(record, dependencies.settle(job))
         jobs.append(job)
         joint.append(tasks)
     return tuple(jobs), tuple(filter(None, joint))

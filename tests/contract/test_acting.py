@@ -58,6 +58,24 @@ async def test_how_a_job_ended(world: World, script: str, state: str, exit_code:
     assert ended.end_s >= ended.start_s > 0
 
 
+async def test_a_dependency_is_lifted_from_a_held_job(world: World) -> None:
+    first = await submit(world, "--gpus=1", script="true")
+    after = await submit(world, "--gpus=1", f"--dependency=afterok:{first}")
+    assert job(await world.port.snapshot(False), after).dependency
+    await world.port.start(first, "n1")
+    freed = job(await world.until(lambda s: not job(s, after).dependency), after)
+    assert freed.is_held and freed.state == "PENDING"
+    await started(world, after, "n1")
+
+
+async def test_a_dependency_that_fails_is_told(world: World) -> None:
+    first = await submit(world, "--gpus=1", script="false")
+    after = await submit(world, "--gpus=1", f"--dependency=afterok:{first}")
+    await world.port.start(first, "n1")
+    snapshot = await world.until(lambda s: job(s, first).end_s > 0)
+    assert job(snapshot, after).dependency == f"afterok:{first}(failed)"
+
+
 async def test_a_cancelled_job(world: World) -> None:
     job_id = await submit(world, "--gpus=1")
     await world.run("scancel", str(job_id))

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.model.errors import SlurmUnreachable
-from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.model.snapshot import Association, SlurmJob
 from gandiva_slurm.slurm import accounts, arrays, gres, reader, states
 from gandiva_slurm.slurm.commands import parse_config
+from gandiva_slurm.slurm.dependencies import Dependencies
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import exit_code, node_names
 
@@ -210,3 +211,64 @@ def test_associations() -> None:
 def test_configuration() -> None:
     text = "Configuration data:\nA   = 1\nB = (null)\nC=x = y\n\nCgroup:\nA = 2\nslurmctld is UP\n"
     assert parse_config(text) == {"A": "1", "B": "", "C": "x = y"}
+
+
+def job(job_id: int, state: str = "PENDING", **changes: Any) -> SlurmJob:
+    return SlurmJob(job_id, "ann", 1, "lab", "gandiva", state, **{"name": f"j{job_id}", **changes})
+
+
+OTHERS = (
+    job(1, "COMPLETED"),
+    job(2, "FAILED"),
+    job(3, "RUNNING"),
+    job(4, "PENDING"),
+    job(5, "COMPLETING"),
+    job(61, "COMPLETED", array_job_id=60, array_task_id=1),
+    job(62, "FAILED", array_job_id=60, array_task_id=2),
+    job(60, "PENDING", array_job_id=60),
+    job(71, "COMPLETED", array_job_id=70, array_task_id=1),
+    job(70, "COMPLETED", array_job_id=70, array_task_id=2),
+    job(8, "RUNNING", name="one"),
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ("afterok:1(unfulfilled)", ""),
+        ("afterok:2(unfulfilled)", "afterok:2(failed)"),
+        ("afterok:3(unfulfilled)", "afterok:3(unfulfilled)"),
+        ("afterok:5(unfulfilled)", "afterok:5(unfulfilled)"),
+        ("afterok:99(unfulfilled)", ""),
+        ("afterok:1(failed)", "afterok:1(failed)"),
+        ("afterany:2(unfulfilled)", ""),
+        ("afternotok:2(unfulfilled)", ""),
+        ("afternotok:1(unfulfilled)", "afternotok:1(failed)"),
+        ("after:3(unfulfilled)", ""),
+        ("after:3+5(unfulfilled)", ""),
+        ("after:4(unfulfilled)", "after:4(unfulfilled)"),
+        ("afterok:1(unfulfilled),afterok:3(unfulfilled)", "afterok:3(unfulfilled)"),
+        ("afterok:3(unfulfilled)?afterany:2(unfulfilled)", ""),
+        ("afterok:3(unfulfilled)?afterok:2(unfulfilled)", "afterok:3(unfulfilled)?afterok:2(failed)"),
+        ("afterok:60_1(unfulfilled)", ""),
+        ("afterok:60_2(unfulfilled)", "afterok:60_2(failed)"),
+        ("afterok:60_7(unfulfilled)", "afterok:60_7(unfulfilled)"),
+        ("afterany:60_*(unfulfilled)", "afterany:60_*(unfulfilled)"),
+        ("afterok:70_*(unfulfilled)", ""),
+        ("afterok:70_9(unfulfilled)", ""),
+        ("aftercorr:60_*(unfulfilled)", ""),
+        ("expand:3(unfulfilled)", "expand:3(unfulfilled)"),
+        ("afterok:1@far(unfulfilled)", "afterok:1@far(unfulfilled)"),
+        ("singleton(unfulfilled)", "singleton(unfulfilled)"),
+    ],
+)
+def test_what_a_held_job_still_waits_for(told: str, left: str) -> None:
+    waiting = job(100, dependency=told, name="one", array_job_id=90, array_task_id=1)
+    assert Dependencies(OTHERS).settle(waiting).dependency == left
+
+
+def test_dependencies_of_others_are_left_to_slurm() -> None:
+    free = job(100, dependency="afterok:1(unfulfilled)", priority=9)
+    assert Dependencies(OTHERS).settle(free) == free
+    only = job(7, dependency="singleton(unfulfilled)", name="one")
+    assert Dependencies([*OTHERS, only]).settle(only).dependency == ""
