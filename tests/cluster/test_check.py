@@ -1,0 +1,81 @@
+"""`gandiva check` on a live cluster: nothing wrong at first, then each thing broken is found."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+
+
+@pytest.fixture(scope="module")
+def broken(slurm_here: None) -> Iterator[MiniCluster]:
+    """A cluster whose files may be broken one after the other; each test mends what it broke."""
+    made = MiniCluster.up(MiniSpec(f"check-{os.getpid()}", parse_nodes("v100:1x2"), daemons=False))
+    yield made
+    made.down()
+
+
+def faults(cluster: MiniCluster, user: str = "root") -> dict[str, str]:
+    """Return where -> what of each error `gandiva check` tells."""
+    told = cluster.exec(["gandiva", "check", "--json"], user=user, check=False)
+    found = json.loads(told.stdout)["findings"]
+    errors = {finding["where"]: finding["what"] for finding in found if finding["level"] == "error"}
+    assert told.returncode == int(bool(errors)), told
+    return errors
+
+
+@pytest.mark.parametrize("user", ["root", "user1"])
+def test_a_cluster_as_we_make_it(broken: MiniCluster, user: str) -> None:
+    assert faults(broken, user) == {}
+
+
+def cut_plugin(etc: Path) -> None:
+    (etc.parent / "lib/gandiva.so").write_bytes((etc.parent / "lib/gandiva.so").read_bytes()[:5000])
+
+
+def no_plugin(etc: Path) -> None:
+    (etc.parent / "lib/gandiva.so").unlink()
+
+
+def no_module(etc: Path) -> None:
+    (etc / "gandiva_job_submit.lua").unlink()
+
+
+def other_partition(etc: Path) -> None:
+    text = (etc / "gandiva.yaml").read_text()
+    (etc / "gandiva.yaml").write_text(text.replace("- gandiva", "- gpu"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "what"),
+    [
+        (cut_plugin, "plugstack.conf.d/gandiva.conf", "cut short or damaged"),
+        (no_plugin, "plugstack.conf.d/gandiva.conf", "No such file"),
+        (no_module, "job_submit.lua", "does not exist"),
+        (other_partition, "gandiva.yaml: partitions", "Slurm has no partition gpu"),
+    ],
+)
+def test_what_is_broken_is_found(
+    broken: MiniCluster, damage: Callable[[Path], None], where: str, what: str
+) -> None:
+    paths = ["lib/gandiva.so", "etc/gandiva_job_submit.lua", "etc/gandiva.yaml"]
+    whole = {path: broken.path(path).read_bytes() for path in paths}
+    damage(broken.path("etc"))
+    try:
+        found = faults(broken)
+    finally:
+        for path, content in whole.items():
+            broken.path(path).write_bytes(content)
+    assert any(place.find(where) >= 0 and what in text for place, text in found.items()), found
+
+
+def test_slurmctld_that_is_away(broken: MiniCluster) -> None:
+    broken.kill("slurmctld")
+    try:
+        assert list(faults(broken)) == ["slurmctld"]
+    finally:
+        broken.start_daemon("slurmctld")
