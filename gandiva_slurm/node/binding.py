@@ -65,7 +65,7 @@ class Admission:
             resident = self._register(peer, bind, member)
         self._check_uid(resident, peer)
         self._adopt_step(resident, member)
-        resident.slots = resident.slots or bind.job_slots
+        learn_slots(resident, bind)
         if bind.is_numbered_step and member.stepd is not None:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
             self._watcher.watch(resident, peer.proc)
@@ -75,7 +75,7 @@ class Admission:
         if not resident.holds:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
         self._node.save()
-        gpus = gpus_of_task(resident, bind.step_slots)
+        gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
         return {
             "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
             "GANDIVA_JOB": str(bind.key.job_id),
@@ -207,6 +207,21 @@ class Admission:
                 f"job {member.job_id} is not registered on this node (is the SPANK plugin installed?)"
             )
         return max(mine, key=lambda resident: resident.key)
+
+
+def learn_slots(resident: Resident, bind: Bind) -> None:
+    """Keep which slots stand for the job's GPUs, in order.
+
+    A batch script knows all slots of its job. In salloc and srun without a script no task does: there each
+    slot that a task names first is the next GPU's. Slots of a job are its own, so there are never more than
+    GPUs. What the environment says of the job's slots is not believed where it leaves out the task's own.
+    """
+    size = len(resident.gpus)
+    is_whole = len(bind.job_slots) == size and set(bind.step_slots) <= set(bind.job_slots)
+    if is_whole and not resident.slots:
+        resident.slots = bind.job_slots
+    new = tuple(slot for slot in bind.step_slots if slot not in resident.slots)
+    resident.slots = (*resident.slots, *new)[:size]
 
 
 def gpus_of_task(resident: Resident, step_slots: tuple[int, ...]) -> tuple[int, ...]:

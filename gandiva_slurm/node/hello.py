@@ -19,13 +19,17 @@ _STEP_WORDS = ("batch", "interactive", "extern")
 
 @dataclass(frozen=True)
 class Bind:
-    """A task that Slurm starts, before its program runs. Empty slot lists: Slurm named none."""
+    """A task that Slurm starts, before its program runs. Empty slot lists: Slurm named none.
+
+    `has_gpus` is False in a step that Slurm gave no GPU (`srun --gres=none`).
+    """
 
     key: JobKey
     step: str
     task: int
     job_slots: tuple[int, ...]
     step_slots: tuple[int, ...]
+    has_gpus: bool = True
 
     @property
     def is_numbered_step(self) -> bool:
@@ -54,7 +58,8 @@ def parse_bind(line: bytes) -> Bind:
     if not (step.isdigit() or step in _STEP_WORDS):
         raise PeerError(f"BIND names step {step!r}; expected a number or one of {', '.join(_STEP_WORDS)}")
     try:
-        return Bind(JobKey(_natural(job), _natural(restart)), step, int(task), *map(_slots, words[6:8]))
+        key = JobKey(_natural(job), _natural(restart))
+        return Bind(key, step, int(task), _slots(words[6]), _slots(words[7]), words[7] != "none")
     except ValueError as err:
         raise PeerError(f"BIND has a field that is no number: {err}") from err
 
@@ -91,7 +96,7 @@ def _natural(text: str) -> int:
 
 
 def _slots(text: str) -> tuple[int, ...]:
-    return () if text == "-" else tuple(sorted({_natural(part) for part in text.split(",")}))
+    return () if text in ("-", "none") else tuple(sorted({_natural(part) for part in text.split(",")}))
 
 
 def _int(raw: dict[str, Any], name: str) -> int:
