@@ -59,6 +59,9 @@ void gandiva_forget_outer_job(void)
 		"GANDIVA_JOB", "GANDIVA_RESTART", "GANDIVA_NODE", "GANDIVA_SOCKET"};
 	char name[GANDIVA_VARIABLE_SIZE];
 
+	/* Slurm leaves this to the new job, which was never restarted, and gandivad would believe it. */
+	if (getenv("GANDIVA_JOB") != NULL)
+		unsetenv("SLURM_RESTART_COUNT");
 	for (int i = 0; i < OPT_COUNT; i++) {
 		gandiva_option_variable((enum gandiva_option)i, name, sizeof(name));
 		unsetenv(name);

@@ -118,10 +118,13 @@ def test_a_job_submitted_from_inside_a_job_inherits_nothing(spank: Run) -> None:
     outer = {
         OPTION: "1", variable("tickets"): "7", f"SLURM_SPANK_{OPTION}": "1",
         f"SLURM_SPANK_{variable('hook')}": "none", "GANDIVA_JOB": "4", "GANDIVA_SOCKET": "/run/n1.sock",
-        "GANDIVA_RESTART": "0", "GANDIVA_NODE": "n1", "GANDIVA_CONF": "/etc/slurm/gandiva.yaml",
+        "SLURM_RESTART_COUNT": "3", "GANDIVA_RESTART": "3", "GANDIVA_NODE": "n1",
+        "GANDIVA_CONF": "/etc/slurm/gandiva.yaml",
     }
     outcome = spank("allocator", environ=outer)
     assert outcome.mine == {"GANDIVA_CONF": "/etc/slurm/gandiva.yaml"}
+    ordinary = {"SLURM_RESTART_COUNT": "3"}
+    assert spank("allocator", environ=ordinary).mine == ordinary
 
 
 def test_a_step_takes_no_defaults(spank: Run) -> None:
