@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from gandiva_slurm.mini.demo_jobs import (
     FIRST_JOBS,
     LATE_JOB,
     STOP_FILE,
-    DemoJob,
     Reference,
     read_losses,
     run_references,
@@ -36,8 +35,11 @@ from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 NODES, GPUS = "v100:1x4", 4
 QUANTUM_S = 0.5
 #: How long user1 and user2 train before user3 comes, and how long the three contend.
-ALONE_S = 12.0
+ALONE_S = 10.0
 CONTENDED_S = 65.0
+#: user3's gang cannot be parked while its ranks load PyTorch, and owes the others the time it held by then. On a
+#: slow machine the phase is longer, so that it can be given back: this many times the start.
+STARTS = 4.0
 #: How often the queue is shown.
 QUEUE_EVERY_S = 12.0
 DEADLINE_S = 120.0
@@ -88,13 +90,14 @@ def _train(cluster: MiniCluster, say: Say) -> Recorded:
     show = _every(
         QUEUE_EVERY_S, lambda: say("\n" + cluster.exec(["gandiva", "queue"], user="user1").stdout.rstrip())
     )
-    _train_for(ALONE_S, FIRST_JOBS, cluster, show)
+    _wait_for_steps(cluster, ids.values(), show)
+    _wait_s(ALONE_S, show)
     say(f"\n== user3 joins with one gang of {LATE_JOB.gpus} GPUs")
     ids[LATE_JOB.name] = submit(cluster, LATE_JOB)
     began_ns = _first_hold_ns(cluster, ids[LATE_JOB.name], show)
-    demo_watch.wait_for(
-        lambda: time.time_ns() >= began_ns + CONTENDED_S * checks.NS_PER_S, "time", DEADLINE_S, show
-    )
+    _wait_for_steps(cluster, [ids[LATE_JOB.name]], show)
+    start_s = (time.time_ns() - began_ns) / checks.NS_PER_S
+    _wait_s(max(CONTENDED_S, STARTS * start_s) - start_s, show)
     say("\n== the jobs are told to stop")
     window_ns = (began_ns, time.time_ns())
     cluster.exec(["touch", STOP_FILE])
@@ -102,17 +105,19 @@ def _train(cluster: MiniCluster, say: Say) -> Recorded:
     return _collect(cluster, ids, window_ns, say)
 
 
-def _train_for(
-    seconds: float, jobs: Sequence[DemoJob], cluster: MiniCluster, show: Callable[[], None]
-) -> None:
-    """Wait until each job has trained, then so long."""
+def _wait_for_steps(cluster: MiniCluster, job_ids: Collection[int], show: Callable[[], None]) -> None:
+    """Return when each of these jobs has trained a step."""
 
     def have_steps() -> bool:
-        return sum(1 for row in demo_watch.queue(cluster).values() if row["steps"]) >= len(jobs)
+        rows = demo_watch.queue(cluster)
+        return all(job_id in rows and rows[job_id]["steps"] for job_id in job_ids)
 
-    demo_watch.wait_for(have_steps, "the first jobs to train", DEADLINE_S, show)
+    demo_watch.wait_for(have_steps, "the jobs to train", DEADLINE_S, show)
+
+
+def _wait_s(seconds: float, show: Callable[[], None]) -> None:
     ends_s = time.monotonic() + seconds
-    demo_watch.wait_for(lambda: time.monotonic() >= ends_s, "time", seconds + 1, show)
+    demo_watch.wait_for(lambda: time.monotonic() >= ends_s, "time to go by", seconds + DEADLINE_S, show)
 
 
 def _first_hold_ns(cluster: MiniCluster, job_id: int, show: Callable[[], None]) -> int:
