@@ -37,8 +37,8 @@ QUANTUM_S = 0.5
 #: How long user1 and user2 train before user3 comes, and how long the three contend.
 ALONE_S = 10.0
 CONTENDED_S = 65.0
-#: user3's gang cannot be parked while its ranks load PyTorch, and owes the others the time it held by then. On a
-#: slow machine the phase is longer, so that it can be given back: this many times the start.
+#: user3's gang cannot be parked while its ranks load PyTorch, and owes the others the time it held by then. On
+#: a slow machine the phase is longer, so that it can be given back: this many times the start.
 STARTS = 4.0
 #: How often the queue is shown.
 QUEUE_EVERY_S = 12.0
@@ -154,7 +154,7 @@ def _collect(cluster: MiniCluster, ids: Mapping[str, int], window_ns: tuple[int,
         row["job_id"]: row
         for row in json.loads(cluster.exec(["gandiva", "acct", "-a", "--json"]).stdout)["jobs"]
     }
-    shares = json.loads(cluster.exec(["gandiva", "share", "-a", "--json"]).stdout)["users"]
+    shares = json.loads(cluster.exec(["gandiva", "share", "-a", *window, "--json"]).stdout)["users"]
     jobs = [demo_watch.record(cluster, job, rows[ids[job.name]]) for job in (*FIRST_JOBS, LATE_JOB)]
     for job, made in zip((*FIRST_JOBS, LATE_JOB), jobs, strict=True):
         if made.state != "COMPLETED":
