@@ -57,6 +57,8 @@ class FakeWorld:
         self.next_id = 1
         self.tree: tuple[Association, ...] = an_association_tree(**dict.fromkeys(self.users, 1))
         self.fresh = True
+        #: dependencies are met; Slurm looks only at those of jobs that nobody holds
+        self.dependencies_met = False
 
     # what users and operators do
 
@@ -207,13 +209,15 @@ class FakeWorld:
         for job in [*self.jobs.values()]:
             if job.state != "PENDING" or job.is_held or self.ignore_starts:
                 continue
+            if job.dependency and not self.dependencies_met:
+                self.jobs[job.job_id] = replace(job, reason="Dependency")
+                continue
             node = self.wanted_node.get(job.job_id) or min(self.nodes)
             if node in self.down:
                 continue
             start_s = self.now_ns // SECOND_NS
-            self.jobs[job.job_id] = replace(
-                job, state="RUNNING", nodes=(node,), start_s=start_s, reason="None"
-            )
+            job = replace(job, state="RUNNING", nodes=(node,), start_s=start_s, reason="None")
+            self.jobs[job.job_id] = replace(job, dependency="")
             key = JobKey(job.job_id, job.restart)
             self.procs[node, key] = Proc(self.plans[node].get(key, ()))
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gandiva_slurm.engine.state import EngineSettings, EngineState, JobRecord, NodeRecord, Sighting
+from gandiva_slurm.engine.state import (
+    OWNER_HOLD_S,
+    EngineSettings,
+    EngineState,
+    JobRecord,
+    NodeRecord,
+    Sighting,
+    named_jobs,
+)
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, HoldAgain
@@ -49,6 +57,8 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record is None:
         record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
     was_restart, record.job = record.job.restart, job
+    if 0 < job.eligible_s < OWNER_HOLD_S:
+        record.user_hold_lifted = False
     if record.state == states.ENDED or (record.is_placed and job.restart > was_restart):
         _give_back(at, record)
     if job.state == "PENDING":
@@ -168,6 +178,9 @@ def _end(at: Cycle, job: SlurmJob) -> None:
         return
     record.job = job
     record.move(states.ENDED, because("Ended", state=job.state or "gone from Slurm"), at.now_ns)
+    for other in at.state.jobs.values():  # who waits for it is tried again at once
+        if other.code == "Dependency" and job.job_id in named_jobs(other.job.dependency):
+            other.retry_ns = 0
 
 
 def _give_back(at: Cycle, record: JobRecord) -> None:
@@ -180,7 +193,7 @@ def _pending(at: Cycle, record: JobRecord) -> None:
     if record.is_placed and record.state != states.STARTING:
         _give_back(at, record)
     if record.state == states.HELD and not record.job.is_held and not record.hold_asked_ns:
-        record.user_hold_lifted = record.options.user_hold
+        record.user_hold_lifted = record.user_hold_lifted or record.is_owner_held
         record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
         hold_again(at, record)
     if record.job.is_held and record.state == states.HELD:
@@ -198,6 +211,7 @@ def _on_node(at: Cycle, record: JobRecord) -> None:
     record.move(states.RUNNING, because(code, node=node), at.now_ns)
     record.node, record.gpus = node, gpus
     record.failures = record.retry_ns = 0
+    record.user_hold_lifted = False
     # a start of ours is always followed by a hold; whoever is found running and held needs none
     record.hold_asked_ns = at.now_ns if code == "Adopted" and record.job.is_held else 0
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
+from gandiva_slurm.engine.waiting import heed_slurm, obstacle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldRunning, Note, Start
 from gandiva_slurm.model.reason import Reason, because
@@ -26,6 +27,8 @@ def in_order(at: Cycle, *wanted: str) -> list[JobRecord]:
 
 def watch_starts(at: Cycle) -> None:
     """Take back starts that Slurm did not make in time, or whose node is lost."""
+    for record in in_order(at, states.STARTING):
+        heed_slurm(at, record)
     for record in in_order(at, states.STARTING):
         node = at.state.nodes.get(record.node)
         if node is None or node.is_down:
@@ -60,7 +63,7 @@ def place_waiting(at: Cycle) -> None:
         take_reported_gpus(at, record)
     ready: dict[int, JobRecord] = {}
     for record in in_order(at, states.HELD):
-        reason = _obstacle(at, record)
+        reason = obstacle(at, record)
         if reason is None:
             ready[record.job.job_id] = record
         else:
@@ -132,27 +135,6 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
         return because("TooMuchMemory", memory_mib=need.memory_mib, most=most)
     if not any(site.is_large_enough(need) for site in wide):
         return because("TooManyCpus", cpus=need.cpus, most=max(site.cpus for site in wide))
-    return None
-
-
-def _obstacle(at: Cycle, record: JobRecord) -> Reason | None:
-    """What keeps a held job from being placed, other than room; None when nothing does."""
-    job = record.job
-    if record.options.user_hold and not record.user_hold_lifted:
-        return because("HeldByUser", job=job.job_id)
-    if job.state != "PENDING":
-        return because("NotPending", state=job.state)
-    if not job.is_held:
-        return record.reason  # taken back; Slurm does not show it held yet
-    if job.dependency:
-        return because("Dependency", dependency=job.dependency)
-    # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
-    if job.restart == 0 and job.eligible_s * SECOND_NS > at.now_ns:
-        return because("BeginTime")
-    if job.node_count > 1:
-        return because("OneNodeOnly", nodes=job.node_count)
-    if record.retry_ns > at.now_ns:
-        return record.reason
     return None
 
 

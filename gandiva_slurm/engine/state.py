@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -12,6 +13,10 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
 from gandiva_slurm.policy.shares import Leaf
+
+#: Begin time that the submission filter gives to a job its owner holds: 2100-01-01 UTC. Slurm itself shows an
+#: owner's hold and ours alike.
+OWNER_HOLD_S = 4_102_444_800
 
 SCHEMA = 1
 SECOND_NS = 10**9
@@ -32,6 +37,8 @@ class EngineSettings:
     #: First wait after a start that failed; doubles with each failure up to the longest.
     retry_ns: int = 5 * SECOND_NS
     longest_retry_ns: int = 300 * SECOND_NS
+    #: How often Slurm is asked, by a start, whether what a job depends on is met.
+    probe_ns: int = 30 * SECOND_NS
     #: How long a running job may stay unheld before the hold is asked for again.
     hold_again_ns: int = 10 * SECOND_NS
     #: How long a running job's GPUs may stay unreported before the engine assigns some.
@@ -71,7 +78,7 @@ class JobRecord:
     retry_ns: int = 0
     #: when Slurm was last told to hold it while it ran; 0 = not since it started
     hold_asked_ns: int = 0
-    #: an operator released it although its user had held it
+    #: an operator released it although its owner held it; until it runs
     user_hold_lifted: bool = False
     story: list[StoryLine] = field(default_factory=list)
 
@@ -100,6 +107,14 @@ class JobRecord:
     def is_placed(self) -> bool:
         """True when it has a node."""
         return self.state in states.PLACED
+
+    @property
+    def is_owner_held(self) -> bool:
+        """True while its owner holds it (--hold, `scontrol hold`) and no operator has released it since."""
+        if self.user_hold_lifted:
+            return False
+        begin_s = self.job.eligible_s
+        return begin_s >= OWNER_HOLD_S or (self.options.user_hold and begin_s == 0)
 
     @property
     def code(self) -> str:
@@ -149,6 +164,11 @@ class JobRecord:
         if tail > SLICING_LINES:  # the turns of a long run must not push the rest of its story out
             del self.story[-tail]
         del self.story[:-STORY_LINES]
+
+
+def named_jobs(dependency: str) -> set[int]:
+    """The job ids in a dependency as Slurm prints it, afterok:7(unfulfilled),after:8+5, and other numbers."""
+    return {int(number) for number in re.findall(r"\d+", dependency)}
 
 
 def _is_slicing(line: StoryLine) -> bool:

@@ -24,10 +24,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     # waiting, before a place is found
     "New": ("seen for the first time", "it is placed in this cycle if anything fits"),
     "HeldByUser": (
-        "submitted with --hold",
-        "an operator releases it (scontrol release {job}); Gandiva then holds and places it",
+        "held by its owner",
+        "its owner releases it: scontrol release {job}",
     ),
     "Dependency": ("waits for other jobs: {dependency}", "those jobs end as the dependency asks"),
+    "DependencyFailed": ("what it waits for cannot come: {dependency}", "cancel it: scancel {job}"),
     "BeginTime": ("not to begin before the time it was submitted with", "that time comes"),
     "NoNodes": ("no node of its partition {partition} is known", "slurmctld shows a node of that partition"),
     "NoSuchType": (

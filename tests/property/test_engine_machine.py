@@ -7,13 +7,12 @@ and once settled nothing acts any more.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gandiva_slurm.engine.state import EngineState
+from gandiva_slurm.engine.state import OWNER_HOLD_S, EngineState
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
@@ -33,14 +32,15 @@ class EngineMachine(RuleBasedStateMachine):
     def submit(self, user: str, gpus: int, tickets: int) -> None:
         self.world.submit(user, gpus, tickets=tickets)
 
-    @rule(user=USERS, kind=st.sampled_from(("hold", "type", "nodes", "memory", "dependency")))
+    @rule(user=USERS, kind=st.sampled_from(("hold", "owner", "type", "nodes", "memory", "dependency")))
     def submit_one_that_waits(self, user: str, kind: str) -> None:
         fields: dict[str, dict[str, object]] = {
             "hold": {"user_hold": True},
             "type": {"types": ("h100",)},
             "nodes": {"node_count": 2},
             "memory": {"memory_mib": 10**9},
-            "dependency": {"dependency": "afterok:1"},
+            "dependency": {"dependency": "afterok:999(unfulfilled)"},
+            "owner": {"eligible_s": OWNER_HOLD_S},
         }
         self.world.submit(user, 1, **fields[kind])
 
@@ -74,11 +74,9 @@ class EngineMachine(RuleBasedStateMachine):
         if pending:
             self.world.release(data.draw(st.sampled_from(pending)))
 
-    @precondition(lambda self: self.world.jobs)
     @rule()
     def dependencies_are_met(self) -> None:
-        for job_id, job in self.world.jobs.items():
-            self.world.jobs[job_id] = replace(job, dependency="")
+        self.world.dependencies_met = True
 
     @rule(data=st.data(), live_on=st.booleans())
     def lose_a_node(self, data: st.DataObject, live_on: bool) -> None:

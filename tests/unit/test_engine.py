@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state import OWNER_HOLD_S, EngineSettings
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, HoldRunning, Note, Start
@@ -145,7 +145,6 @@ def test_each_waiting_job_has_its_reason_told_once(world: FakeWorld) -> None:
         "TooManyCpus": world.submit(cpus=999),
         "NoNodes": world.submit(partition="elsewhere"),
         "HeldByUser": world.submit(user_hold=True),
-        "Dependency": world.submit(dependency="afterok:77"),
         "BeginTime": world.submit(eligible_s=world.now_ns // SECOND_NS + 100),
     }
     notes = world.cycle()
@@ -207,13 +206,70 @@ def test_user_held_job_starts_once_an_operator_released_it(world: FakeWorld) -> 
     assert world.state_of(job_id) == states.RUNNING
 
 
-def test_dependency_met_lets_the_job_start(world: FakeWorld) -> None:
-    job_id = world.submit(dependency="afterok:77(unfulfilled)")
+def test_owners_hold_is_known_by_its_begin_time(world: FakeWorld) -> None:
+    """The submission filter marks an owner's hold by a begin time in 2100, his release by a past one."""
+    job_id = world.submit(user_hold=True, eligible_s=OWNER_HOLD_S)
     world.run(5)
-    assert "waits for other jobs: afterok:77" in world.engine.jobs[job_id].text
-    world.jobs[job_id] = replace(world.jobs[job_id], dependency="")
-    world.run(2)
+    assert reason_of(world, job_id) == "HeldByUser"
+    world.jobs[job_id] = replace(world.jobs[job_id], eligible_s=world.now_ns // SECOND_NS)
+    world.run(3)
     assert world.state_of(job_id) == states.RUNNING
+
+
+def test_owners_hold_stops_a_start_that_slurm_has_not_made(world: FakeWorld) -> None:
+    job_id = world.submit()
+    world.ignore_starts = True
+    world.run(2)
+    world.jobs[job_id] = replace(world.jobs[job_id], priority=0, eligible_s=OWNER_HOLD_S)
+    assert world.run(100) == []
+    assert (world.state_of(job_id), reason_of(world, job_id)) == (states.HELD, "HeldByUser")
+
+
+def test_dependency_is_asked_of_slurm_now_and_then(world: FakeWorld) -> None:
+    """Slurm shows a dependency as unfulfilled for as long as it holds the job: only a start can tell."""
+    job_id = world.submit(dependency="afterok:77(unfulfilled)")
+    actions = world.run(100)
+    kinds = [type(action) for action in actions]
+    assert kinds == [Start, HoldAgain] * 4
+    record = world.engine.jobs[job_id]
+    assert (record.state, record.code) == (states.HELD, "Dependency")
+    assert "waits for other jobs: afterok:77" in record.text
+    world.dependencies_met = True
+    world.run(40)
+    assert world.state_of(job_id) == states.RUNNING
+
+
+def test_dependency_on_a_live_job_of_ours_is_not_asked_and_met_at_once(world: FakeWorld) -> None:
+    first = world.submit()
+    second = world.submit(dependency=f"afterok:{first}(unfulfilled)")
+    world.run(3)
+    assert world.run(300) == []
+    assert reason_of(world, second) == "Dependency"
+    world.finish(first)
+    world.dependencies_met = True
+    world.run(2)
+    assert world.state_of(second) == states.RUNNING
+
+
+def test_job_that_ends_wakes_those_that_were_put_off_for_it(world: FakeWorld) -> None:
+    """`after:` is met by a start, so it is asked; the answer is asked for again when that job ends."""
+    first = world.submit()
+    second = world.submit(dependency=f"after:{first}+600(unfulfilled)")
+    world.run(4)
+    assert reason_of(world, second) == "Dependency"
+    world.finish(first)
+    world.dependencies_met = True
+    world.run(2)
+    assert world.state_of(second) == states.RUNNING
+
+
+def test_dependency_that_cannot_be_met_says_so(world: FakeWorld) -> None:
+    job_id = world.submit(dependency="afternotok:8(failed)")
+    world.cycle()
+    world.jobs[job_id] = replace(world.jobs[job_id], reason="DependencyNeverSatisfied")
+    world.cycle()
+    assert world.engine.jobs[job_id].text == "what it waits for cannot come: afternotok:8(failed)"
+    assert len(world.run(280)) <= 1
 
 
 def test_ordinary_jobs_are_none_of_ours(world: FakeWorld) -> None:
