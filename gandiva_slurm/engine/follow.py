@@ -179,8 +179,13 @@ def _end(at: Cycle, job: SlurmJob) -> None:
     record.job = job
     record.move(states.ENDED, because("Ended", state=job.state or "gone from Slurm"), at.now_ns)
     for other in at.state.jobs.values():  # who waits for it is tried again at once
-        if other.code == "Dependency" and job.job_id in named_jobs(other.job.dependency):
+        if other.code == "Dependency" and _may_wait_for(other.job, job):
             other.retry_ns = 0
+
+
+def _may_wait_for(waiting: SlurmJob, ended: SlurmJob) -> bool:
+    is_twin = waiting.user == ended.user and waiting.name == ended.name
+    return ended.job_id in named_jobs(waiting.dependency) or (is_twin and "singleton" in waiting.dependency)
 
 
 def _give_back(at: Cycle, record: JobRecord) -> None:

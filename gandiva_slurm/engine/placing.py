@@ -71,7 +71,10 @@ def place_waiting(at: Cycle) -> None:
     board = _board(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
     needs = {job_id: need_of(record) for job_id, record in ready.items()}
-    places = place_all(board, list(needs.values()))
+    # a job that may only be told to wait for others must not push those that will run onto busy GPUs
+    sure = [need for job_id, need in needs.items() if not ready[job_id].job.dependency]
+    others = [need for job_id, need in needs.items() if ready[job_id].job.dependency]
+    places = place_all(board, sure) | place_all(board, others)
     for job_id, place in places.items():
         _start(at, ready[job_id], place)
     told: dict[tuple[object, ...], Reason] = {}

@@ -263,6 +263,26 @@ def test_job_that_ends_wakes_those_that_were_put_off_for_it(world: FakeWorld) ->
     assert world.state_of(second) == states.RUNNING
 
 
+def test_job_that_may_have_to_wait_takes_no_idle_gpu_from_one_that_will_run(world: FakeWorld) -> None:
+    world.submit(gpus=2)
+    for _ in range(3):
+        world.submit(dependency="singleton(unfulfilled)")
+    last = world.submit()
+    gpus = {start.key.job_id: start.gpus for start in starts(world.cycle())}
+    assert gpus[last] == (2,)
+
+
+def test_end_of_a_twin_wakes_a_singleton(world: FakeWorld) -> None:
+    first = world.submit(name="train")
+    second = world.submit(name="train", dependency="singleton(unfulfilled)")
+    world.run(4)
+    assert reason_of(world, second) == "Dependency"
+    world.finish(first)
+    world.dependencies_met = True
+    world.run(2)
+    assert world.state_of(second) == states.RUNNING
+
+
 def test_dependency_that_cannot_be_met_says_so(world: FakeWorld) -> None:
     job_id = world.submit(dependency="afternotok:8(failed)")
     world.cycle()
