@@ -1,0 +1,170 @@
+"""Processes and signals: reused ids are never hit, whole sets are stopped, jobs are found by their stepd."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import members, procs
+from gandiva_slurm.node.members import JobProcesses, membership
+from gandiva_slurm.node.procs import ProcId
+
+FORKING = """
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        os.fork()
+        break
+time.sleep(60)
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is, or starts, a slurmstepd")
+#: Forks without end: each new process makes the next and stays.
+RABBIT = """
+import os, time
+for _ in range(300):
+    if os.fork():
+        break
+    time.sleep(0.001)
+time.sleep(60)
+"""
+
+
+def wait(condition, deadline_s=10.0):
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def spawn():
+    started = []
+
+    def start(code, title="", **options):
+        argv = [title or sys.executable, "-c", code]
+        process = subprocess.Popen(argv, executable=sys.executable, start_new_session=True, **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        for proc in procs.descendants(procs.table(), [process.pid]):
+            procs.send(proc.id, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def job_of(process, uid=None):
+    uid = os.getuid() if uid is None else uid
+    stepd = ProcId(process.pid, procs.read_proc(process.pid).start)
+    return JobProcesses(JobKey(7, 0), uid, "n1", {stepd}, set())
+
+
+def test_the_table_has_this_process_with_its_parent():
+    me = procs.table()[os.getpid()]
+    assert me.parent == os.getppid() and me.state == "R"
+    assert procs.is_alive(me.id)
+    assert [proc.pid for proc in procs.ancestors(me.pid)][:2] == [os.getpid(), os.getppid()]
+
+
+def test_a_name_with_brackets_and_blanks_is_read(spawn):
+    process = spawn("import ctypes; ctypes.CDLL(None).prctl(15, b'a) S (b'); input()", stdin=subprocess.PIPE)
+    wait(lambda: b"a) S (b" in Path(f"/proc/{process.pid}/stat").read_bytes())
+    assert procs.read_proc(process.pid).parent == os.getpid()
+
+
+def test_a_reused_id_is_not_signalled(spawn):
+    process = spawn("input()", stdin=subprocess.PIPE)
+    real = procs.read_proc(process.pid).id
+    assert not procs.send(ProcId(real.pid, real.start - 1), signal.SIGKILL)
+    assert procs.open_pidfd(ProcId(real.pid, real.start - 1)) is None
+    assert process.poll() is None
+    assert procs.send(real, signal.SIGKILL)
+    process.wait()
+    assert not procs.is_alive(real)
+
+
+def test_all_descendants_are_stopped_and_continued_but_not_who_was_stopped_before(spawn):
+    process = spawn(FORKING)
+    wait(lambda: len(procs.descendants(procs.table(), [process.pid])) == 6)
+    family = procs.descendants(procs.table(), [process.pid])
+    asleep = family[0].id
+    procs.send(asleep, signal.SIGSTOP)
+    wait(lambda: procs.read_proc(asleep.pid).state == "T")
+    ours, before = job_of(process).stop()
+    assert before == {asleep} and len(ours) == 5
+    wait(lambda: all(procs.read_proc(proc.pid).state == "T" for proc in ours))
+    assert procs.read_proc(process.pid).state != "T"
+
+
+def test_a_job_that_forks_all_the_time_is_killed_to_the_last(spawn):
+    process = spawn(RABBIT)
+    wait(lambda: len(procs.descendants(procs.table(), [process.pid])) > 20)
+    job = job_of(process)
+    wait(lambda: job.kill() == 0)
+    assert job.members() == []
+    assert process.poll() is None
+
+
+def test_processes_of_another_user_are_not_the_jobs(spawn):
+    process = spawn(FORKING)
+    wait(lambda: len(procs.descendants(procs.table(), [process.pid])) == 6)
+    assert job_of(process, uid=61009).members() == []
+
+
+def test_what_has_left_the_tree_is_known_by_its_environment(spawn):
+    env = {"GANDIVA_JOB": "7", "GANDIVA_RESTART": "0", "GANDIVA_NODE": "n1"}
+    stray = spawn("import time; time.sleep(60)", env=env)
+    spawn("import time; time.sleep(60)", env=env | {"GANDIVA_RESTART": "1"})
+    stepd = spawn("import time; time.sleep(60)")
+    wait(lambda: [proc.pid for proc in job_of(stepd).members()] == [stray.pid])
+
+
+@needs_root
+def test_a_process_is_of_the_job_in_its_slurmstepds_title(spawn):
+    title = "slurmstepd: [42.batch]"
+    stepd = spawn("import os, time; os.fork(); time.sleep(60)", title=title)
+    wait(lambda: procs.descendants(procs.table(), [stepd.pid]))
+    child = procs.descendants(procs.table(), [stepd.pid])[0]
+    found = membership(child.pid)
+    assert (found.job_id, found.step, found.stepd.pid) == (42, "batch", stepd.pid)
+    assert membership(stepd.pid) is None
+
+
+@needs_root
+def test_a_users_process_with_that_title_proves_nothing(spawn):
+    code = "import os, time; os.fork(); time.sleep(60)"
+    forged = spawn(code, title="slurmstepd: [42.batch]", user=61001)
+    wait(lambda: procs.descendants(procs.table(), [forged.pid]))
+    assert membership(procs.descendants(procs.table(), [forged.pid])[0].pid) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "job", "directories"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n", 9, 1),
+        ("5:devices:/slurm_n1/uid_61001/job_9/step_batch\n4:cpu,cpuacct:/\n", 9, 1),
+        ("0::/user.slice/my_job_9x\n", None, 0),
+        ("5:devices:/a/job_9\n4:memory:/b/job_8\n", None, 0),
+        ("", None, 0),
+    ],
+)
+def test_the_job_in_a_cgroup_path(monkeypatch, text, job, directories):
+    monkeypatch.setattr(procs, "read_text", lambda pid, name: text)
+    found, paths = members._cgroup_job(1)
+    assert found == job and len(paths) == directories
+    assert all(path.startswith("/sys/fs/cgroup/") and path.endswith("/job_9") for path in paths)
+
+
+def test_members_of_a_cgroup_are_the_jobs(spawn, tmp_path):
+    process = spawn("import time; time.sleep(60)")
+    (tmp_path / "job_7" / "step_0").mkdir(parents=True)
+    (tmp_path / "job_7" / "step_0" / "cgroup.procs").write_text(f"{process.pid}\n")
+    job = JobProcesses(JobKey(7, 0), os.getuid(), "n1", set(), {str(tmp_path / "job_7")})
+    assert [proc.pid for proc in job.members()] == [process.pid]
+    assert not job.has_stepd()

@@ -1,0 +1,354 @@
+"""Who holds the GPUs, quantum by quantum: a node whose jobs have no processes, on a clock moved by hand."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node.binding import gpus_of_task
+from gandiva_slurm.node.clock import Clock
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.planning import Planning, check_plan
+from gandiva_slurm.node.report import make_report
+from gandiva_slurm.node.settings import NodeSettings
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.wire.messages import NodePlan, PlannedJob, decode_plan, encode
+
+QUANTUM_NS = 1_000_000_000
+TICKET = 1_000_000
+
+
+class HandClock(Clock):
+    """Stands still until it is moved."""
+
+    def __init__(self):
+        super().__init__(10**18)
+        self.now_ns = 10**12
+
+    def mono(self):
+        return self.now_ns
+
+    def correct(self):
+        pass
+
+
+class NoProcesses(JobProcesses):
+    """There are none."""
+
+    def members(self, table=None):
+        return []
+
+
+class Bench:
+    """A node without processes: jobs have no client, and are frozen as soon as they are asked."""
+
+    def __init__(self, directory: Path, gpus: int, client_wait_ns: int = 0) -> None:
+        directory.mkdir(exist_ok=True)
+        self.node = Node(
+            NodeSettings(
+                node="n1",
+                host="",
+                port=0,
+                socket=directory / "sock",
+                state_dir=directory,
+                obeyed_uids=frozenset({0}),
+                quantum_ns=QUANTUM_NS,
+                client_wait_ns=client_wait_ns,
+            )
+        )
+        self.clock = self.node.clock = HandClock()
+        self.node.save = lambda: None
+        self.node.local.gpus = gpus
+        self.slicer = Slicer(self.node)
+        self.watcher = Watcher(self.node, self.slicer)
+        self.planning = Planning(self.node, self.slicer, self.watcher)
+
+    def add(self, job_id: int, user: str, gpus: tuple[int, ...], tickets: int = 100 * TICKET) -> Resident:
+        key = JobKey(job_id, 0)
+        resident = Resident(
+            key=key,
+            user=user,
+            gpus=gpus,
+            tickets=tickets,
+            submitted_ns=job_id,
+            processes=NoProcesses(key, 0, "n1", set(), set()),
+            registered_real_ns=self.clock.real(),
+            since_ns=self.clock.mono(),
+        )
+        self.node.residents[key] = resident
+        self.node.set_gangs()
+        self.slicer.fill()
+        self.settle()
+        return resident
+
+    def remove(self, resident: Resident) -> None:
+        if resident.holds:
+            self.slicer.switcher.release(resident, self.clock.mono())
+        self.slicer.switcher.forget(resident)
+        del self.node.residents[resident.key]
+        self.node.set_gangs()
+        self.slicer.fill()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let all that moves arrive."""
+        switcher = self.slicer.switcher
+        for _ in range(20):
+            for resident in list(switcher._moving.values()):
+                switcher._tick(resident)
+        held = list(itertools.chain.from_iterable(r.gpus for r in self.node.holders()))
+        assert len(held) == len(set(held)), "a GPU is held twice"
+
+    def quantum(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.now_ns += QUANTUM_NS
+            self.slicer.quantum()
+            self.settle()
+
+    def holders(self) -> set[int]:
+        return {resident.key.job_id for resident in self.node.holders()}
+
+    def held_s(self, user: str) -> float:
+        holds = [hold for hold in self.node.ledger.report(self.clock.real()) if hold.user == user]
+        return sum((hold.t1_ns - hold.t0_ns) * len(hold.gpus) for hold in holds) / 1e9
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return lambda gpus, **more: Bench(tmp_path, gpus, **more)
+
+
+def test_all_run_while_all_fit(bench):
+    node = bench(4)
+    for job_id, gpus in ((1, (0, 1)), (2, (2,)), (3, (3,))):
+        node.add(job_id, "user1", gpus)
+    node.quantum(5)
+    assert node.holders() == {1, 2, 3}
+    assert all(not resident.counts.suspends for resident in node.node.residents.values())
+
+
+def test_users_alternate_and_a_users_jobs_share_his_part(bench):
+    node = bench(1)
+    node.add(1, "user1", (0,), 300 * TICKET)
+    for job_id in (2, 3, 4):
+        node.add(job_id, "user2", (0,))
+    node.quantum(61)
+    assert node.held_s("user1") == pytest.approx(node.held_s("user2"), abs=2)
+    shares = [resident.counts.suspends for resident in node.node.residents.values()]
+    assert max(shares[1:]) - min(shares[1:]) <= 1
+
+
+def test_a_gang_runs_whole_and_single_jobs_fill_the_rest(bench):
+    node = bench(4)
+    node.add(1, "user1", (0, 1, 2, 3), 200 * TICKET)
+    for gpu in range(4):
+        node.add(2 + gpu, "user2", (gpu,), 50 * TICKET)
+    seen = set()
+    for _ in range(40):
+        node.quantum()
+        seen.add(frozenset(node.holders()))
+    assert seen == {frozenset({1}), frozenset({2, 3, 4, 5})}
+    assert node.held_s("user1") == pytest.approx(node.held_s("user2"), abs=4)
+
+
+def test_a_job_that_ends_gives_way_at_once(bench):
+    node = bench(1)
+    first = node.add(1, "user1", (0,))
+    node.add(2, "user2", (0,))
+    assert node.holders() == {1}
+    node.clock.now_ns += QUANTUM_NS // 3
+    node.remove(first)
+    assert node.holders() == {2}
+
+
+def test_a_newcomer_waits_for_the_quantum_unless_its_gpu_is_idle(bench):
+    node = bench(2)
+    node.add(1, "user1", (0,))
+    node.add(2, "user2", (0,))
+    node.add(3, "user3", (1,))
+    assert node.holders() == {1, 3}
+    node.quantum()
+    assert node.holders() == {2, 3}
+
+
+def test_what_starts_up_stays_and_owes_for_it(bench):
+    node = bench(1, client_wait_ns=10 * QUANTUM_NS)
+    node.add(1, "user1", (0,))
+    node.add(2, "user2", (0,))
+    for _ in range(9):
+        node.quantum()
+        assert node.holders() == {1}
+    # It is given up waiting for, and pays back what it had beyond its part.
+    node.quantum(31)
+    assert node.held_s("user2") == pytest.approx(node.held_s("user1"), abs=2)
+
+
+def test_a_gang_waits_for_its_last_gpu_and_nobody_takes_the_others_meanwhile(bench):
+    node = bench(2)
+    for job_id, gpu in ((1, 0), (2, 1)):
+        node.add(job_id, "user1", (gpu,))
+    node.add(3, "user2", (0, 1))
+    slow = node.node.residents[JobKey(2, 0)]
+    node.clock.now_ns += QUANTUM_NS
+    node.slicer.quantum()
+    switcher = node.slicer.switcher
+    switcher._tick(node.node.residents[JobKey(1, 0)])
+    assert node.holders() == {2}
+    assert node.slicer.wanted == [JobKey(3, 0)]
+    switcher._tick(slow)
+    node.settle()
+    assert node.holders() == {3}
+
+
+def test_a_park_past_its_bound_goes_first(bench):
+    node = bench(1)
+    node.add(1, "user1", (0,), 1 * TICKET)
+    node.add(2, "user2", (0,), 1000 * TICKET)
+    node.quantum()
+    assert node.holders() == {2}
+    waiting = node.node.residents[JobKey(1, 0)]
+    waiting.since_ns = node.clock.mono() - node.node.settings.max_park_ns
+    node.quantum()
+    assert node.holders() == {1}
+
+
+def test_the_alarm_rings_for_a_bound_within_the_quantum_once(bench):
+    node = bench(1)
+    node.add(1, "user1", (0,))
+    node.add(2, "user2", (0,))
+    due_ns = node.clock.mono() + QUANTUM_NS // 2
+    node.node.settings = replace(node.node.settings, max_park_ns=QUANTUM_NS // 2)
+    assert node.slicer._next_ns() <= due_ns
+    node.clock.now_ns = due_ns
+    node.slicer.quantum()
+    node.settle()
+    assert node.holders() == {2}
+    assert node.slicer._next_ns() > due_ns
+
+
+def test_nobody_at_home_rings_no_alarm(bench):
+    node = bench(1)
+    node.remove(node.add(1, "user1", (0,)))
+    assert node.slicer._next_ns() - node.clock.mono() > 1000 * QUANTUM_NS
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_whatever_comes_and_goes_gangs_are_whole_and_all_get_their_turn(data, tmp_path_factory):
+    gpus = data.draw(st.integers(1, 4))
+    node = Bench(tmp_path_factory.mktemp("bench"), gpus)
+    node.node.settings = replace(node.node.settings, max_park_ns=10 * QUANTUM_NS)
+    job_ids = itertools.count(1)
+    for _ in range(data.draw(st.integers(5, 25))):
+        act = data.draw(st.sampled_from(["add", "add", "quantum", "quantum", "remove", "pause"]))
+        residents = list(node.node.residents.values())
+        if act == "add" and len(residents) < 6:
+            places = data.draw(st.sets(st.integers(0, gpus - 1), min_size=1))
+            node.add(next(job_ids), data.draw(st.sampled_from("abc")), tuple(sorted(places)))
+        elif act == "remove" and residents:
+            node.remove(data.draw(st.sampled_from(residents)))
+        elif act == "pause":
+            node.clock.now_ns += data.draw(st.integers(1, QUANTUM_NS))
+            node.slicer.fill()
+            node.settle()
+        else:
+            node.quantum()
+        assert {resident.state for resident in node.node.residents.values()} <= {RUNNING, SUSPENDED}
+    granted = set()
+    for _ in range(30):
+        node.quantum()
+        granted |= node.holders()
+    assert granted == {key.job_id for key in node.node.residents}
+    spans = sorted((gpu, hold.t0_ns, hold.t1_ns) for hold in report_of(node).holds for gpu in hold.gpus)
+    assert all(one[0] != two[0] or one[2] <= two[1] for one, two in itertools.pairwise(spans))
+
+
+def report_of(node):
+    return make_report(node.node)
+
+
+def a_plan(**changes) -> NodePlan:
+    job = PlannedJob(1, 0, "user1", 0, (0,), 5 * TICKET, 1)
+    return replace(NodePlan("n1", 1, 1, QUANTUM_NS, 2, (job,), (), "", 0), **changes)
+
+
+def test_a_plan_brings_size_quantum_and_tickets(bench):
+    node = bench(2)
+    resident = node.add(1, "user1", (1,))
+    assert node.planning.take(decode_plan(encode(a_plan())))
+    assert (node.node.gpus, node.node.local.quantum_ns, resident.tickets) == (2, QUANTUM_NS, 5 * TICKET)
+    # Its GPUs are where it runs, whatever a later plan says.
+    assert resident.gpus == (1,) and resident.is_planned
+    assert not node.planning.take(a_plan(generation=0))
+    assert node.planning.take(a_plan(epoch_ns=2, generation=0, jobs=()))
+    assert not resident.is_planned and node.holders() == {1}
+
+
+def test_a_plan_that_shrinks_a_node_leaves_what_runs(bench):
+    node = bench(2)
+    node.add(1, "user1", (1,))
+    node.planning.take(a_plan(gpus=1))
+    assert node.node.gpus == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": "n2"},
+        {"quantum_ns": 0},
+        {"gpus": -1},
+        {"jobs": (PlannedJob(1, 0, "u", 0, (0, 0), 1, 1),)},
+        {"jobs": (PlannedJob(1, 0, "u", 0, (), 1, 1),)},
+        {"jobs": (PlannedJob(1, 0, "u", 0, (2,), 1, 1),)},
+        {"jobs": (PlannedJob(1, 0, "u", 0, (0,), 0, 1),)},
+    ],
+)
+def test_impossible_plans_are_refused(change):
+    with pytest.raises(PeerError):
+        check_plan(a_plan(**change), "n1")
+
+
+def test_the_end_of_a_job_is_told_until_a_plan_without_it_comes(bench):
+    node = bench(2)
+    node.planning.take(a_plan())
+    node.node.ended[JobKey(1, 0)] = 0
+    assert report_of(node).ended == ((1, 0),)
+    node.planning.take(a_plan(generation=2, gpus=1))
+    assert report_of(node).ended == ((1, 0),)
+    node.planning.take(a_plan(generation=3, jobs=()))
+    assert report_of(node).ended == ()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots", "asked", "given"),
+    [
+        ((1, 3), (6, 11), (), (1, 3)),
+        ((1, 3), (6, 11), (11,), (3,)),
+        ((1, 3), (6, 11), (0,), (1,)),
+        ((1, 3), (), (1,), (3,)),
+        ((1, 3), (6, 11), (40, 41), (1, 3)),
+        ((1, 3), (6, 11, 12), (12,), (1, 3)),
+    ],
+)
+def test_slots_are_turned_into_gpus(bench, gpus, slots, asked, given):
+    resident = bench(4).add(1, "user1", gpus)
+    resident.slots = slots
+    assert gpus_of_task(resident, asked) == given
+
+
+def test_older_incarnations_are_known_as_stale(bench):
+    node = bench(1).node
+    node.know(JobKey(5, 2))
+    node.know(JobKey(5, 1))
+    assert node.is_stale(JobKey(5, 1)) and not node.is_stale(JobKey(5, 2)) and not node.is_stale(JobKey(6, 0))
+    node.plan = a_plan(fence=((6, 0),))
+    assert node.is_stale(JobKey(6, 0)) and not node.is_stale(JobKey(6, 1))
