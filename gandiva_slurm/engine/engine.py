@@ -7,7 +7,7 @@ controller, tests and a simulator drive it by the same calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
+from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
@@ -53,6 +54,7 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.state = EngineState()
         self._placements: dict[str, tuple[Placement, ...]] | None = None
+        self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
         """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
@@ -97,20 +99,11 @@ class Engine:
 
         The tickets of who has no live job are those he would have were all users present.
         """
-        live = {record.leaf for record in self.state.jobs.values() if record.state != states.ENDED}
-        rows = self.state.associations
-        norm = norm_shares(rows, live)
-        parts = leaf_tickets(rows, list(norm)) | leaf_tickets(rows, live)
-        users: dict[str, list[Leaf]] = {}
-        for leaf in sorted(norm):
-            users.setdefault(leaf.user, []).append(leaf)
-        shares = {}
-        for user, leaves in users.items():
-            present = [leaf for leaf in leaves if leaf in live] or leaves
-            tickets = max(1, round(sum(parts[leaf] for leaf in present) / SCALE))
-            share = sum((norm[leaf] for leaf in present), Fraction(0))
-            shares[user] = TicketShare(",".join(leaf.account for leaf in present), user, tickets, share)
-        return shares
+        live = frozenset(record.leaf for record in self.state.jobs.values() if record.state != states.ENDED)
+        key = (self.state.associations, live)
+        if self._shares is None or self._shares[0] != key:
+            self._shares = (key, _ticket_shares(*key))
+        return self._shares[1]
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole state as plain JSON data, for the journal."""
@@ -175,3 +168,18 @@ class Engine:
 def _placement(record: JobRecord, tickets: int) -> Placement:
     job = record.job
     return Placement(record.key, job.user, job.uid, record.gpus, tickets, job.submit_s * SECOND_NS, job.name)
+
+
+def _ticket_shares(rows: Sequence[Association], live: Collection[Leaf]) -> Mapping[str, TicketShare]:
+    norm = norm_shares(rows, live)
+    parts = leaf_tickets(rows, list(norm)) | leaf_tickets(rows, live)
+    users: dict[str, list[Leaf]] = {}
+    for leaf in sorted(norm):
+        users.setdefault(leaf.user, []).append(leaf)
+    shares = {}
+    for user, leaves in users.items():
+        present = [leaf for leaf in leaves if leaf in live] or leaves
+        tickets = max(1, round(sum(parts[leaf] for leaf in present) / SCALE))
+        share = sum((norm[leaf] for leaf in present), Fraction(0))
+        shares[user] = TicketShare(",".join(leaf.account for leaf in present), user, tickets, share)
+    return shares

@@ -65,7 +65,7 @@ def gangs_are_whole(state: EngineState) -> list[str]:
     """A placed gang has all its GPUs, each once, all its node's; only one found running may have none yet."""
     found = []
     for record in _placed(state):
-        gpus, want = record.gpus, record.options.gpus
+        gpus, want = record.gpus, max(1, record.options.gpus)
         node = state.nodes.get(record.node)
         if not gpus and record.state in states.SLICED:
             continue
