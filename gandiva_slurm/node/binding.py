@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import pwd
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.node import procs
@@ -58,6 +58,7 @@ class Admission:
         A task of a job that does not hold its GPUs now is stopped before this returns.
         """
         member = self._member(peer, bind.key.job_id)
+        bind = self._with_true_restart(bind, peer)
         self._refuse_stale(bind, member, peer)
         resident = self._node.residents.get(bind.key)
         is_new = resident is None
@@ -66,13 +67,13 @@ class Admission:
         self._check_uid(resident, peer)
         self._adopt_step(resident, member)
         learn_slots(resident, bind)
-        if bind.is_numbered_step and member.stepd is not None:
+        if bind.is_numbered_step and bind.has_gpus and member.stepd is not None:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
             self._watcher.watch(resident, peer.proc)
         if is_new:
             self._node.note("register", resident, step=bind.step, planned=resident.is_planned)
             self._slicer.fill()
-        if not resident.holds:
+        if not resident.holds and bind.has_gpus:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
@@ -125,6 +126,18 @@ class Admission:
         if claimed is not None and claimed != member.job_id:
             raise PeerError(f"process {peer.proc.pid} belongs to job {member.job_id}, not to {claimed}")
         return member
+
+    def _with_true_restart(self, bind: Bind, peer: Peer) -> Bind:
+        """A step's restart count comes from its environment, which srun may not pass on: its job's counts.
+
+        A batch script's is slurmd's own word. Slurm starts steps only for the newest incarnation of a job.
+        """
+        if bind.step == "batch":
+            return bind
+        job_id = bind.key.job_id
+        here = [key for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
+        planned = [job.key for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
+        return replace(bind, key=max([bind.key, *here, *planned]))
 
     def _refuse_stale(self, bind: Bind, member: Membership, peer: Peer) -> None:
         """At most one incarnation of a job runs: an older one is killed, a newer one kills the older."""

@@ -60,6 +60,16 @@ def test_a_newer_incarnation_ends_the_older(make_node):
     assert [event["restart"] for event in node.events("fence", 1)] == [0]
 
 
+def test_a_step_that_does_not_know_the_restart_count_is_of_its_job(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,), restart=2))
+    node.start_job(1, LOOP, restart=2)
+    node.wait(lambda: node.resident(1, 2).ranks == 1)
+    node.start_job(1, LOOP, restart=0, step="0", user="user1", env={"RANK": "1"})
+    node.wait(lambda: node.resident(1, 2).ranks == 2)
+    assert node.events("fence") == []
+
+
 def test_a_node_that_hears_nobody_stops_its_jobs(make_node):
     node = make_node(gpus=1, isolation_ns=1_500_000_000, look_s=0.2)
     node.plan(a_planned_job(1, "user1", (0,)))

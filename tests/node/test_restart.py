@@ -120,10 +120,12 @@ def test_an_orderly_stop_leaves_everything_as_it_is(make_node):
 def test_a_second_daemon_on_the_same_state_is_refused(make_node):
     node = make_node(gpus=1)
     first = node.daemon
-    node.start()
-    assert node.daemon.wait(10) == 1
+    try:
+        node.start()
+        assert node.daemon.wait(10) == 1
+    finally:
+        node.daemon = first
     assert f"another gandivad of this node is running (pid {first.pid})" in node.log()
-    node.daemon = first
     assert node.report().node == "n1"
 
 
