@@ -6,9 +6,10 @@ holds it and records its options behind "gandiva:" in AdminComment, after whatev
 there. At an update it refuses an owner what only Gandiva may change. The site's own job_submit.lua loads
 it by dofile and calls configure, submit and modify; job_submit.lua beside this file shows how.
 
-configure takes: partitions, a list; nodes_gpus, the most GPUs one node of each type has; vcs, a list of
-virtual clusters; slurm_uid, SlurmUser's number when slurmctld does not run as SlurmUser; admin_uids, a
-list of users with AdminLevel=Operator who may change Gandiva jobs as root may.
+configure takes: partitions, a list (a job with --gandiva and no partition gets its first); nodes_gpus, the
+most GPUs one node of each type has; vcs, a list of virtual clusters; slurm_uid, SlurmUser's number when
+slurmctld does not run as SlurmUser; admin_uids, a list of users with AdminLevel=Operator who may change
+Gandiva jobs as root may.
 
 Nothing here raises into slurmctld: Slurm accepts a job whose script failed, half edited and not held.
 On an error of ours a Gandiva job is refused with a sentence and any other job passes.
@@ -46,9 +47,19 @@ local function partitions_of(desc, parts)
     return {}
 end
 
+--- The partitions asked for; a job that names none and has the flag gets the first of ours, so that
+--- `sbatch --gandiva` alone does what its user means.
+local function partitions_meant(desc, parts, sent)
+    if not is_named(desc.partition) and request.asks_for_gandiva(sent) then
+        local default = partitions_of(desc, parts)[1]
+        return {cfg.partitions[default] and default or cfg.first_partition}
+    end
+    return partitions_of(desc, parts)
+end
+
 --- True for a Gandiva job. A job with the flag outside our partitions, or half inside, is refused.
 local function is_ours(desc, parts, sent)
-    local named = partitions_of(desc, parts)
+    local named = partitions_meant(desc, parts, sent)
     local ours, other = 0, nil
     for _, name in ipairs(named) do
         if cfg.partitions[name] then ours = ours + 1 else other = other or name end
@@ -75,10 +86,11 @@ local function reset_restart_count(desc)
 end
 
 --- Everything is checked before: only here is the job changed.
-local function take(desc, options)
+local function take(desc, options, partition)
     local before = request.without_record(desc.admin_comment)
     desc.admin_comment = (is_named(before) and before .. " " or "") .. request.record_of(options)
     desc.min_nodes, desc.max_nodes = 1, 1
+    if not is_named(desc.partition) then desc.partition = partition end
     if options.user_hold then desc.begin_time = OWNER_HOLD end
     pcall(reset_restart_count, desc)
     desc.priority = 0
@@ -89,7 +101,7 @@ local function submit(desc, parts)
     if cfg_error and request.asks_for_gandiva(sent) then refuse("job_submit.lua: %s; %s", cfg_error, TELL) end
     if is_ours(desc, parts, sent) then
         if cfg_error then refuse("job_submit.lua: %s; %s", cfg_error, TELL) end
-        take(desc, request.read(desc, sent, cfg))
+        take(desc, request.read(desc, sent, cfg), partitions_meant(desc, parts, sent)[1])
     elseif is_named(desc.admin_comment) and desc.admin_comment:find(request.MARK, 1, true) then
         desc.admin_comment = request.without_record(desc.admin_comment)
     end
@@ -206,6 +218,7 @@ function M.configure(given)
     local function list_of(key) return request.set_of(type(given[key]) == "table" and given[key] or {}) end
     cfg = {
         partitions = list_of("partitions"), vcs = list_of("vcs"), admin_uids = list_of("admin_uids"),
+        first_partition = not cfg_error and given.partitions[1] or nil,
         nodes_gpus = given.nodes_gpus, slurm_uid = given.slurm_uid or own_uid(),
     }
 end

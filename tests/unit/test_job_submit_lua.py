@@ -136,6 +136,12 @@ def test_the_default_partition_counts_when_none_is_named(host: Host) -> None:
     assert host({"tres_per_node": "gres:gpu:1"}, parts=ours).record["gpus"] == 1
 
 
+def test_the_flag_alone_brings_a_job_to_our_partition(host: Host) -> None:
+    outcome = host({"tres_per_node": "gres:gpu:1", "spank": flags(gandiva="")})
+    assert (outcome.rc, outcome.changes["partition"]) == (0, "gandiva")
+    assert "partition" not in host(job(partition="gandiva")).changes
+
+
 @pytest.mark.parametrize(("desc", "gpus", "kind"), [
     ({"tres_per_node": "gres:gpu"}, 1, ""),
     ({"tres_per_node": "gres:gpu:k80"}, 1, "k80"),
