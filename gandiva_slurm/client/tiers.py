@@ -1,6 +1,6 @@
 """How a parked rank gives its device back: a tier releases at PARKED and restores before the next step.
 
-Tiers that move memory off the device come later; they take the place of `HoldTier` in `client.rank`.
+Tiers that move memory off the device come later; they take the place of `HoldTier` in `client.stop`.
 """
 
 from __future__ import annotations

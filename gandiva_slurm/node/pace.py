@@ -12,6 +12,8 @@ FIRST_STEP_NS, FIRST_SPREAD_NS = 10_000_000, 2_000_000
 LONGEST_STEP_NS = 60_000_000_000
 #: A node that was away for longer than this is not the rule.
 LONGEST_SPREAD_NS = 25_000_000
+#: The next boundary will do when a step is so many times longer than the node needs: one in so many would miss.
+NEXT_IS_SAFE = 50
 #: Never aim further ahead than this at first.
 WIDEST_MARGIN = 32
 #: Estimates move by one part in so many towards a milder sample; to a worse one at once.
@@ -56,6 +58,8 @@ class Pace:
     def margin(self, tries: int) -> int:
         """Return how many boundaries ahead of the fastest rank to aim, after `tries` misses in this park."""
         fastest_ns = self.fastest_ns or FIRST_STEP_NS
+        if fastest_ns >= NEXT_IS_SAFE * self.spread_ns:
+            return 1 << tries
         return min(2 + 2 * self.spread_ns // fastest_ns, WIDEST_MARGIN) << tries
 
     def _sample(self, step_ns: int) -> None:

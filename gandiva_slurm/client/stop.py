@@ -1,0 +1,141 @@
+"""What a rank does at a boundary where the node wants it to stop: hold, release, stay parked, restore.
+
+`machine.advance` decides; this carries it out on the control page, sleeping in between with the GIL released,
+so that signals are served and other threads run.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns, sleep
+
+from gandiva_slurm.client import machine
+from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.guards import is_fit_to_park
+from gandiva_slurm.client.tiers import HoldTier
+from gandiva_slurm.wire.page import (
+    ERROR_BYTES,
+    ERROR_OFFSET,
+    HOLD,
+    PARKED,
+    RELEASING,
+    RESTORING,
+    W_AT,
+    W_AT2,
+    W_BEAT,
+    W_ERROR,
+    W_HELD,
+    W_RELEASED,
+    W_TIER_USED,
+    W_WAKE_BY,
+    W_WORD,
+)
+
+#: Waiting sleeps from the first to the second, a half longer each time.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 1e-3
+#: A rank parked for long sleeps a small part of that time, up to 10 ms: polling each millisecond took 6 % of
+#: a core for every parked rank (measured; now 0.6 %), and the longer the park, the less a late start weighs.
+PARKED_PART, PARKED_PAUSE_S = 1 / 128, 10e-3
+#: A failed restore is tried again ever more seldom, down to once in this time.
+RESTORE_PAUSE_S = 1.0
+#: A command that is being written is read again so often; then taken as it is, which is safe.
+_READS = 50
+
+
+class Stop:
+    """A rank's place in the park protocol, and the page it is told and shown on."""
+
+    def __init__(self, words: memoryview, grace_ns: int) -> None:
+        """Nobody has asked to park yet; `grace_ns` is borne beyond WAKE_BY with a silent node."""
+        self.words = words
+        self.place = machine.Place()
+        self.tier = HoldTier()
+        self.waited_ns = 0
+        self._grace_ns = grace_ns
+
+    def obey(self, seq: int, hold_ns: int) -> None:
+        """Do what the order says at boundary `seq` until the machine says GO; hold at most `hold_ns`."""
+        if not is_fit_to_park():
+            self._move(machine.pass_by(self.place, self._order(), seq))
+            return
+        started_ns = monotonic_ns()
+        try:
+            self._follow(seq, machine.Bounds(hold_ns, self._grace_ns))
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self.waited_ns += monotonic_ns() - started_ns
+
+    def tell(self, err: Exception) -> None:
+        """Show the node an error."""
+        text = f"{type(err).__name__}: {err}".encode()[:ERROR_BYTES].ljust(ERROR_BYTES, b"\0")
+        self.words.cast("B")[ERROR_OFFSET : ERROR_OFFSET + ERROR_BYTES] = text
+        self.words[W_ERROR] = self.words[W_ERROR] + 1
+
+    def _follow(self, seq: int, bounds: machine.Bounds) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            place, effect = machine.advance(self.place, self._order(), seq, monotonic_ns(), bounds)
+            self._move(place)
+            longest_s = self._longest_pause_s()
+            if effect == machine.GO or (effect == machine.RELEASE and not self._release()):
+                return
+            if effect == machine.RELEASE:
+                pause_s = FIRST_PAUSE_S
+                continue
+            if effect == machine.RESTORE:
+                if self._restore():
+                    continue
+                longest_s = RESTORE_PAUSE_S
+            sleep(pause_s)
+            pause_s = min(pause_s * 1.5, longest_s)
+
+    def _release(self) -> bool:
+        try:
+            done = self.tier.release()
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
+            self.tell(err)
+            self._move(machine.failed(self.place))
+            return False
+        self.words[W_RELEASED], self.words[W_HELD] = done.released, done.held
+        self.words[W_TIER_USED] = self.tier.number
+        return True
+
+    def _restore(self) -> bool:
+        try:
+            self.tier.restore()
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
+            self.tell(err)
+            self._move(machine.still_parked(self.place))
+            return False
+        return True
+
+    def _abandon(self) -> None:
+        """The wait was interrupted, by the script or an error of ours: take everything back and train on."""
+        if self.place.state in (RELEASING, PARKED, RESTORING):
+            self.tier.restore()
+        if self.place.state in (HOLD, RELEASING, PARKED, RESTORING):
+            self._move(machine.left(self.place))
+
+    def _move(self, place: machine.Place) -> None:
+        for index, value in machine.publish(self.place, place):
+            self.words[index] = value
+        self.place = place
+
+    def _order(self) -> machine.Order:
+        words = self.words
+        for _ in range(_READS):
+            at, word = words[W_AT], words[W_WORD]
+            if words[W_AT2] == at == words[W_AT]:
+                break
+        return machine.Order(at, word, words[W_WAKE_BY], words[W_BEAT])
+
+    def _longest_pause_s(self) -> float:
+        if self.place.state != PARKED:
+            return LONGEST_PAUSE_S
+        parked_s = (monotonic_ns() - self.place.since_ns) / 1e9
+        return max(LONGEST_PAUSE_S, min(parked_s * PARKED_PART, PARKED_PAUSE_S))

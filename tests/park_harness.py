@@ -1,0 +1,193 @@
+"""A stand-in for gandivad around one gang: the real pages and the real coordinator, and nothing else of it.
+
+`python -m tests.park_harness SOCKET WORLD PHASE` serves a gang, parks it, and kills itself in PHASE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.pages import Page, reopen
+from gandiva_slurm.node.park import Gang, Write
+from gandiva_slurm.wire.page import W_BEAT, W_SEQ
+
+#: gandivad ticks this often while a park or a resume is under way.
+TICK_S = 0.0005
+
+
+@dataclass
+class Peer:
+    """A rank that said hello: its process, its message and its page."""
+
+    pid: int
+    hello: dict
+    page: Page
+    page_fd: int
+
+
+class Harness:
+    """Plays the node for one gang: `serve`, then `park` and `resume` at will."""
+
+    def __init__(self, path: str, world: int, answer: dict | None = None) -> None:
+        self.world = world
+        self.peers: dict[int, Peer] = {}
+        self.gang = Gang(world)
+        self.answer = answer or {"ok": True}
+        self._beaten_ns = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        self._listener.listen(64)
+
+    def serve(self, deadline_s: float = 60.0, boundaries: int = 3) -> None:
+        """Wait until every rank has registered and passed some boundaries."""
+        self.wait(
+            lambda: len(self.peers) == self.world and all(v[W_SEQ] >= boundaries for v in self.views()),
+            "all ranks to register",
+            deadline_s,
+            self._accept,
+        )
+
+    def wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        deadline_s: float = 30.0,
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        """Poll until `condition`, beating meanwhile; AssertionError names what did not come."""
+        end = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < end, f"waited {deadline_s:g} s in vain for {what}; {self.gang.stand}"
+            self.beat()
+            if between:
+                between()
+            time.sleep(TICK_S)
+
+    def park(self, deadline_s: float = 30.0) -> float:
+        """Park the gang, whatever it takes; return how long it took in seconds."""
+        start = time.monotonic()
+        self.begin_park()
+        self.wait(lambda: self.gang.phase in ("parked", "running"), "the park", deadline_s, self.tick)
+        return time.monotonic() - start
+
+    def begin_park(self, bound_s: float = 600.0) -> None:
+        """Give the order only."""
+        now_ns = time.monotonic_ns()
+        self.write(self.gang.park(self.views(), now_ns, now_ns + int(bound_s * 1e9)))
+
+    def resume(self, deadline_s: float = 30.0) -> float:
+        """Resume the gang; return how long it took in seconds."""
+        start = time.monotonic()
+        self.write(self.gang.resume(self.views(), time.monotonic_ns()))
+        self.wait(lambda: self.gang.phase == "running", "the resume", deadline_s, self.tick)
+        return time.monotonic() - start
+
+    def tick(self) -> None:
+        """Let the coordinator look once."""
+        self.write(self.gang.tick(self.views(), self.alive(), time.monotonic_ns()))
+
+    def views(self) -> list[tuple[int, ...]]:
+        return [self.peers[rank].page.read() for rank in sorted(self.peers)]
+
+    def alive(self) -> list[bool]:
+        return [is_alive(self.peers[rank].pid) for rank in sorted(self.peers)]
+
+    def write(self, writes: list[Write]) -> None:
+        for rank, words in writes:
+            self.peers[rank].page.write(words)
+
+    def beat(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._beaten_ns > 500_000_000:
+            self._beaten_ns = now_ns
+            for peer in self.peers.values():
+                peer.page.write([(W_BEAT, now_ns)])
+
+    def close(self) -> None:
+        self._listener.close()
+        for peer in self.peers.values():
+            peer.page.close()
+
+    def _accept(self) -> None:
+        if select.select([self._listener], [], [], 0)[0]:
+            link, _ = self._listener.accept()
+            with link:
+                link.settimeout(5)
+                self._greet(link)
+
+    def _greet(self, link: socket.socket) -> None:
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid = struct.unpack("3i", credentials)[0]
+        reader = link.makefile("rb")
+        hello = json.loads(reader.readline())
+        answer = json.dumps(self.answer).encode() + b"\n"
+        if not self.answer.get("ok"):
+            link.sendall(answer)
+            return
+        page = Page.make(JobKey(1, 0), hello["rank"], self.world, time.monotonic_ns())
+        fd = reopen(page.fd)
+        try:
+            link.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+        finally:
+            os.close(fd)
+        page_fd = json.loads(reader.readline())["page_fd"]
+        self.peers[hello["rank"]] = Peer(pid, hello, page, page_fd)
+
+
+def is_alive(pid: int) -> bool:
+    """True while a process runs; one that waits to be reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def die_in_phase(path: str, world: int, phase: str) -> None:
+    """Serve a gang, park it again and again, and be killed when the coordinator enters `phase`.
+
+    "between" dies when the first page of a commit is written and the others are not.
+    """
+    harness = Harness(path, world, {"ok": True, "wake_grace_s": 0})
+    harness.serve()
+    if phase == "between":
+        write_all, harness.write = harness.write, lambda writes: None
+        harness.gang.pace.margin = lambda tries: 8  # type: ignore[method-assign]
+        harness.write = lambda writes: _die_between(harness, writes, write_all)  # type: ignore[method-assign]
+    while True:
+        harness.begin_park(bound_s=0.0)
+        _die_if(harness, phase)
+        harness.wait(lambda: harness.gang.phase in ("parked", "running"), "a park", 30, lambda: _step(harness, phase))
+        harness.resume()
+
+
+def _step(harness: Harness, phase: str) -> None:
+    harness.tick()
+    _die_if(harness, phase)
+
+
+def _die_if(harness: Harness, phase: str) -> None:
+    if harness.gang.phase == phase:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_between(harness: Harness, writes: list[Write], write_all: Callable[[list[Write]], None]) -> None:
+    if harness.gang.phase == "committing":
+        write_all(writes[:1])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_all(writes)
+
+
+if __name__ == "__main__":
+    die_in_phase(sys.argv[1], int(sys.argv[2]), sys.argv[3])
