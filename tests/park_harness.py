@@ -55,7 +55,7 @@ class Harness:
             lambda: len(self.peers) == self.world and all(v[W_SEQ] >= boundaries for v in self.views()),
             "all ranks to register",
             deadline_s,
-            self._accept,
+            self.accept,
         )
 
     def wait(
@@ -63,7 +63,7 @@ class Harness:
         condition: Callable[[], bool],
         what: str,
         deadline_s: float = 30.0,
-        between: Callable[[], None] | None = None,
+        between: Callable[[], object] | None = None,
     ) -> None:
         """Poll until `condition`, beating meanwhile; AssertionError names what did not come."""
         end = time.monotonic() + deadline_s
@@ -119,12 +119,19 @@ class Harness:
         for peer in self.peers.values():
             peer.page.close()
 
-    def _accept(self) -> None:
-        if select.select([self._listener], [], [], 0)[0]:
-            link, _ = self._listener.accept()
-            with link:
-                link.settimeout(5)
-                self._greet(link)
+    def accept(self) -> bool:
+        """Greet a rank if one knocks."""
+        knocks = bool(select.select([self._listener], [], [], 0)[0])
+        if knocks:
+            self.accept_one()
+        return knocks
+
+    def accept_one(self) -> None:
+        """Wait for a rank and greet it."""
+        link, _ = self._listener.accept()
+        with link:
+            link.settimeout(5)
+            self._greet(link)
 
     def _greet(self, link: socket.socket) -> None:
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -168,7 +175,9 @@ def die_in_phase(path: str, world: int, phase: str) -> None:
     while True:
         harness.begin_park(bound_s=0.0)
         _die_if(harness, phase)
-        harness.wait(lambda: harness.gang.phase in ("parked", "running"), "a park", 30, lambda: _step(harness, phase))
+        harness.wait(
+            lambda: harness.gang.phase in ("parked", "running"), "a park", 30, lambda: _step(harness, phase)
+        )
         harness.resume()
 
 

@@ -1,6 +1,6 @@
 """All interleavings of ranks and coordinator: nobody waits for ever, nobody releases before all hold.
 
-State counts are printed with -v -s; they are what makes "0 found" mean something, so each test asks for a minimum.
+State counts (pytest -s prints them) are what makes "0 found" mean something: each test asks for a minimum.
 """
 
 import pytest

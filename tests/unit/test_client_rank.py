@@ -1,0 +1,277 @@
+"""A rank in this very process, against the real pages and coordinator."""
+
+import itertools
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from gandiva_slurm.client import machine, notice
+from gandiva_slurm.client import rank as rank_module
+from gandiva_slurm.client import stop as stop_module
+from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_TRIES, Rank
+from gandiva_slurm.client.tiers import Released
+from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.wire import page
+from tests.park_harness import Harness
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_STEP_ID", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(notice, "_said", set())
+
+
+@pytest.fixture
+def node(tmp_path):
+    harness = Harness(str(tmp_path / "node.sock"), 1)
+    yield harness
+    harness.close()
+
+
+class Trainer(threading.Thread):
+    """Passes boundaries as fast as it may until told to end; what it raises is kept."""
+
+    def __init__(self, rank):
+        super().__init__(daemon=True)
+        self.rank = rank
+        self.ending = threading.Event()
+        self.error = None
+
+    def run(self):
+        try:
+            while not self.ending.is_set():
+                self.rank.user_boundary()
+                time.sleep(0.0005)
+        except BaseException as err:
+            self.error = err
+
+    def finish(self):
+        self.ending.set()
+        self.join(10)
+        assert not self.is_alive(), f"still at boundary {self.rank.seq}, {self.rank.stop.place}"
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def training(node, tmp_path):
+    trainer = Trainer(Rank(str(tmp_path / "node.sock")))
+    trainer.start()
+    node.serve()
+    yield trainer
+    trainer.ending.set()
+
+
+def words_of(node):
+    return node.views()[0]
+
+
+def test_rank_registers_at_its_first_boundary_only(node, tmp_path):
+    rank = Rank(str(tmp_path / "node.sock"))
+    assert not node.accept(), "it has connected before its first boundary"
+    trainer = Trainer(rank)
+    trainer.start()
+    node.serve()
+    trainer.finish()
+    words = words_of(node)
+    assert node.peers[0].pid == os.getpid() == words[page.W_PID]
+    assert node.peers[0].hello["start"] == words[page.W_START]
+    assert words[page.W_SEQ] == words[page.W_USER_STEPS] == rank.seq
+    assert 0 < words[page.W_FIRST_NS] < words[page.W_LAST_NS] <= time.monotonic_ns()
+    assert words[page.W_KIND] == page.KIND_HOOK
+
+
+def test_rank_keeps_its_page_open_for_the_nodes_return(node, training):
+    fd = node.peers[0].page_fd
+    assert os.fstat(fd).st_ino == os.fstat(node.peers[0].page.fd).st_ino
+    assert not os.get_inheritable(fd)
+
+
+def test_park_and_resume(node, training):
+    node.park()
+    assert node.gang.phase == "parked"
+    words = words_of(node)
+    assert words[page.W_STATE] == page.PARKED and words[page.W_STATE_SEQ] == words[page.W_SEQ]
+    assert (words[page.W_RELEASED], words[page.W_HELD], words[page.W_TIER_USED]) == (0, 0, page.TIER_HOLD)
+    time.sleep(0.05)
+    assert words_of(node)[page.W_SEQ] == words[page.W_SEQ], "a parked rank trains"
+    node.resume()
+    node.wait(lambda: words_of(node)[page.W_SEQ] > words[page.W_SEQ] + 3, "training to go on")
+    training.finish()
+
+
+def test_last_word_of_a_rank_is_done(node, training):
+    training.finish()
+    training.rank.finish()
+    assert words_of(node)[page.W_STATE] == page.DONE
+
+
+class BrokenTier:
+    """Fails as often as it is told to, then works."""
+
+    number = page.TIER_TORCH
+
+    def __init__(self, releases=0, restores=0):
+        self.releases, self.restores = releases, restores
+
+    def release(self):
+        if self.releases:
+            self.releases -= 1
+            raise RuntimeError("cannot copy 5 GiB to the host")
+        return Released(7, 3)
+
+    def restore(self):
+        if self.restores:
+            self.restores -= 1
+            raise MemoryError("device is full")
+
+
+def test_failed_release_trains_on_and_says_why(node, training):
+    training.rank.stop.tier = BrokenTier(releases=1)
+    node.park()
+    assert node.gang.phase == "running" and node.gang.failed_parks == 1
+    words = words_of(node)
+    assert error_text(words) == "RuntimeError: cannot copy 5 GiB to the host" and words[page.W_ERROR] == 1
+    node.park()
+    assert node.gang.phase == "parked"
+    assert (words_of(node)[page.W_RELEASED], words_of(node)[page.W_HELD]) == (7, 3)
+    node.resume()
+    training.finish()
+
+
+def test_failed_restore_stays_parked_and_is_tried_again(node, training):
+    training.rank.stop.tier = tier = BrokenTier(restores=3)
+    node.park()
+    node.resume()
+    assert tier.restores == 0 and words_of(node)[page.W_ERROR] == 3
+    assert error_text(words_of(node)) == "MemoryError: device is full"
+    training.finish()
+
+
+def test_unfit_boundary_is_not_parked_at(node, training, monkeypatch):
+    monkeypatch.setattr(stop_module, "is_fit_to_park", lambda: False)
+    node.begin_park()
+    seq = training.rank.seq
+    node.wait(lambda: training.rank.seq > seq + 5, "some unfit boundaries", between=node.tick)
+    assert node.gang.phase == "committing"
+    monkeypatch.setattr(stop_module, "is_fit_to_park", lambda: True)
+    node.wait(lambda: node.gang.phase == "parked", "the next fit boundary", between=node.tick)
+    node.resume()
+    training.finish()
+
+
+def test_our_own_error_never_reaches_the_script(node, training, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "advance", lambda *args: 1 / 0)
+    node.begin_park()
+    seq = training.rank.seq
+    node.wait(lambda: training.rank.seq > seq + 5, "training to go on")
+    training.finish()
+    assert "takes no further part (ZeroDivisionError" in capsys.readouterr().err
+    assert error_text(words_of(node)).startswith("ZeroDivisionError")
+
+
+def test_other_threads_pass_no_boundary(node, training):
+    training.finish()
+    seq = training.rank.seq
+    training.rank.boundary()
+    training.rank.user_boundary()
+    assert training.rank.seq == seq and not training.rank.owns_this_thread()
+
+
+def test_boundary_of_a_signal_handler_while_stopped_does_not_stop_again(node, training):
+    training.rank._is_stopped = True
+    node.begin_park()
+    seq = training.rank.seq
+    node.wait(lambda: training.rank.seq > seq + 5, "training to go on")
+    training.rank._is_stopped = False
+    node.wait(lambda: node.gang.phase == "parked", "the park", between=node.tick)
+    node.resume()
+    training.finish()
+
+
+def test_loader_worker_is_no_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_module, "is_loader_worker", lambda: True)
+    rank = Rank(str(tmp_path / "nobody.sock"))
+    rank.boundary()
+    rank.boundary()
+    assert rank.seq == 0
+
+
+def test_forked_child_of_a_rank_is_no_rank(tmp_path):
+    rank = Rank(str(tmp_path / "nobody.sock"))
+    rank.boundary()
+    words = rank.words
+    rank.disarm()
+    rank.boundary()
+    rank.finish()
+    assert rank.seq == 1 and rank.words is not words and words[page.W_STATE] == page.RUN
+
+
+def test_forked_child_of_another_process_may_become_a_rank(tmp_path):
+    rank = Rank(str(tmp_path / "nobody.sock"))
+    rank.disarm()
+    rank.boundary()
+    assert rank.seq == 1
+
+
+def test_dead_socket_is_tried_again_seldom_and_not_for_ever(tmp_path, monkeypatch, capsys):
+    now = [0]
+    tried = []
+    monkeypatch.setattr(rank_module, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(rank_module, "hello", lambda *args: tried.append(now[0]) or {})
+    rank = Rank(str(tmp_path / "nobody.sock"))
+    for _ in range(3 * JOIN_TRIES):
+        for _ in range(5):
+            rank.boundary()
+        now[0] += JOIN_AGAIN_NS // 2 + 1
+    assert len(tried) == JOIN_TRIES
+    assert all(later - earlier >= JOIN_AGAIN_NS for earlier, later in itertools.pairwise(tried))
+    assert rank.seq == 15 * JOIN_TRIES and rank.words[page.W_AT] == page.NEVER
+    said = capsys.readouterr().err
+    assert said.count("gandiva:") == 1 and "nobody.sock" in said and "training goes on" in said
+
+
+def test_refusal_is_told_once(tmp_path, capsys):
+    harness = Harness(str(tmp_path / "node.sock"), 1, {"ok": False, "why": "job 5 is not Gandiva's"})
+    server = threading.Thread(target=harness.accept_one, daemon=True)
+    server.start()
+    rank = Rank(str(tmp_path / "node.sock"))
+    for _ in range(3):
+        rank.boundary()
+    assert rank.seq == 3 and rank.stop is None
+    assert capsys.readouterr().err.count("job 5 is not Gandiva's") == 1
+    harness.close()
+
+
+def test_silent_node_costs_one_second(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "node.sock"))
+        listener.listen()
+        rank = Rank(str(tmp_path / "node.sock"))
+        start = time.monotonic()
+        rank.boundary()
+        rank.boundary()
+        assert 0.9 < time.monotonic() - start < 2.0
+
+
+@pytest.mark.parametrize("answer", [b"", b"not json\n", b"{}\n", b'{"ok": true}\n', b"x" * 5000])
+def test_nonsense_from_the_node_is_no_page(tmp_path, answer, capsys):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "node.sock"))
+        listener.listen()
+
+        def serve():
+            link, _ = listener.accept()
+            with link:
+                link.recv(4096)
+                link.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        rank = Rank(str(tmp_path / "node.sock"))
+        rank.boundary()
+        assert rank.stop is None and rank.seq == 1
+        assert capsys.readouterr().err.startswith("gandiva: gandivad ")

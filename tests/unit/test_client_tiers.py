@@ -1,0 +1,93 @@
+"""What a parked rank says it holds, with a CUDA that is played."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gandiva_slurm.client import guards, tiers
+from gandiva_slurm.client.tiers import HoldTier, Released
+
+
+class Cuda:
+    """Two devices, one in use; `busy` is how often an event says that it has not happened yet."""
+
+    def __init__(self, busy=0, initialized=True, capturing=False):
+        self.busy, self.initialized, self.capturing = busy, initialized, capturing
+        self.recorded = []
+
+    def is_initialized(self):
+        return self.initialized
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    def device_count(self):
+        return 2
+
+    def memory_allocated(self, device):
+        return (0, 4096)[device]
+
+    def current_stream(self, device):
+        return device
+
+    def Event(self):
+        return SimpleNamespace(record=self.recorded.append, query=self.query)
+
+    def query(self):
+        self.busy -= 1
+        return self.busy < 0
+
+
+@pytest.fixture
+def play(monkeypatch):
+    def _play(cuda, compiling=False):
+        torch = SimpleNamespace(cuda=cuda, compiler=SimpleNamespace(is_compiling=lambda: compiling))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        return cuda
+
+    return _play
+
+
+def test_hold_tier_waits_for_the_device_and_says_what_it_holds(play):
+    cuda = play(Cuda(busy=3))
+    assert HoldTier().release() == Released(0, 4096)
+    assert cuda.recorded == [1], "only the device in use"
+    HoldTier().restore()
+
+
+def test_device_that_stays_busy_is_an_error(play, monkeypatch):
+    monkeypatch.setattr(tiers, "DRAIN_S", 0.01)
+    play(Cuda(busy=1 << 60))
+    with pytest.raises(TimeoutError, match="device 1 was still busy"):
+        HoldTier().release()
+
+
+def test_without_cuda_nothing_is_held(play, monkeypatch):
+    play(Cuda(initialized=False))
+    assert HoldTier().release() == Released(0, 0)
+    monkeypatch.delitem(sys.modules, "torch")
+    assert HoldTier().release() == Released(0, 0)
+
+
+def test_no_place_to_park_while_capturing_or_compiling(play, monkeypatch):
+    play(Cuda())
+    assert guards.is_fit_to_park()
+    play(Cuda(capturing=True))
+    assert not guards.is_fit_to_park()
+    play(Cuda(capturing=True, initialized=False))
+    assert guards.is_fit_to_park(), "asking a CUDA not in use would initialise it"
+    play(Cuda(), compiling=True)
+    assert not guards.is_fit_to_park()
+    monkeypatch.delitem(sys.modules, "torch")
+    assert guards.is_fit_to_park()
+
+
+def test_loader_worker_is_recognised(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.utils.data", raising=False)
+    assert not guards.is_loader_worker()
+    info = None
+    monkeypatch.setitem(sys.modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda: info))
+    assert not guards.is_loader_worker()
+    info = object()
+    assert guards.is_loader_worker()
