@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.state import (
     OWNER_HOLD_S,
+    SECOND_NS,
     EngineSettings,
     EngineState,
     JobRecord,
@@ -22,6 +23,10 @@ from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 #: Slurm's words for a job that has its node. A job COMPLETING is finished, or already requeued, below that
 #: word: wait for the next. So with unknown words: such a job is alive, and nothing is done to it.
 ON_NODE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
+
+#: A requeued job waits so long: slurmd remembers the killed incarnation by whole seconds and refuses a new one
+#: that starts in the same second, which Slurm then fails (seen on 22.05.8).
+REQUEUE_PAUSE_NS = 2 * SECOND_NS
 
 #: What a node means when it names no reason.
 _USUAL = {
@@ -191,7 +196,8 @@ def _may_wait_for(waiting: SlurmJob, ended: SlurmJob) -> bool:
 def _give_back(at: Cycle, record: JobRecord) -> None:
     """A new incarnation: whatever was tried or asked before counts no more."""
     record.move(states.HELD, because("Requeued", f"restart {record.job.restart}"), at.now_ns)
-    record.failures = record.retry_ns = record.hold_asked_ns = 0
+    record.failures = record.hold_asked_ns = 0
+    record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
 
 
 def _pending(at: Cycle, record: JobRecord) -> None:

@@ -318,6 +318,7 @@ def test_requeued_job_is_placed_anew(world: FakeWorld) -> None:
     job_id = world.submit()
     world.run(3)
     world.requeue(job_id)
+    assert world.run(2) == [], "slurmd would refuse it within the second of the kill"
     (start,) = world.cycle()
     assert isinstance(start, Start)
     assert start.key == JobKey(job_id, 1)
@@ -348,7 +349,7 @@ def test_completing_job_is_left_alone_until_slurm_says_more(world: FakeWorld) ->
     world.run(5)
     assert (world.state_of(job_id), reason_of(world, job_id)) == (states.HELD, "NotPending")
     world.jobs[job_id] = replace(job, state="PENDING", restart=1, nodes=())
-    world.run(3)
+    world.run(5)
     assert world.state_of(job_id) == states.RUNNING
 
 
@@ -364,7 +365,7 @@ def test_older_picture_of_a_job_changes_nothing(world: FakeWorld) -> None:
     job_id = world.submit()
     world.run(3)
     world.requeue(job_id)
-    world.run(3)
+    world.run(5)
     old = replace(world.jobs[job_id], restart=0, state="PENDING", nodes=())
     world.engine.handle([ev.JobSeen(old)], world.now_ns)
     assert world.engine.jobs[job_id].key == JobKey(job_id, 1)
@@ -380,7 +381,7 @@ def test_job_on_a_dead_node_says_so_until_slurm_requeues_it() -> None:
     world.cycle()
     assert (world.state_of(job_id), reason_of(world, job_id)) == (states.RUNNING, "NodeDown")
     world.lose_node("n1", processes_live_on=True)
-    world.run(3)
+    world.run(5)
     assert world.jobs[job_id].nodes == ("n2",)
     assert world.state_of(job_id) == states.RUNNING
 
@@ -392,7 +393,7 @@ def test_requeue_of_a_finished_job_brings_it_back(world: FakeWorld) -> None:
     world.finish(job_id)
     world.cycle()
     world.jobs[job_id] = replace(job, state="PENDING", restart=1, nodes=())
-    world.run(3)
+    world.run(5)
     assert world.state_of(job_id) == states.RUNNING
 
 
@@ -405,7 +406,7 @@ def test_older_incarnation_on_a_lost_node_is_fenced_as_soon_as_the_newer_may_run
     world.run(3)
     world.mute.add("n1")
     world.lose_node("n1", processes_live_on=True)
-    world.run(2)
+    world.run(4)
     assert world.engine.fences("n1") == (JobKey(job_id, 0),)
     assert ("n1", JobKey(job_id, 0)) in world.procs, "its daemon cannot hear it yet"
     world.mute.clear()
