@@ -24,8 +24,8 @@ from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 #: word: wait for the next. So with unknown words: such a job is alive, and nothing is done to it.
 ON_NODE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
 
-#: A requeued job waits so long: slurmd remembers the killed incarnation by whole seconds and refuses a new one
-#: that starts in the same second, which Slurm then fails (seen on 22.05.8).
+#: A requeued job waits so long: slurmd remembers the killed incarnation by whole seconds and refuses a new
+#: one that starts in the same second, which Slurm then fails (seen on 22.05.8).
 REQUEUE_PAUSE_NS = 2 * SECOND_NS
 
 #: What a node means when it names no reason.

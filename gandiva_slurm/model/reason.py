@@ -62,7 +62,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
-    "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits then"),
+    "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits"),
     "StartFailed": ("Slurm did not start it on {node}: {why}", "the next try comes in {wait_s} s"),
     # being started
     "Starting": ("released to start on {node}, GPUs {gpus}", "Slurm starts it, or {deadline_s} s pass"),
