@@ -42,7 +42,7 @@ class Adoption:
         if not node.is_same_boot:
             self._after_reboot(saved)
             return
-        node.local = LocalStride.from_json(saved["local"])
+        self._restore_stride(saved["local"])
         node.newest = {int(job_id): restart for job_id, restart in saved["newest"].items()}
         node.ended = {JobKey.parse(key): 0 for key in saved["ended"]}
         for row in saved["jobs"]:
@@ -57,6 +57,12 @@ class Adoption:
             self._take_over(resident)
         self._slicer.fill()
         node.save()
+
+    def _restore_stride(self, data: dict[str, Any]) -> None:
+        try:
+            self._node.local = LocalStride.from_json(data)
+        except (KeyError, TypeError, ValueError) as err:
+            log.error("the passes of the last gandivad are not readable (%s); all users begin anew", err)
 
     def _after_reboot(self, saved: dict[str, Any]) -> None:
         """The host was started again.

@@ -65,6 +65,8 @@ class Admission:
         if resident is None:
             resident = self._register(peer, bind, member)
         self._check_uid(resident, peer)
+        if resident.is_ending:
+            self._watcher.revive(resident)
         self._adopt_step(resident, member)
         learn_slots(resident, bind)
         if bind.is_numbered_step and bind.has_gpus and member.stepd is not None:
@@ -145,7 +147,8 @@ class Admission:
         others = [r for r in node.residents.values() if r.key.job_id == key.job_id and r.key != key]
         if any(member.stepd is not None and member.stepd in other.processes.stepds for other in others):
             raise PeerError(f"job {key}: this step was registered with another restart count")
-        if node.is_stale(key):
+        present = node.residents.get(key)
+        if node.is_stale(key) or (present is not None and present.is_fenced):
             stepds = {member.stepd} if member.stepd is not None else set()
             stale = JobProcesses(key, peer.uid, node.settings.node, stepds, set())
             node.events.write("fence", key, why="stale incarnation", killed=stale.kill())

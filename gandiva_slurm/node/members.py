@@ -147,6 +147,7 @@ class JobProcesses:
         return pids
 
     def _has_strayed(self, pid: int) -> bool:
+        """True for what carries the job's environment and is in no other job (a job may submit another)."""
         if not self._is_users(pid):
             return False
         words = set(procs.read_text(pid, "environ").split("\0"))
@@ -155,7 +156,10 @@ class JobProcesses:
             f"GANDIVA_RESTART={self.key.restart}",
             f"GANDIVA_NODE={self.node}",
         }
-        return wanted <= words
+        if not wanted <= words:
+            return False
+        home = membership(pid)
+        return home is None or home.job_id == self.key.job_id
 
 
 def _read_pids(path: Path) -> list[int]:

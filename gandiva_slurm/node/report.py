@@ -65,7 +65,7 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
         return ("Frozen" if job.is_frozen else "Parked"), detail
     if job.state == SUSPENDING:
         return "Parking", detail
-    if job.trouble:
+    if job.trouble and job.has_client():
         return "NotParkable", job.trouble
     if job.state == RESUMING:
         return "Resuming", detail

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 
-from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
@@ -85,15 +85,15 @@ class Watcher:
                 group.apply(group.form().tick(group.views(), group.alive(), now))
 
     def _look_at_suspended(self, resident: Resident, now: int) -> None:
+        is_whole = resident.is_frozen or _is_headless(resident)
         runs = any(not _is_at_rest(proc) for proc in resident.stopped)
         beats = self._loose.pop(resident, 0) + 1
-        if runs and beats < LOOSE_BEATS:
+        if (runs or _is_headless(resident)) and beats < LOOSE_BEATS:
             self._loose[resident] = beats
-        elif runs:
-            self._node.note("loose", resident, why="its stopped processes were continued by somebody else")
-            self._slicer.switcher.stop_processes(
-                resident, None if resident.is_frozen else list(resident.stopped)
-            )
+        elif runs or _is_headless(resident):
+            why = "continued by somebody else" if runs else "its parked ranks are dead, its script is not"
+            self._node.note("loose", resident, why=why)
+            self._slicer.switcher.stop_processes(resident, None if is_whole else list(resident.stopped))
         elif not resident.is_frozen and self._has_left_park(resident):
             self._slicer.take_back(resident)
 
@@ -140,12 +140,19 @@ class Watcher:
 
     async def _reap(self, resident: Resident) -> None:
         rounds = 0
-        while resident.processes.kill():
+        while resident.is_ending and resident.processes.kill():
             rounds += 1
             if rounds == 100:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
             await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
-        self._finish(resident)
+        if resident.is_ending:
+            self._finish(resident)
+
+    def revive(self, resident: Resident) -> None:
+        """Slurm starts another step of a job whose last step has just ended: it is not over."""
+        resident.is_ending = False
+        if resident.state in (SUSPENDING, RESUMING):
+            self._slicer.switcher.follow(resident)
 
     def _finish(self, resident: Resident) -> None:
         node, now = self._node, self._node.clock.mono()
@@ -168,6 +175,11 @@ class Watcher:
         node.set_gangs()
         self._slicer.fill()
         node.save()
+
+
+def _is_headless(resident: Resident) -> bool:
+    """True when the ranks it was parked by are gone: what its script does next would run unasked."""
+    return not resident.is_frozen and bool(resident.ranks) and not any(r.is_alive for r in resident.ranks)
 
 
 def _is_at_rest(proc: ProcId) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 
 import pytest
 
@@ -105,3 +106,38 @@ def test_plans_older_or_of_another_node_change_nothing(make_node):
 def _plan(node, **changes):
     base = NodePlan("n1", node._epoch_ns, 0, node.quantum_ns, node.gpus, (), (), "", 0)
     return dataclasses.replace(base, **changes)
+
+
+def test_steps_that_follow_each_other_are_one_job(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    for step in range(4):
+        process = node.start_job(1, LOOP, step=str(step), env={"RANK": str(step)})
+        node.wait(lambda n=step: (node.out / f"steps.1.{n}").exists())
+        (node.out / "stop.1").touch()
+        assert process.wait(10) == 0
+        (node.out / "stop.1").unlink()
+    node.wait(lambda: not node.states())
+    assert node.events("fence") == []
+    holds = [hold for hold in node.report().holds if hold.job_id == 1]
+    assert all(hold.seq for hold in holds)
+
+
+def test_a_parked_job_whose_ranks_die_is_not_let_run_on(make_node):
+    node = make_node(gpus=1, quantum_s=0.5)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, [str(HERE / "scripts" / "again.py"), *LOOP])
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(1).state == "SUSPENDED" and node.resident(2).ranks)
+    node.quantum_ns = 60_000_000_000
+    node.plan()
+    parked = node.wait(lambda: [j for j, state in node.states().items() if state == "SUSPENDED"])
+    rank = next(e["pid"] for e in reversed(node.events("rank")) if e["job"] == parked[0])
+    os.kill(rank, signal.SIGKILL)
+    if parked == [1]:
+        node.wait(lambda: node.events("freeze", 1))
+        # The next training is stopped at its hello, after one step: that is not for the common check.
+        (node.out / "steps.1.0").unlink()
+    else:
+        node.wait(lambda: 2 not in node.states())
