@@ -37,8 +37,8 @@ QUANTUM_S = 0.5
 #: How long user1 and user2 train before user3 comes, and how long the three contend.
 ALONE_S = 10.0
 CONTENDED_S = 65.0
-#: user3's gang cannot be parked while its ranks load PyTorch, and owes the others the time it held by then. On
-#: a slow machine the phase is longer, so that it can be given back: this many times the start.
+#: user3's gang cannot be parked while its ranks load PyTorch, and owes the others what it held by then. On a
+#: slow machine the phase is longer, so that it can be given back: this many times the start.
 STARTS = 4.0
 #: How often the queue is shown.
 QUEUE_EVERY_S = 12.0
