@@ -1,0 +1,65 @@
+"""gandivad's command line: what it says before it serves."""
+
+import pwd
+import subprocess
+import sys
+
+import pytest
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import guard, procs
+from gandiva_slurm.node.main import main
+from gandiva_slurm.node.store import StateFile
+
+CONF = """
+cluster: test
+partitions: [gandiva]
+controller: {{host: 127.0.0.1, slurm_user: {user}}}
+node: {{state_dir: "{state}/%n", socket: "{state}/%n.sock", addresses: {{n1: "127.0.0.1:7401"}}}}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path):
+    file = tmp_path / "gandiva.yaml"
+    file.write_text(CONF.format(state=tmp_path, user=pwd.getpwuid(0).pw_name))
+    return file
+
+
+def run(*argv):
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in argv])
+    return ended.value.code
+
+
+def test_a_good_configuration_is_told_with_what_it_means_here(conf, capsys):
+    assert run("-t", "-f", conf, "--node", "n1") == 0
+    assert "node n1, port 7401" in capsys.readouterr().out
+
+
+def test_a_wrong_key_ends_with_2_and_names_it(conf, capsys):
+    conf.write_text(conf.read_text() + "quantumm_s: 3\n")
+    assert run("-t", "-f", conf) == 2
+    assert "quantumm_s: unknown key" in capsys.readouterr().err
+
+
+def test_the_node_is_slurmds_if_it_says_so(conf, capsys, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    assert run("-t", "-f", conf) == 0
+    assert "node n7, port 7322" in capsys.readouterr().out
+
+
+def test_thaw_continues_what_the_state_file_names_as_stopped(conf, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        proc = procs.read_proc(process.pid).id
+        procs.send(proc, guard.signal.SIGSTOP)
+        row = {"key": str(JobKey(7, 0)), "stopped": [proc], "is_frozen": False}
+        (tmp_path / "n1").mkdir()
+        StateFile(tmp_path / "n1" / "state.json").save({"node": "n1", "jobs": [row]})
+        assert run("--thaw", "-f", conf, "--node", "n1") == 0
+        process.communicate(b"\n", timeout=10)
+        assert process.returncode == 0
+
+
+def test_thaw_without_a_state_has_nothing_to_do(conf):
+    assert run("--thaw", "-f", conf, "--node", "n1") == 0
