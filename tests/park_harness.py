@@ -1,11 +1,12 @@
 """A stand-in for gandivad around one gang: the real pages and the real coordinator, and nothing else of it.
 
-`python -m tests.park_harness SOCKET WORLD PHASE` serves a gang, parks it, and kills itself in PHASE.
+`python -m tests.park_harness SOCKET WORLD PHASE [RANKS]` serves a gang, parks it, and kills itself in PHASE.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import select
 import signal
@@ -65,14 +66,15 @@ class Harness:
         deadline_s: float = 30.0,
         between: Callable[[], object] | None = None,
     ) -> None:
-        """Poll until `condition`, beating meanwhile; AssertionError names what did not come."""
-        end = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < end, f"waited {deadline_s:g} s in vain for {what}; {self.gang.stand}"
+        """Wait for `condition`, beating meanwhile."""
+
+        def look() -> bool:
             self.beat()
             if between:
                 between()
-            time.sleep(TICK_S)
+            return condition()
+
+        wait_until(look, f"{what}, {self.gang.stand}", deadline_s)
 
     def park(self, deadline_s: float = 30.0) -> float:
         """Park the gang, whatever it takes; return how long it took in seconds."""
@@ -92,6 +94,15 @@ class Harness:
         self.write(self.gang.resume(self.views(), time.monotonic_ns()))
         self.wait(lambda: self.gang.phase == "running", "the resume", deadline_s, self.tick)
         return time.monotonic() - start
+
+    def take_over(self, known: list[list[int]]) -> None:
+        """Adopt ranks by their pid and page descriptor, as gandivad does when it restarts."""
+        for rank, (pid, page_fd) in enumerate(known):
+            self.peers[rank] = Peer(pid, {}, open_page(pid, page_fd), page_fd)
+        self.write(self.gang.adopt(self.views(), time.monotonic_ns()))
+        if self.gang.phase == "parked":
+            self.write(self.gang.resume(self.views(), time.monotonic_ns()))
+        self.wait(lambda: self.gang.phase == "running", "the adopted gang to run", 30, self.tick)
 
     def tick(self) -> None:
         """Let the coordinator look once."""
@@ -152,6 +163,24 @@ class Harness:
         self.peers[hello["rank"]] = Peer(pid, hello, page, page_fd)
 
 
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
+    """Poll until `condition`; AssertionError names what did not come."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:g} s in vain for {what}"
+        time.sleep(TICK_S)
+
+
+def open_page(pid: int, page_fd: int) -> Page:
+    """Open the page that a rank keeps open under `page_fd`."""
+    return Page(os.open(f"/proc/{pid}/fd/{page_fd}", os.O_RDWR | os.O_CLOEXEC))
+
+
+def map_words(fd: int, size: int) -> memoryview:
+    """Map a page as a rank does."""
+    return memoryview(mmap.mmap(fd, size)).cast("Q")
+
+
 def is_alive(pid: int) -> bool:
     """True while a process runs; one that waits to be reaped does not."""
     try:
@@ -161,16 +190,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def die_in_phase(path: str, world: int, phase: str) -> None:
-    """Serve a gang, park it again and again, and be killed when the coordinator enters `phase`.
+def die_in_phase(harness: Harness, phase: str) -> None:
+    """Park the gang and resume it, again and again, until the coordinator enters `phase`; then be killed.
 
-    "between" dies when the first page of a commit is written and the others are not.
+    "between" is when the first page of a commit is written and the others are not.
     """
-    harness = Harness(path, world, {"ok": True, "wake_grace_s": 0})
-    harness.serve()
     if phase == "between":
-        write_all, harness.write = harness.write, lambda writes: None
-        harness.gang.pace.margin = lambda tries: 8  # type: ignore[method-assign]
+        write_all = harness.write
         harness.write = lambda writes: _die_between(harness, writes, write_all)  # type: ignore[method-assign]
     while True:
         harness.begin_park(bound_s=0.0)
@@ -178,7 +204,9 @@ def die_in_phase(path: str, world: int, phase: str) -> None:
         harness.wait(
             lambda: harness.gang.phase in ("parked", "running"), "a park", 30, lambda: _step(harness, phase)
         )
-        harness.resume()
+        harness.write(harness.gang.resume(harness.views(), time.monotonic_ns()))
+        _die_if(harness, phase)
+        harness.wait(lambda: harness.gang.phase == "running", "a resume", 30, harness.tick)
 
 
 def _step(harness: Harness, phase: str) -> None:
@@ -192,11 +220,22 @@ def _die_if(harness: Harness, phase: str) -> None:
 
 
 def _die_between(harness: Harness, writes: list[Write], write_all: Callable[[list[Write]], None]) -> None:
-    if harness.gang.phase == "committing":
+    if harness.gang.phase == "committing" and writes:
         write_all(writes[:1])
         os.kill(os.getpid(), signal.SIGKILL)
     write_all(writes)
 
 
+def main(path: str, world: int, phase: str, known: str = "") -> None:
+    """Serve new ranks or take over `known` ones, say who they are, die in `phase`."""
+    harness = Harness(path, world, {"ok": True, "wake_grace_s": 0})
+    if known:
+        harness.take_over(json.loads(known))
+    else:
+        harness.serve()
+    print(json.dumps([[peer.pid, peer.page_fd] for _, peer in sorted(harness.peers.items())]), flush=True)
+    die_in_phase(harness, phase)
+
+
 if __name__ == "__main__":
-    die_in_phase(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,6 +1,6 @@
 """A small real training job for the park tests: deterministic, one thread a rank, one or more gloo DDP ranks.
 
-Writes what it computed as JSON: {"losses": [hex, ...], "rank": 0, "torch_before": false}.
+Writes what it computed as JSON: {"losses": [hex, ...], "rank": 0}.
 """
 
 import argparse
@@ -17,6 +17,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--until", default="", help="also end after the first step that finds this file")
     parser.add_argument("--step-ms", type=float, default=0.0, help="sleep in every step")
     parser.add_argument("--pause-every", type=int, default=0, help="rank 0 pauses 20 ms every so many steps")
+    parser.add_argument("--impatient", action="store_true", help="trust a silent node for a second only")
     parser.add_argument("--out", required=True)
     parser.add_argument("--store", default="", help="rendezvous file of the process group")
     return parser.parse_args()
@@ -33,9 +34,14 @@ def build(torch, world: int):
 def batches(torch, args, rank: int):
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(args.steps):
-        if args.until and rank == 0 and os.path.exists(args.until):
-            open(args.until + ".seen", "w").close()
         yield torch.randn(32, 64, generator=generator), torch.randint(10, (32,), generator=generator)
+
+
+def be_impatient() -> None:
+    from gandiva_slurm.client import machine, rank
+
+    machine.PARKED_BEAT_NS = 1_000_000_000
+    rank.WAKE_JITTER_S = 0.5
 
 
 def train(torch, args, rank: int, world: int) -> list:
@@ -69,6 +75,8 @@ def main() -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     import torch
 
+    if args.impatient:
+        be_impatient()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if world > 1:

@@ -37,7 +37,7 @@ def step() -> None:
         say(_ALONE)
         return
     rank.claim(KIND_STEP)
-    rank.user_boundary()
+    rank.boundary()
 
 
 class Steps:
@@ -73,7 +73,7 @@ class StepsIterator:
     def __init__(self, items: Iterator[Any], rank: Rank) -> None:
         """Start before the first item: there is no boundary yet."""
         self._next = items.__next__
-        self._boundary = rank.user_boundary
+        self._boundary = rank.boundary
         self._started = False
 
     def __iter__(self) -> Iterator[Any]:

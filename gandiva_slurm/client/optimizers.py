@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from threading import get_ident
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Callable, Optional
 
@@ -51,24 +52,22 @@ class StepWatch:
     @_untraced
     def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """A step begins."""
-        if self._rank.owns_this_thread():
+        owner = self._rank.owner
+        if owner is None or owner == get_ident():
             self._depth += 1
 
     @_untraced
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """A step has returned: a boundary if outermost, outside backward, and nobody else marks them."""
         rank = self._rank
-        if not rank.owns_this_thread():
+        owner = rank.owner
+        if owner is not None and owner != get_ident():
             return
-        self._depth -= 1
-        if self._depth and self._is_nested(sys._getframe(1)):
+        self._depth = depth = self._depth - 1
+        if depth and self._is_nested(sys._getframe(1)):
             return
-        if rank.kind != KIND_HOOK or self._backward_id() != -1:
-            return
-        if self._is_first(optimizer):
-            rank.user_boundary()
-        else:
-            rank.boundary()
+        if rank.kind == KIND_HOOK and self._backward_id() == -1:
+            rank.boundary(1 if self._first() is optimizer else self._first_has_changed(optimizer))
 
     def _is_nested(self, caller: FrameType) -> bool:
         # A step that raised never came here, so the depth alone may be wrong for ever: ask the stack.
@@ -81,9 +80,9 @@ class StepWatch:
         self._depth = 0
         return False
 
-    def _is_first(self, optimizer: Any) -> bool:
-        first = self._first()
-        if first is None:
-            self._first = weakref.ref(optimizer)
-            return True
-        return first is optimizer
+    def _first_has_changed(self, optimizer: Any) -> int:
+        """Count the mini-batches by the first optimizer seen; when it is gone, by the next."""
+        if self._first() is not None:
+            return 0
+        self._first = weakref.ref(optimizer)
+        return 1

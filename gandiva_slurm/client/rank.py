@@ -54,30 +54,29 @@ class Rank:
         self.seq = 0
         self.user_steps = 0
         self.stop: Optional[Stop] = None
+        #: Identifies the thread that passed the first boundary; None before there was one.
+        self.owner: Optional[int] = None
         self._socket_path = socket_path
-        self._owner: Optional[int] = None
         self._is_stopped = False
         self._tries = 0
         self._again_ns = 0
         self._first_ns = 0
 
-    def boundary(self) -> None:
-        """Pass a boundary, or stop at it; only the thread that passed the first one counts."""
-        if get_ident() != self._owner and not self._take_thread():
+    def boundary(self, mini_batches: int = 1) -> None:
+        """Pass a boundary, or stop at it; `mini_batches` are the user's own that end here.
+
+        Only the thread that passed the first boundary counts.
+        """
+        if get_ident() != self.owner and not self._take_thread():
             return
         self.seq = seq = self.seq + 1
+        self.user_steps = steps = self.user_steps + mini_batches
         words = self.words
         words[W_SEQ] = seq
+        words[W_USER_STEPS] = steps
         words[W_LAST_NS] = monotonic_ns()
         if words[W_AT] <= seq:
             self._leave_hot_path(seq)
-
-    def user_boundary(self) -> None:
-        """Pass a boundary that is also one of the user's mini-batches."""
-        if get_ident() == self._owner or self._take_thread():
-            self.user_steps = steps = self.user_steps + 1
-            self.words[W_USER_STEPS] = steps
-            self.boundary()
 
     def claim(self, kind: int) -> None:
         """Let the script's own `steps` or `step` mark the boundaries from now on; the hook stands back."""
@@ -85,14 +84,10 @@ class Rank:
             self.kind = kind
             self.words[W_KIND] = kind
 
-    def owns_this_thread(self) -> bool:
-        """Return True in the thread that passed the first boundary, or before there was one."""
-        return self._owner is None or get_ident() == self._owner
-
     def disarm(self) -> None:
         """In a forked child: a rank's child is no rank; another process's child may become one."""
-        if self._owner is not None:
-            self._owner, self.stop, self.words = _NOBODY, None, _private_words()
+        if self.owner is not None:
+            self.owner, self.stop, self.words = _NOBODY, None, _private_words()
 
     def finish(self) -> None:
         """At exit: tell the node that no boundary will come any more."""
@@ -100,11 +95,11 @@ class Rank:
             self.words[W_STATE] = DONE
 
     def _take_thread(self) -> bool:
-        if self._owner is not None:
+        if self.owner is not None:
             return False
-        self._owner = _NOBODY if is_loader_worker() else get_ident()
+        self.owner = _NOBODY if is_loader_worker() else get_ident()
         self._first_ns = monotonic_ns()
-        return self._owner != _NOBODY
+        return self.owner != _NOBODY
 
     def _leave_hot_path(self, seq: int) -> None:
         """Join, or stop. No exception of ours gets out; one of the script's own signal handlers does."""

@@ -44,7 +44,7 @@ class Trainer(threading.Thread):
     def run(self):
         try:
             while not self.ending.is_set():
-                self.rank.user_boundary()
+                self.rank.boundary()
                 time.sleep(0.0005)
         except BaseException as err:
             self.error = err
@@ -178,8 +178,7 @@ def test_other_threads_pass_no_boundary(node, training):
     training.finish()
     seq = training.rank.seq
     training.rank.boundary()
-    training.rank.user_boundary()
-    assert training.rank.seq == seq and not training.rank.owns_this_thread()
+    assert training.rank.seq == seq
 
 
 def test_boundary_of_a_signal_handler_while_stopped_does_not_stop_again(node, training):
