@@ -63,8 +63,10 @@ def an_association_tree(**shares: int) -> tuple[Association, ...]:
 class Slicer:
     """A node of perfect clients: runs LocalStride round by round and books what each user got."""
 
-    def __init__(self, gpus: int, quantum_ns: int = SECOND_NS) -> None:
+    def __init__(self, gpus: int, quantum_ns: int = SECOND_NS, yields: bool = False) -> None:
         self.local = LocalStride(gpus, quantum_ns)
+        #: whether those who held the last round are asked a little later, as gandivad does
+        self.yields = yields
         self.rounds: list[tuple[JobKey, ...]] = []
         self.by_user: dict[str, int] = {}
         self.by_job: dict[int, int] = {}
@@ -73,7 +75,8 @@ class Slicer:
         """Run rounds; jobs named in `overrun_ns` hold their GPUs that much longer than the quantum."""
         gangs = {gang.key: gang for gang in self.local.gangs}
         for _ in range(rounds):
-            chosen = self.local.choose(list(gangs), (), ())
+            last = self.rounds[-1] if self.yields and self.rounds else ()
+            chosen = self.local.choose(list(gangs), (), (), last)
             self.rounds.append(chosen)
             for key in chosen:
                 over = (overrun_ns or {}).get(key.job_id, 0)

@@ -51,8 +51,9 @@ def _watch_stride() -> None:
         runnable: Collection[JobKey],
         pinned: Collection[JobKey],
         overdue: Collection[JobKey],
+        yielding: Collection[JobKey] = (),
     ) -> tuple[JobKey, ...]:
-        chosen = choose(self, runnable, pinned, overdue)
+        chosen = choose(self, runnable, pinned, overdue, yielding)
         stuck = [gang.key for gang in self.gangs if gang.key in pinned]
         if not round_is_sound(
             self.gangs, self.gpus, stuck

@@ -55,13 +55,14 @@ class Slicer:
         for resident in node.residents.values():
             resident.pause_quanta = max(0, resident.pause_quanta - 1)
         overdue = self._overdue(now)
-        on_merit = node.local.choose(self._runnable(), (), overdue)
+        yielding = [resident.key for resident in node.holders()]
+        on_merit = node.local.choose(self._runnable(), (), overdue, yielding)
         for resident in node.holders():
             if resident.state != SUSPENDING:
                 resident.overrun_from_ns = (
                     None if resident.key in on_merit else resident.overrun_from_ns or now
                 )
-        self._apply(node.local.choose(self._runnable(), self._must_stay(), overdue))
+        self._apply(node.local.choose(self._runnable(), self._must_stay(), overdue, yielding))
         if node.residents:
             node.save()
 

@@ -34,6 +34,27 @@ def test_gang_table_comes_out_with_fixed_gpus_too() -> None:
     assert got == [row["run"] for row in GANG_TABLE["rounds"]]
 
 
+def test_equal_claims_change_hands_each_quantum_though_a_switch_costs_time() -> None:
+    """A holder's last milliseconds are not charged yet when it is weighed against one that waits."""
+    node = Slicer(1, yields=True)
+    node.local.set_gangs([a_gang(1, "a", (0,)), a_gang(2, "b", (0,))])
+    first = node.run(1).rounds[0][0]
+    second = next(key for key in keys(1, 2) if key != first)
+    node.local.charge(second, 20_000_000, 20_000_000)  # what its own last park cost
+    assert node.run(1).rounds[1] == (second,)
+    for _ in range(40):
+        node.local.charge(node.rounds[-1][0], 20_000_000, 20_000_000)
+        node.run(1)
+    assert all(one != other for one, other in zip(node.rounds, node.rounds[1:], strict=False)), node.rounds
+
+
+def test_yielding_moves_no_share() -> None:
+    """3 tickets against 1 are 3 to 1, whoever yields."""
+    node = Slicer(1, yields=True)
+    node.local.set_gangs([a_gang(1, "a", (0,), 3 * TICKET), a_gang(2, "b", (0,), TICKET)])
+    assert node.run(400).shares()["a"] == pytest.approx(0.75, abs=0.01)
+
+
 def test_pinned_gangs_are_always_in() -> None:
     node = slicer(2, a_gang(1, "a", (0, 1)), a_gang(2, "b", (0,)), a_gang(3, "c", (1,)))
     node.run(1)
