@@ -105,8 +105,8 @@ class Rank:
         """Join, or stop. No exception of ours gets out; one of the script's own signal handlers does."""
         if self._is_stopped:
             return  # a signal handler, run while we wait, passes a boundary of its own
-        self._is_stopped = True
         try:
+            self._is_stopped = True
             if self.stop is None:
                 self._join()
             if self.stop is not None and self.words[W_AT] <= seq:

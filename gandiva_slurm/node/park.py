@@ -33,7 +33,6 @@ from gandiva_slurm.wire.page import (
     W_AT2,
     W_BEAT,
     W_MISSED_GEN,
-    W_PID,
     W_SEQ,
     W_STATE,
     W_STATE_GEN,
@@ -89,7 +88,6 @@ class Gang:
         self.max_reaims = MAX_REAIMS
         self.reaims = 0
         self.failed_parks = 0
-        self.failed_in_a_row = 0
         self.last_error = ""
 
     @property
@@ -106,10 +104,6 @@ class Gang:
     def park_seq(self) -> int:
         """The boundary of the last park: aimed at, or where a single rank stopped."""
         return self.stand.seq
-
-    def is_ready(self, views: Sequence[PageView]) -> bool:
-        """Return True when every rank has registered and passed its first boundaries."""
-        return len(views) == self.world and all(v[W_PID] and v[W_SEQ] >= FIRST_BOUNDARIES for v in views)
 
     def park(self, views: Sequence[PageView], now_ns: int, wake_by_ns: int) -> list[Write]:
         """Begin to park; after `wake_by_ns` the ranks restore by themselves if the node is gone."""
@@ -204,7 +198,6 @@ class Gang:
         unreleased = [rank for rank, view in enumerate(views) if view[W_STATE] != PARKED]
         if ended or unreleased:
             return self._give_up(ended or f"rank {unreleased[0]} did not release its device", views, now_ns)
-        self.failed_in_a_row = 0
         self.stand = self.stand._replace(phase="parked", seq=views[0][W_STATE_SEQ])
         return self._run(views, now_ns) if self.stand.run_wanted else []
 
@@ -223,7 +216,6 @@ class Gang:
 
     def _give_up(self, reason: str, views: Sequence[PageView], now_ns: int) -> list[Write]:
         self.failed_parks += 1
-        self.failed_in_a_row += 1
         self.last_error = reason
         return self._run(views, now_ns)
 

@@ -238,7 +238,7 @@ def test_after_the_last_miss_the_gang_runs():
         assert gang.phase == "aiming"
         miss_by_number(pages, gang)
         pages.apply(gang.tick(pages.views, pages.alive, 2))
-    assert (gang.reaims, gang.failed_parks, gang.failed_in_a_row) == (MAX_REAIMS, 1, 1)
+    assert (gang.reaims, gang.failed_parks) == (MAX_REAIMS, 1)
     assert gang.phase == "resuming"
     gang.tick(pages.views, pages.alive, 3)
     assert gang.phase == "running"
@@ -274,15 +274,6 @@ def test_rank_that_dies_while_releasing_resumes_the_others():
     pages.set(1, state=PARKED)
     assert gang.tick(pages.views, pages.alive, 7 * MS) != []
     assert gang.phase == "resuming"
-
-
-def test_good_park_ends_a_row_of_failures():
-    pages, gang = committed()
-    gang.failed_in_a_row = 2
-    for rank in (0, 1):
-        pages.set(rank, state=PARKED)
-    gang.tick(pages.views, pages.alive, 6 * MS)
-    assert gang.failed_in_a_row == 0
 
 
 def test_only_a_running_gang_is_parked():
@@ -328,14 +319,6 @@ def test_running_gang_is_adopted_running():
     pages.apply(gang.adopt(pages.views, 1))
     gang.tick(pages.views, pages.alive, 2)
     assert gang.phase == "running"
-
-
-def test_gang_is_ready_after_its_first_boundaries():
-    pages, gang = Pages(2, seq=3), Gang(2)
-    assert gang.is_ready(pages.views)
-    assert not gang.is_ready(pages.views[:1])
-    pages.set(1, seq=2)
-    assert not gang.is_ready(pages.views)
 
 
 def test_lies_in_a_page_stay_within_a_word():
