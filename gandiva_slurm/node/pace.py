@@ -12,7 +12,7 @@ FIRST_STEP_NS, FIRST_SPREAD_NS = 10_000_000, 2_000_000
 LONGEST_STEP_NS = 60_000_000_000
 #: A node that was away for longer than this is not the rule.
 LONGEST_SPREAD_NS = 25_000_000
-#: The next boundary will do when a step is so many times longer than the node needs: one in so many would miss.
+#: The next boundary will do when a step is so many times longer than the node needs: one in so many misses.
 NEXT_IS_SAFE = 50
 #: Never aim further ahead than this at first.
 WIDEST_MARGIN = 32

@@ -23,8 +23,8 @@ M = TypeVar("M")
 class PlannedJob:
     """A job that lives on this node, by the controller's plan.
 
-    `tickets` is its integer share of its user's tickets (TICKET_SCALE parts of one ticket); a user's weight on the
-    node is the sum over his jobs there. `submitted_ns` orders ties. `deadline_ns` bounds nothing here: parks do.
+    `tickets` is its integer share of its user's tickets (`policy.shares.SCALE` parts of one ticket); a user's
+    weight on the node is the sum over his jobs there. `submitted_ns` orders ties.
     """
 
     job_id: int
@@ -64,7 +64,7 @@ class NodePlan:
 class Hold:
     """One interval in which a gang held its GPUs: from the grant until its last rank had released.
 
-    `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns = the report's time.
+    `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns is that of the report.
     `park_ns` is the part of it after the order to park (overrun, charged like the rest).
     """
 
@@ -80,7 +80,7 @@ class Hold:
 
 @dataclasses.dataclass(frozen=True)
 class Resident:
-    """A job as its node sees it now. `state` is a Gandiva state (model.job); `reason` a code of model.reason."""
+    """A job as its node sees it now: `state` of model.job, `reason` a code of model.reason."""
 
     job_id: int
     restart: int
@@ -138,7 +138,7 @@ def decode_report(data: bytes) -> NodeReport:
 
 def _load(data: bytes, kind: type[Any]) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
-        raise PeerError(f"{kind.__name__}: {len(data)} bytes, more than {MAX_BYTES}; is this a gandiva daemon?")
+        raise PeerError(f"{kind.__name__}: {len(data)} bytes, at most {MAX_BYTES}; is this a gandiva daemon?")
     try:
         raw = json.loads(data)
     except ValueError as err:
@@ -154,7 +154,7 @@ def _build(kind: type[M], raw: dict[str, Any]) -> M:
         if field.name in raw:
             values[field.name] = _as_tuples(raw[field.name])
         elif field.default is dataclasses.MISSING:
-            raise PeerError(f"{kind.__name__}: field {field.name} is missing; update the older of the two daemons")
+            raise PeerError(f"{kind.__name__}: no field {field.name}; update the older of the two daemons")
     return kind(**values)
 
 

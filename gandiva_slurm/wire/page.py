@@ -3,7 +3,7 @@
 The page is a memfd made and sealed by gandivad; the rank maps it, gandivad uses only pread and pwrite.
 Words are native unsigned 64-bit; every 64-byte line has one writer. ADR 0006 gives the reasons.
 
-This module is imported inside the user's Python (3.8 and newer): standard library only, no annotations at run time.
+This module is imported inside the user's Python, 3.8 and newer: standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ W_AT, W_WORD, W_AT2, W_WAKE_BY, W_TIER, W_BEAT, W_THROTTLE, W_MEM_CAP = 8, 9, 10
 # line 2: rank, every boundary
 W_SEQ, W_LAST_NS = 16, 17
 # line 3: rank, on a change of state
-W_STATE, W_STATE_GEN, W_STATE_SEQ, W_MISSED_GEN, W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 24, 25, 26, 27, 28, 29, 30, 31
+W_STATE, W_STATE_GEN, W_STATE_SEQ, W_MISSED_GEN = 24, 25, 26, 27
+W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 28, 29, 30, 31
 # line 4: rank, once
 W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
 # line 5: rank

@@ -35,7 +35,7 @@ def test_gang_table_comes_out_with_fixed_gpus_too() -> None:
 
 
 def test_equal_claims_change_hands_each_quantum_though_a_switch_costs_time() -> None:
-    """The end of a park is charged after the choice: without yielding the newcomer would look cheaper again."""
+    """A park ends after the choice: without yielding the newcomer would look cheaper again."""
     node = Slicer(1, yields=True)
     node.local.set_gangs([a_gang(1, "a", (0,)), a_gang(2, "b", (0,))])
     node.run(1)
