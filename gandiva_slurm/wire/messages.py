@@ -64,7 +64,7 @@ class NodePlan:
 class Hold:
     """One interval in which a gang held its GPUs: from the grant until its last rank had released.
 
-    `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns is that of the report.
+    `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns of the report.
     `park_ns` is the part of it after the order to park (overrun, charged like the rest).
     """
 
