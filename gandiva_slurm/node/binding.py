@@ -130,16 +130,18 @@ class Admission:
         return member
 
     def _with_true_restart(self, bind: Bind, peer: Peer) -> Bind:
-        """A step's restart count comes from its environment, which srun may not pass on: its job's counts.
+        """Slurm tells a task its restart count only by the environment: where more is known, that counts.
 
-        A batch script's is slurmd's own word. Slurm starts steps only for the newest incarnation of a job.
+        srun may not pass the variable on, and a job may have it from the job that submitted it. A batch
+        script's is believed where it says that it is too late, or that it follows one that is still here.
         """
-        if bind.step == "batch":
-            return bind
         job_id = bind.key.job_id
         here = [key for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
         planned = [job.key for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
-        return replace(bind, key=max([bind.key, *here, *planned]))
+        known = max([*here, *planned], default=bind.key)
+        if bind.step == "batch" and (here or bind.key < known):
+            return bind
+        return replace(bind, key=known)
 
     def _refuse_stale(self, bind: Bind, member: Membership, peer: Peer) -> None:
         """At most one incarnation of a job runs: an older one is killed, a newer one kills the older."""

@@ -76,7 +76,7 @@ class Daemon:
         node = Node(self.settings)
         self.node = node
         self._guard = guard.start(self.settings)
-        node.events.write("start", pid=os.getpid(), guard=self._guard.pid, boot=node.ledger.boot)
+        node.events.write("start", pid=os.getpid(), guard=self._guard.pid)
         slicer = Slicer(node)
         watcher = Watcher(node, slicer)
         planning = Planning(node, slicer, watcher)

@@ -71,6 +71,13 @@ def test_a_step_that_does_not_know_the_restart_count_is_of_its_job(make_node):
     assert node.events("fence") == []
 
 
+def test_a_restart_count_that_came_from_another_job_is_not_believed(make_node):
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    node.start_job(1, LOOP, restart=3, user="user1")
+    node.wait(lambda: node.resident(1, 0).ranks == 1)
+
+
 def test_a_node_that_hears_nobody_stops_its_jobs(make_node):
     node = make_node(gpus=1, isolation_ns=1_500_000_000, look_s=0.2)
     node.plan(a_planned_job(1, "user1", (0,)))
