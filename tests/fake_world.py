@@ -141,6 +141,10 @@ class FakeWorld:
         """The engine's word on a job."""
         return self.engine.jobs[job_id].state
 
+    def code_of(self, job_id: int) -> str:
+        """The code of the engine's reason for a job."""
+        return self.engine.jobs[job_id].code
+
     def running(self) -> list[int]:
         """Jobs Slurm shows running."""
         return [job.job_id for job in self.jobs.values() if job.state == "RUNNING"]
