@@ -85,8 +85,8 @@ def _main_job(name: str, say: Say) -> Recorded:
 
 
 def _train(cluster: MiniCluster, say: Say) -> Recorded:
-    # slurmctld starts nothing in its first seconds. An ordinary job in a partition that is not Gandiva's shows
-    # when it does, and that it does.
+    # slurmctld starts nothing in its first seconds. An ordinary job, in a partition that is not Gandiva's,
+    # shows when it does, and that it does.
     cluster.exec(["sbatch", "--partition=plain", "--output=/dev/null", "--wrap=true"], user="user3")
     demo_watch.wait_until_empty(cluster, DEADLINE_S)
     say(f"\n== user1 submits\n{script_of(FIRST_JOBS[0])}and user2 four jobs of one GPU")
