@@ -8,7 +8,7 @@ shows is gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.model.event import (
     DaemonSeen,
@@ -33,6 +33,8 @@ class Picture:
     jobs: Mapping[int, SlurmJob]
     nodes: Mapping[str, SlurmNode]
     associations: tuple[Association, ...] | None = None
+    #: jobs of our partitions without a record of ours: submitted before Gandiva was, or moved in by root
+    others: Mapping[int, SlurmJob] = field(default_factory=dict)
 
 
 def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob]) -> Picture:
@@ -41,16 +43,16 @@ def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob])
     `held` are the jobs the engine has: one whose AdminComment somebody overwrote keeps its options, for a
     job that Slurm still shows is not gone. Associations that were not read this time stay.
     """
-    jobs = {}
+    jobs: dict[int, SlurmJob] = {}
+    others: dict[int, SlurmJob] = {}
     for job in snapshot.jobs:
         if job.options is None and job.job_id in held:
             job = replace(job, options=held[job.job_id].options)
-        if job.options is not None:
-            jobs[job.job_id] = job
+        (others if job.options is None else jobs)[job.job_id] = job
     associations = snapshot.associations
     if associations is None and last is not None:
         associations = last.associations
-    return Picture(jobs, {node.name: node for node in snapshot.nodes}, associations)
+    return Picture(jobs, {node.name: node for node in snapshot.nodes}, associations, others)
 
 
 def slurm_events(
@@ -72,12 +74,16 @@ def slurm_events(
     return events
 
 
-def report_events(report: NodeReport, held: Iterable[JobKey]) -> list[Event]:
+def report_events(
+    report: NodeReport, held: Iterable[JobKey], others: Mapping[int, SlurmJob] | None = None
+) -> list[Event]:
     """Return what a node says of its residents; what the engine still holds there and it has not, is gone.
 
     All are told each time: what the engine could not use yet (Slurm showed the job later) it can next time.
+    A job of `others` that Slurm shows alive on this node is no stray: it is sliced there and left alone.
     """
-    residents = sorted(report.residents, key=_key)
+    guests = {job_id for job_id, job in (others or {}).items() if _is_alive_on(job, report.node)}
+    residents = sorted((item for item in report.residents if item.job_id not in guests), key=_key)
     gone = sorted({*held} - {_key(item) for item in residents})
     return [
         *(_seen(report.node, item) for item in residents),
@@ -88,6 +94,10 @@ def report_events(report: NodeReport, held: Iterable[JobKey]) -> list[Event]:
 def daemon_events(old: Mapping[str, bool], new: Mapping[str, bool]) -> list[Event]:
     """Return which nodes' daemons began or ceased to answer."""
     return [DaemonSeen(name, alive) for name, alive in sorted(new.items()) if old.get(name) != alive]
+
+
+def _is_alive_on(job: SlurmJob, node: str) -> bool:
+    return job.state not in FINISHED and node in job.nodes
 
 
 def _gone(job: SlurmJob) -> JobGone:

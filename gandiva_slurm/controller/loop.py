@@ -159,9 +159,10 @@ class Controller:
             self.reports = {name: report for name, report in self.reports.items() if name in picture.nodes}
             self._watch_leaves(picture)
         self._new_reports = self.nodes.take_reports()
+        others = self.picture.others if self.picture else {}
         for report in self._new_reports:
             sighted = [key for node, key in self.engine.state.sightings if node == report.node]
-            events += report_events(report, sighted)
+            events += report_events(report, sighted, others)
             self.reports[report.node] = report
         alive = {link.name: not link.is_silent for link in self.nodes}
         events += daemon_events(self._alive, alive)

@@ -89,6 +89,15 @@ def test_residents_are_told_each_time_and_missing_ones_are_gone():
     assert report_events(report, [JobKey(6, 0)]) == [seen, ResidentGone("n1", JobKey(6, 0))]
 
 
+def test_a_job_without_a_record_that_slurm_shows_on_the_node_is_no_stray():
+    report = NodeReport("n1", "b", 0, 0, 0, 4, (RESIDENT,), (), ())
+    guest = replace(PLAIN, job_id=7, state="RUNNING", nodes=("n1",))
+    assert picture(guest).others == {7: guest}
+    assert report_events(report, [JobKey(7, 0)], {7: guest}) == [ResidentGone("n1", JobKey(7, 0))]
+    for other in (replace(guest, state="COMPLETED"), replace(guest, nodes=("n2",))):
+        assert [type(event) for event in report_events(report, [], {7: other})] == [ResidentSeen]
+
+
 def test_daemons_are_news_when_they_begin_or_cease_to_answer():
     assert daemon_events({}, {"n1": False}) == [DaemonSeen("n1", False)]
     assert daemon_events({"n1": False, "n2": True}, {"n1": True, "n2": True}) == [DaemonSeen("n1", True)]
