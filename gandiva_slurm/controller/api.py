@@ -28,6 +28,8 @@ from gandiva_slurm.model.ids import JobKey
 VERSION = 1
 #: The SHARE of `gandiva queue` looks back so far.
 SHARE_WINDOW_S = 60.0
+#: SQLite's integers end in the year 2262, in nanoseconds; a later moment means that one.
+LAST_S = 9.2e9
 
 Args = Mapping[str, Any]
 T = TypeVar("T")
@@ -66,9 +68,9 @@ class Api:
         try:
             question = json.loads(payload)
             ask, args = question["ask"], question.get("args") or {}
-        except (ValueError, KeyError, TypeError) as err:
+        except (ValueError, KeyError, TypeError, RecursionError) as err:
             raise UsageError('a question is {"ask": NAME, "args": {...}}') from err
-        if ask not in self._asks or not isinstance(args, dict):
+        if not isinstance(ask, str) or ask not in self._asks or not isinstance(args, dict):
             raise UsageError(f"unknown question {str(ask)[:40]!r}; known: {', '.join(self._asks)}")
         if ask == "holds" and uid not in self._operators:
             raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
@@ -209,6 +211,6 @@ def _number(args: Args, key: str, default: float) -> float:
     value = args.get(key)
     if value is None:
         return default
-    if isinstance(value, int | float) and 0 <= value < 1e11:
-        return float(value)
+    if type(value) in (int, float) and 0 <= value < 1e11:
+        return min(float(value), LAST_S)
     raise UsageError(f"{key}: expected unix seconds, got {str(value)[:40]!r}")

@@ -9,6 +9,8 @@ from gandiva_slurm.controller.api import Api
 from gandiva_slurm.wire.messages import Hold
 
 USER, ROOT, SLURM = 1001, 0, 64030
+#: questions that once ended in an internal error
+HOSTILE = (b'{"ask": []}', b'{"ask": {}}', b"[" * 100_000)
 
 
 @pytest.fixture
@@ -147,6 +149,7 @@ async def test_ping_tells_cycle_and_staleness(world, ask):
     [
         ("quux", {}, "unknown question 'quux'; known: queue, acct"),
         ("acct", {"start_s": "yesterday"}, "start_s: expected unix seconds"),
+        ("acct", {"start_s": True}, "start_s: expected unix seconds"),
         ("acct", {"start_s": 20, "end_s": 10}, "ends (10) before it starts (20)"),
         ("acct", {"users": "user1"}, "users: expected a list of texts"),
         ("acct", {"job_ids": [True]}, "job_ids: expected whole numbers"),
@@ -161,7 +164,14 @@ async def test_question_typed_wrong_is_a_usage_error(ask, name, args, want):
     assert want in answer["error"]
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff"])
+async def test_a_window_may_end_long_after_the_ledger_s_last_nanosecond(world, ask):
+    job_id = await running(world)
+    rows = await data(ask, "acct", end_s=32_503_680_000)
+    assert [row["job_id"] for row in rows] == [job_id]
+    assert (await data(ask, "share", end_s=9e10))["users"] != []
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff", *HOSTILE])
 async def test_noise_is_a_usage_error(world, payload):
     await world.start()
     answer = json.loads(await Api(world.controller, frozenset()).answer(payload, USER))
