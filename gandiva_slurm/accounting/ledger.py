@@ -52,6 +52,8 @@ MIGRATIONS = (
 
 #: The state of a job whose end nobody saw.
 UNKNOWN = "UNKNOWN"
+#: SQLite's largest integer.
+MOST_STEPS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -246,4 +248,6 @@ def _key(item: Resident) -> JobKey:
 
 
 def _measures(item: Resident) -> tuple[int, ...]:
-    return (item.registered_ns, item.world, item.steps, item.suspends, item.reaims, item.off_boundary)
+    # A rank's own word, which may be any: one that SQLite cannot take must not keep a node's holds out.
+    steps = min(item.steps, MOST_STEPS)
+    return (item.registered_ns, item.world, steps, item.suspends, item.reaims, item.off_boundary)

@@ -104,6 +104,13 @@ def test_counters_never_fall(ledger, tmp_path):
     assert rows(tmp_path, query) == [(111 * 10**9, 50, 4, 1)]
 
 
+def test_a_rank_s_impossible_step_count_keeps_no_hold_out(ledger, tmp_path):
+    ledger.record_jobs([RUNNING], {})
+    boast = replace(RESIDENT, steps=(1 << 64) - 1)
+    assert ledger.record_report(report(HOLD, residents=(boast,))) == 1
+    assert rows(tmp_path, "SELECT steps FROM runs") == [((1 << 63) - 1,)]
+
+
 def test_release_and_registration_meet_in_one_run(ledger, tmp_path):
     ledger.record_jobs([JOB], {})
     ledger.record_release(JobKey(7, 0), 109 * 10**9)
