@@ -14,6 +14,7 @@ import click
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import (
     STATE_CODES,
+    by_job_id,
     is_wanted,
     parse_job_ids,
     parse_names,
@@ -118,9 +119,12 @@ def acct(config: str | None, /, **options: Any) -> None:
     fields = choose_fields(spec, FIELDS)
     now_s = time.time()
     start_s, end_s = default_window(options, now_s)
-    rows = query(config, "acct", _arguments(options, (start_s, end_s, now_s)))
+    rows = sorted(query(config, "acct", _arguments(options, (start_s, end_s, now_s))), key=by_job_id)
     wanted = parse_job_ids(options["jobs"] or "")
     rows = [dict(row, now_s=now_s) for row in rows if not wanted or is_wanted(row, wanted)]
+    partitions = parse_names(options["partitions"])
+    if partitions is not None:
+        rows = [row for row in rows if not set(partitions).isdisjoint(row["partition"].split(","))]
     if options["truncate"]:
         rows = [_truncated(row, start_s, end_s) for row in rows]
     for line in _lines(fields, rows, options):

@@ -65,6 +65,12 @@ def show_job_id(row: Mapping[str, Any]) -> str:
     return str(row["job_id"])
 
 
+def by_job_id(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Order rows as their ids are shown: an array's tasks together, by number."""
+    task = row.get("array_task_id")
+    return row.get("array_job_id") or row["job_id"], -1 if task is None else task
+
+
 def parse_states(text: str, known: Iterable[str]) -> tuple[str, ...]:
     """Read a list of states, short or long, any case; UsageError lists `known`."""
     names = set(known)

@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         status = end.exit_code
+    except click.exceptions.NoArgsIsHelpError as err:
+        click.echo(err.format_message(), err=True)
+        status = 2
     except click.ClickException as err:
         status = _complain(_click_sentence(err), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query, to_json
-from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_ids, parse_names, parse_states, show_job_id
+from gandiva_slurm.cli.jobids import (
+    JobId,
+    by_job_id,
+    is_wanted,
+    parse_job_ids,
+    parse_names,
+    parse_states,
+    show_job_id,
+)
 from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines
 from gandiva_slurm.cli.times import format_duration, format_time
 
@@ -117,7 +125,8 @@ def queue(config: str | None, /, **options: Any) -> None:
     wanted = parse_job_ids(options["jobs"] or "")
     users = [getpass.getuser()] if options["me"] else parse_names(options["users"])
     states = _states(options["states"])
-    rows = [row for row in query(config, "queue", {}) if _is_shown(row, users, wanted, states)]
+    rows = sorted(query(config, "queue", {}), key=by_job_id)
+    rows = [row for row in rows if _is_shown(row, users, wanted, states)]
     if options["as_json"]:
         click.echo(to_json({"jobs": rows}))
         return

@@ -60,7 +60,7 @@ NODE = {
 }  # fmt: skip
 
 ANSWERS: dict[str, Any] = {
-    "queue": [JOB, HELD, ENDED], "acct": [DONE], "share": SHARE, "why": WHY, "nodes": [NODE],
+    "queue": [ENDED, HELD, JOB], "acct": [DONE], "share": SHARE, "why": WHY, "nodes": [NODE],
 }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_queue_shows_contract_columns(gandiva: Shell) -> None:
     [
         (["-u", "user2"], ["14_3"]), (["-j", "12"], ["12"]), (["-j", "14"], ["14_3"]),
         (["-j", "14_3,12"], ["12", "14_3"]),        (["-t", "PD"], ["14_3"]),
-        (["-t", "r"], ["12"]), (["-t", "all"], ["12", "14_3", "9"]),
+        (["-t", "r"], ["12"]), (["-t", "all"], ["9", "12", "14_3"]),
         (["-j", "14_4"], []),
     ],
 )  # fmt: skip
@@ -159,6 +159,11 @@ def test_acct_asks_for_whom_and_what(gandiva: Shell, monkeypatch: pytest.MonkeyP
         ["COMPLETED", "FAILED"],
     )
     assert "users" not in everybody
+
+
+def test_acct_shows_the_partitions_asked_for(gandiva: Shell) -> None:
+    assert gandiva("acct", "-n", "-P", "-o", "jobid", "-r", "cpu,gandiva") == "12\n"
+    assert gandiva("acct", "-n", "-P", "-o", "jobid", "-r", "cpu") == ""
 
 
 def test_acct_help_lists_every_field(gandiva: Shell) -> None:
@@ -296,6 +301,22 @@ def test_job_ids_and_states() -> None:
     assert parse_states("pd,Running", ("PENDING", "RUNNING")) == ("PENDING", "RUNNING")
     with pytest.raises(UsageError, match="allowed: RUNNING"):
         parse_states("XX", ("RUNNING",))
+
+
+@pytest.mark.parametrize("command", [("queue", "-h"), ("acct", "-n"), ("acct", "-n", "-P")])
+def test_a_job_s_name_forges_no_line(
+    gandiva: Shell, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = {"name": "x\n13|root\x1b[2J"}
+    monkeypatch.setitem(ANSWERS, command[0], [{**(DONE if command[0] == "acct" else JOB), **forged}])
+    column = {"queue": "name", "acct": "jobname%30"}[command[0]]
+    assert gandiva(*command, "-o", f"jobid,{column}").splitlines() == [ANY]
+    assert "\x1b" not in gandiva(*command, "-o", column)
+
+
+def test_no_arguments_show_the_help(gandiva: Shell) -> None:
+    for words_typed in ((), ("mini",)):
+        assert gandiva(*words_typed, status=2).startswith("Usage: gandiva")
 
 
 def test_table_cuts_and_justifies() -> None:
