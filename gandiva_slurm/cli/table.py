@@ -54,8 +54,8 @@ def expand_codes(spec: str, codes: Mapping[str, str]) -> str:
     return ",".join(parts)
 
 
-def cell(field: Field, row: Row) -> str:
-    """Write a value on one line: a job's name is its owner's text, line breaks and terminal codes included."""
+def _cell(field: Field, row: Row) -> str:
+    """Write a value on one line: a job's name is its owner's text, line breaks and all."""
     text = field.show(row)
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
@@ -66,7 +66,7 @@ def sacct_lines(fields: Sequence[Field], rows: Iterable[Row], header: bool) -> I
         yield " ".join(_fit(field.name, field) for field in fields)
         yield " ".join("-" * field.width for field in fields)
     for row in rows:
-        yield " ".join(_fit(cell(field, row), field) for field in fields)
+        yield " ".join(_fit(_cell(field, row), field) for field in fields)
 
 
 def parsable_lines(
@@ -77,7 +77,7 @@ def parsable_lines(
     if header:
         yield "|".join(field.name for field in fields) + end
     for row in rows:
-        yield "|".join(cell(field, row) for field in fields) + end
+        yield "|".join(_cell(field, row) for field in fields) + end
 
 
 def squeue_lines(
@@ -85,7 +85,7 @@ def squeue_lines(
 ) -> Iterable[str]:
     """Columns as wide as their widest value, no dashes; `fixed` keeps the widths asked for."""
     table = [[field.name.upper() for field in fields]] if header else []
-    table += [[cell(field, row) for field in fields] for row in rows]
+    table += [[_cell(field, row) for field in fields] for row in rows]
     widths = (
         [field.width for field in fields]
         if fixed
