@@ -25,7 +25,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "New": ("seen for the first time", "it is placed in this cycle if anything fits"),
     "HeldByUser": (
         "held by its owner",
-        "its owner releases it: scontrol release {job}",
+        "its owner lifts that: scontrol update JobId={job} StartTime=now",
     ),
     "Dependency": ("waits for other jobs: {dependency}", "those jobs end as the dependency asks"),
     "DependencyFailed": ("what it waits for cannot come: {dependency}", "cancel it: scancel {job}"),
