@@ -303,22 +303,6 @@ def test_job_ids_and_states() -> None:
         parse_states("XX", ("RUNNING",))
 
 
-@pytest.mark.parametrize("command", [("queue", "-h"), ("acct", "-n"), ("acct", "-n", "-P")])
-def test_a_job_s_name_forges_no_line(
-    gandiva: Shell, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forged = {"name": "x\n13|root\x1b[2J"}
-    monkeypatch.setitem(ANSWERS, command[0], [{**(DONE if command[0] == "acct" else JOB), **forged}])
-    column = {"queue": "name", "acct": "jobname%30"}[command[0]]
-    assert gandiva(*command, "-o", f"jobid,{column}").splitlines() == [ANY]
-    assert "\x1b" not in gandiva(*command, "-o", column)
-
-
-def test_no_arguments_show_the_help(gandiva: Shell) -> None:
-    for words_typed in ((), ("mini",)):
-        assert gandiva(*words_typed, status=2).startswith("Usage: gandiva")
-
-
 def test_table_cuts_and_justifies() -> None:
     fields = choose_fields(
         "a%5,b%-4", (Field("A", 9, lambda row: row["a"]), Field("B", 9, lambda row: row["b"]))
