@@ -50,7 +50,7 @@ class World:
 def queue_rows(world: World, shares: Mapping[JobKey, float]) -> list[Row]:
     """Return a row a job, in the order of submission; `shares` are parts of their nodes' GPU time."""
     records = sorted(world.engine.jobs.values(), key=lambda record: record.order)
-    return [_queue_row(record, world.resident(record), shares) for record in records]
+    return [_queue_row(record, world, shares) for record in records]
 
 
 def why_row(world: World, record: JobRecord, with_story: bool) -> Row:
@@ -75,8 +75,9 @@ def node_rows(world: World) -> list[Row]:
     return [_node_row(world, name, record) for name, record in sorted(world.engine.nodes.items())]
 
 
-def _queue_row(record: JobRecord, seen: Resident | None, shares: Mapping[JobKey, float]) -> Row:
-    job = record.job
+def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) -> Row:
+    seen = world.resident(record)
+    job, placed = record.job, world.engine.nodes.get(record.node)
     return {
         "job_id": job.job_id,
         "array_job_id": job.array_job_id or None,
@@ -87,7 +88,7 @@ def _queue_row(record: JobRecord, seen: Resident | None, shares: Mapping[JobKey,
         "partition": job.partition,
         "state": record.state,
         "gpus": record.options.gpus,
-        "type": record.options.gpu_type,
+        "type": placed.node.gpu_type if placed else record.options.gpu_type,
         "node": record.node,
         "gpu_ids": list(record.gpus),
         "share": shares.get(record.key, 0.0) if record.node else None,
