@@ -91,6 +91,7 @@ class Admission:
         member = self._member(peer, None)
         resident = self._resident_of(member)
         self._check_uid(resident, peer)
+        resident.check_room(peer.proc)
         self._adopt_step(resident, member)
         page = Page.make(resident.key, hello.rank, hello.world, self._node.clock.mono())
         return resident, Rank(peer.proc, hello.rank, page, member.stepd)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gandiva_slurm.engine import local
+from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
 
 #: A gang that failed to park so often is asked in every fourth quantum only.
 PATIENCE, PAUSE_QUANTA = 3, 4
+#: Ranks of one job on one node, at most: each costs the daemon two descriptors.
+MAX_RANKS = 1024
 
 
 @dataclass
@@ -119,8 +123,8 @@ class Resident:
         return self.since_ns + (freeze_bound_ns if self.stopped else max_park_ns)
 
     def steps(self) -> int:
-        """Mini-batches so far, those of ranks that are gone included."""
-        return self.counts.done_steps + sum(group.steps() for group in self.sets)
+        """Mini-batches so far, by the ranks' own word and so bounded; those of ranks that are gone included."""
+        return min(self.counts.done_steps + sum(group.steps() for group in self.sets), SANE_SEQ)
 
     def look_at_rate(self, now: int, is_first: bool = False) -> None:
         """Smooth the rate over the time since the last look; `is_first` begins a new run."""
@@ -135,8 +139,23 @@ class Resident:
         """Return what the stride needs to know of it."""
         return local.Gang(self.key, self.user, max(1, self.tickets), self.gpus, self.submitted_ns)
 
+    def check_room(self, proc: ProcId) -> None:
+        """PeerError when this process cannot become a rank now."""
+        ranks = self.ranks
+        if self.state != RUNNING and any(rank.proc == proc for rank in ranks):
+            raise PeerError(f"process {proc.pid} is a rank already, and its job is changing hands: try later")
+        if len(ranks) >= MAX_RANKS and all(rank.proc != proc for rank in ranks):
+            raise PeerError(f"job {self.key} has {MAX_RANKS} ranks on this node already; no more are taken")
+
     def join(self, rank: Rank, world: int, master: str) -> RankSet:
-        """Put a new rank into its process group; the group is made when this is its first."""
+        """Put a new rank into its process group; the group is made when this is its first.
+
+        A process is one rank: one that says hello again is no longer what it was (exec, or mischief).
+        """
+        for former in [other for other in self.ranks if other.proc == rank.proc]:
+            former.look()
+            former.is_alive = False
+            self.forget_dead()
         for group in self.sets:
             if self._belongs(group, rank, world, master):
                 old = group.ranks.get(rank.rank)

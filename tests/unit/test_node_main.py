@@ -1,6 +1,7 @@
 """gandivad's command line: what it says before it serves."""
 
 import pwd
+import resource
 import subprocess
 import sys
 
@@ -63,3 +64,13 @@ def test_thaw_continues_what_the_state_file_names_as_stopped(conf, tmp_path):
 
 def test_thaw_without_a_state_has_nothing_to_do(conf):
     assert run("--thaw", "-f", conf, "--node", "n1") == 0
+
+
+def test_it_takes_all_the_descriptors_it_may_have(conf):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        assert run("--thaw", "-f", conf, "--node", "n1") == 0
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
