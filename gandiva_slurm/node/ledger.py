@@ -69,7 +69,10 @@ class Ledger:
         del self.open[key]
         self._next_seq += 1
         self._closed.append(hold)
-        self._append([hold])
+        if self._failed:  # what could not be written then, and half a line perhaps, is set right first
+            self._rewrite()
+        else:
+            self._append([hold])
         return hold
 
     def report(self, now_ns: int) -> tuple[Hold, ...]:
@@ -123,25 +126,28 @@ class Ledger:
 
     def _append(self, holds: list[Hold]) -> None:
         text = "".join(json.dumps(dataclasses.asdict(hold), separators=(",", ":")) + "\n" for hold in holds)
-        self._write(self.path, text, os.O_APPEND)
+        self._write(text, is_whole=False)
 
     def _rewrite(self) -> None:
         text = "".join(
             json.dumps(dataclasses.asdict(hold), separators=(",", ":")) + "\n" for hold in self._closed
         )
-        temporary = self.path.with_suffix(".tmp")
-        if self._write(temporary, text, os.O_TRUNC):
-            os.replace(temporary, self.path)
+        if self._write(text, is_whole=True):
             self._acked_lines = 0
 
-    def _write(self, path: Path, text: str, flag: int) -> bool:
+    def _write(self, text: str, is_whole: bool) -> bool:
+        """Append to the file, or replace it as a whole."""
+        path = self.path.with_suffix(".tmp") if is_whole else self.path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_whole else os.O_APPEND)
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o640)
-            with open(fd, "w", encoding="utf-8") as stream:
+            with open(os.open(path, flags, 0o640), "w", encoding="utf-8") as stream:
                 stream.write(text)
+            if is_whole:
+                os.replace(path, self.path)
         except OSError as err:
             if not self._failed:
-                log.error("%s: %s; holds are kept in memory only until it can be written", path, err.strerror)
+                what = f"{self.path}: {err.strerror}"
+                log.error("%s; holds are kept in memory only until it can be written", what)
             self._failed = True
             return False
         self._failed = False

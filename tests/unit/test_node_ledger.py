@@ -106,6 +106,18 @@ def test_a_full_disk_is_said_once_and_loses_nothing_in_memory(ledger, caplog):
     assert caplog.text.count("kept in memory only") == 1
 
 
+def test_what_a_full_disk_refused_is_written_with_the_next_hold(ledger):
+    ledger.path.mkdir()
+    ledger.begin(ONE, "user1", (0,), 0)
+    ledger.end(ONE, 5)
+    ledger.path.rmdir()
+    ledger.path.write_text('{"seq":1,"job_id":1,"rest')
+    state = ledger.to_json()
+    ledger.begin(ONE, "user1", (0,), 10)
+    ledger.end(ONE, 15)
+    assert [hold.seq for hold in again(ledger, state | {"acked": 0}).report(30)] == [1, 2]
+
+
 def test_a_gang_cannot_hold_twice(ledger):
     ledger.begin(ONE, "user1", (0,), 0)
     with pytest.raises(AssertionError, match="holds already"):
