@@ -123,7 +123,7 @@ class Resident:
         return self.since_ns + (freeze_bound_ns if self.stopped else max_park_ns)
 
     def steps(self) -> int:
-        """Mini-batches so far, by the ranks' own word and so bounded; those of ranks that are gone included."""
+        """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""
         return min(self.counts.done_steps + sum(group.steps() for group in self.sets), SANE_SEQ)
 
     def look_at_rate(self, now: int, is_first: bool = False) -> None:

@@ -86,7 +86,8 @@ class Watcher:
 
     def _look_at_suspended(self, resident: Resident, now: int) -> None:
         is_whole = resident.is_frozen or _is_headless(resident)
-        runs = any(not _is_at_rest(proc) for proc in resident.stopped)
+        # What somebody else had stopped before us may be continued by him while the job is frozen.
+        runs = any(not _is_at_rest(proc) for proc in resident.stopped | resident.left_stopped)
         beats = self._loose.pop(resident, 0) + 1
         if (runs or _is_headless(resident)) and beats < LOOSE_BEATS:
             self._loose[resident] = beats
