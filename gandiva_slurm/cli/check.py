@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from gandiva_slurm.cli.client import to_json
+from gandiva_slurm.cli.client import query, to_json
+from gandiva_slurm.model.errors import GandivaError
 
 ERROR = "error"
 
@@ -23,13 +24,31 @@ def check(config: str | None, as_json: bool) -> int:
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
     settings = importlib.import_module("gandiva_slurm.config").load_config(config)
-    findings = [dataclasses.asdict(finding) for finding in asyncio.run(checks.run_checks(settings))]
+    found = [*asyncio.run(checks.run_checks(settings)), *_daemons(config)]
+    findings = [dataclasses.asdict(finding) for finding in found]
     if as_json:
         click.echo(to_json({"findings": findings}))
     else:
         for line in report(findings):
             click.echo(line)
     return int(any(finding["level"] == ERROR for finding in findings))
+
+
+def _daemons(config: str | None) -> Iterable[Any]:
+    """What the controller says of itself and of the nodes' daemons, where it is not well."""
+    error = importlib.import_module("gandiva_slurm.slurm.finding").error
+    try:
+        told, nodes = query(config, "ping", {}), query(config, "nodes", {})
+    except GandivaError as err:
+        yield error("gandivactld", str(err), "start it (`systemctl start gandivactld`)")
+        return
+    if told["slurm_error"]:
+        yield error("gandivactld", told["slurm_error"], "see that Slurm's commands work where it runs")
+    if told["state_error"]:
+        yield error("gandivactld", told["state_error"], "free or mend its state_dir")
+    for row in nodes:
+        if row["state"] == "silent":
+            yield error(f"gandivad on {row['node']}", row["reason"], "start it (`systemctl start gandivad`)")
 
 
 def report(findings: Iterable[dict[str, Any]]) -> Iterable[str]:

@@ -1,0 +1,57 @@
+"""`gandiva check`: what it asks, and how it tells what it found."""
+
+import pytest
+
+from gandiva_slurm.cli import check, main
+from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.slurm.finding import warning
+
+WELL = {"slurm_error": "", "state_error": ""}
+NODE = {"node": "n1", "state": "up", "reason": ""}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    async def run_checks(config):
+        return [warning("slurm.conf", "is odd", "set it")]
+
+    monkeypatch.setattr("gandiva_slurm.slurm.check.run_checks", run_checks)
+    monkeypatch.setattr("gandiva_slurm.config.load_config", lambda path: None)
+
+    def _run(ping=WELL, node=NODE, error=None):
+        def answer(config, ask, args):
+            if error:
+                raise error
+            return {"ping": ping, "nodes": [node]}[ask]
+
+        monkeypatch.setattr(check, "query", answer)
+        with pytest.raises(SystemExit) as end:
+            main.main(["check"])
+        return end.value.code, capsys.readouterr().out.splitlines()
+
+    return _run
+
+
+def test_warnings_alone_are_no_failure(run):
+    assert run() == (0, ["warning: slurm.conf: is odd; set it", "0 errors, 1 warnings"])
+
+
+def test_a_controller_that_does_not_answer_is_an_error_and_comes_first(run):
+    status, lines = run(error=PeerError("gandivactld does not answer at ctl:7321"))
+    assert status == 1
+    assert lines[0].startswith("error: gandivactld: gandivactld does not answer at ctl:7321; start it")
+    assert lines[-1] == "1 errors, 1 warnings"
+
+
+@pytest.mark.parametrize(
+    ("told", "where"),
+    [
+        ({"node": {**NODE, "state": "silent", "reason": "no answer"}}, "error: gandivad on n1: no answer; "),
+        ({"ping": {**WELL, "slurm_error": "away"}}, "error: gandivactld: away; "),
+        ({"ping": {**WELL, "state_error": "disk full"}}, "error: gandivactld: disk full; "),
+    ],
+)
+def test_what_the_controller_knows_to_be_wrong_is_told(run, told, where):
+    status, lines = run(**told)
+    assert status == 1
+    assert lines[0].startswith(where)
