@@ -161,7 +161,13 @@ class Switcher:
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
         phases = self._advance(resident, now)
-        if all(phase == "running" for phase in phases):
+        is_late = now - resident.ordered_ns > self._node.settings.park_deadline_ns
+        if is_late:
+            # It has had its GPUs and its order for long: what its pages say (or a rank that is kept from
+            # writing them) must not pin them to it. It is asked to park like any other.
+            for group in resident.sets:
+                group.gang = None
+        if is_late or all(phase == "running" for phase in phases):
             self._running(resident, now)
 
     def _advance(self, resident: Resident, now: int) -> list[str]:
