@@ -20,7 +20,7 @@ def broken(slurm_here: None) -> Iterator[MiniCluster]:
 
 
 def faults(cluster: MiniCluster, user: str = "root") -> dict[str, str]:
-    """Return where -> what of each error `gandiva check` tells; this cluster has no daemons, as it tells too."""
+    """Return where -> what of each error `gandiva check` tells, daemons aside: this cluster has none."""
     told = cluster.exec(["gandiva", "check", "--json"], user=user, check=False)
     found = json.loads(told.stdout)["findings"]
     errors = {finding["where"]: finding["what"] for finding in found if finding["level"] == "error"}
