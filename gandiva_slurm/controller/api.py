@@ -13,6 +13,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from gandiva_slurm import __version__
@@ -30,6 +31,9 @@ VERSION = 1
 SHARE_WINDOW_S = 60.0
 #: SQLite's integers end in the year 2262, in nanoseconds; a later moment means that one.
 LAST_S = 9.2e9
+#: Queries of the ledger at a time. They have threads of their own: however many users ask for however much,
+#: what is signed for the nodes does not wait.
+READERS = 2
 
 Args = Mapping[str, Any]
 T = TypeVar("T")
@@ -43,6 +47,7 @@ class Api:
     def __init__(self, controller: Controller, operators: frozenset[int]) -> None:
         self._controller = controller
         self._operators = operators
+        self._readers = ThreadPoolExecutor(READERS, "ledger-reader")
         self._asks: dict[str, Callable[[Args], Awaitable[Any]]] = {
             "queue": self._queue,
             "acct": self._acct,
@@ -170,7 +175,7 @@ class Api:
             finally:
                 db.close()
 
-        return await asyncio.to_thread(read)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
 
 def _until(hold: OpenHold, now_ns: int) -> OpenHold:

@@ -80,7 +80,8 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         nodes = NodeTransport(config, session, signer, peers)
         controller = Controller(config, port, nodes)
         controller.invariants = violations if check_invariants else controller.invariants
-        route = http.signed_route(signer, lambda uid: True, Api(controller, peers).answer)
+        answer = Api(controller, peers).answer
+        route = http.signed_route(signer, lambda uid: True, answer, http.MAX_QUESTION_BYTES)
         server = await http.listen({QUERY_PATH: route}, limits.host, limits.port)
         stop = _handle_signals(lambda: _reload(file, controller, nodes))
         log.info("gandivactld %s started, cluster %s", __version__, config.cluster)

@@ -23,6 +23,8 @@ from gandiva_slurm.wire.messages import MAX_BYTES
 
 #: The largest request body: a message and its credential.
 MAX_REQUEST_BYTES = MAX_BYTES + MAX_CREDENTIAL_BYTES
+#: The largest question of a user: no more than that is kept in memory before its signature is checked.
+MAX_QUESTION_BYTES = 256 * 1024
 #: The largest answer: the accounts of some hundred thousand jobs.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 #: How long a peer may take to send its request, and munged to check or sign it (munged answers in 1 ms).
@@ -64,16 +66,19 @@ async def post(
     return _unbind(hashlib.sha256(request).hexdigest(), bound, url)
 
 
-def signed_route(signer: Signer, allow: Callable[[int], bool], handler: Handler) -> Route:
+def signed_route(
+    signer: Signer, allow: Callable[[int], bool], handler: Handler, limit: int | None = None
+) -> Route:
     """Return an aiohttp handler that checks the signature and the uid, then signs what `handler` returns.
 
-    `allow` says whether a uid may call at all; `handler` gets the payload and the uid.
+    `allow` says whether a uid may call at all; `handler` gets the payload and the uid; `limit` is the largest
+    request in bytes.
     """
 
     async def route(request: web.Request) -> web.StreamResponse:
         try:
             async with asyncio.timeout(READ_DEADLINE_S):
-                body = await _read(request.content, MAX_REQUEST_BYTES, "request")
+                body = await _read(request.content, limit or MAX_REQUEST_BYTES, "request")
             bound, uid = await _signing(lambda: signer.verify(body))
             if not allow(uid):
                 return _refuse(403, f"uid {uid} may not call {request.path} here", request)

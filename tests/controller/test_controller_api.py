@@ -1,6 +1,8 @@
 """What the command line is told, and what it is not."""
 
+import asyncio
 import json
+import threading
 import time
 
 import pytest
@@ -16,9 +18,9 @@ HOSTILE = (b'{"ask": []}', b'{"ask": {}}', b"[" * 100_000)
 @pytest.fixture
 async def ask(world):
     await world.start()
+    api = Api(world.controller, frozenset({ROOT, SLURM}))
 
     async def _ask(name, uid=USER, /, **args):
-        api = Api(world.controller, frozenset({ROOT, SLURM}))
         return json.loads(await api.answer(json.dumps({"ask": name, "args": args}).encode(), uid))
 
     return _ask
@@ -169,6 +171,19 @@ async def test_a_window_may_end_long_after_the_ledger_s_last_nanosecond(world, a
     rows = await data(ask, "acct", end_s=32_503_680_000)
     assert [row["job_id"] for row in rows] == [job_id]
     assert (await data(ask, "share", end_s=9e10))["users"] != []
+
+
+async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, ask, monkeypatch):
+    await data(ask, "acct")
+    free = threading.Event()
+    monkeypatch.setattr("gandiva_slurm.controller.api.job_usage", lambda *args: free.wait(20) and [])
+    slow = [asyncio.create_task(data(ask, "acct")) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "signed"), 10) == "signed"
+    finally:
+        free.set()
+        assert await asyncio.gather(*slow) == [[]] * 64
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff", *HOSTILE])

@@ -25,9 +25,11 @@ async def echo(payload: bytes, uid: int) -> bytes:
 async def serve():
     runners = []
 
-    async def _serve(handler=echo, signer=None, allow=lambda uid: uid < 10, path="/v1/echo") -> str:
+    async def _serve(
+        handler=echo, signer=None, allow=lambda uid: uid < 10, path="/v1/echo", limit=None
+    ) -> str:
         port = free_port()
-        route = http.signed_route(signer or PlainSigner(0), allow, handler)
+        route = http.signed_route(signer or PlainSigner(0), allow, handler, limit)
         runners.append(await http.listen({path: route}, "127.0.0.1", port))
         return f"http://127.0.0.1:{port}{path}"
 
@@ -54,6 +56,13 @@ async def test_uid_that_may_not_call_is_refused(serve, session):
     url = await serve()
     with pytest.raises(AuthError, match="uid 77 may not call /v1/echo"):
         await http.post(session, url, PlainSigner(77), b"", 5, ROOT)
+
+
+async def test_a_route_may_take_less_than_others(serve, session):
+    url = await serve(limit=200)
+    assert await http.post(session, url, PlainSigner(3), b"x" * 50, 5, ROOT) == b"3:" + b"x" * 50
+    with pytest.raises(PeerError, match="longer than 200 bytes"):
+        await http.post(session, url, PlainSigner(3), b"x" * 500, 5, ROOT)
 
 
 async def test_answer_of_a_stranger_is_refused(serve, session):
