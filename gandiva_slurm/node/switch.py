@@ -17,6 +17,7 @@ from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
+from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import RankSet
 from gandiva_slurm.wire import page as wire
@@ -291,7 +292,9 @@ def _park_facts(resident: Resident) -> dict[str, Any]:
 
 def _last_error(resident: Resident) -> str:
     errors = [group.gang.last_error for group in resident.sets if group.gang is not None]
-    return "; ".join(str(error) for error in errors if error) or "no common boundary was found"
+    views = [rank.look() for rank in resident.ranks]
+    errors += [error_text(view) for view in views if view[wire.W_STATE] == wire.FAILED]
+    return "; ".join(filter(None, errors)) or "no common boundary was found"
 
 
 def _step_ns(resident: Resident) -> int:

@@ -1,4 +1,6 @@
-"""A job cannot keep its GPUs by what it writes into its pages."""
+"""What a job writes into its pages: it cannot keep its GPUs by it, and its error is told."""
+
+import os
 
 import pytest
 
@@ -22,3 +24,18 @@ def test_a_rank_that_never_tells_the_truth_pays_for_all_it_holds(tmp_path, state
     bench.quantum(QUANTA)
     rank.page.close()
     assert bench.held_s("user2") > 0.4 * QUANTA
+
+
+def test_what_a_rank_says_when_it_cannot_release_is_told(tmp_path):
+    bench = Bench(tmp_path, 1)
+    job = bench.add(1, "user1", (0,))
+    page = Page.make(job.key, 0, 1, 0)
+    page.write([(wire.W_SEQ, 10)])
+    job.join(Rank(ProcId(10, 1), 0, page, None), 1, "")
+    switcher = bench.slicer.switcher
+    switcher.park(job)
+    os.pwrite(page.fd, b"RuntimeError: pinned", wire.ERROR_OFFSET)
+    page.write([(wire.W_STATE_GEN, page.read()[wire.W_WORD] >> 8), (wire.W_STATE, wire.FAILED)])
+    switcher._tick(job)
+    page.close()
+    assert job.trouble == "rank 0 did not release its device; RuntimeError: pinned"
