@@ -168,6 +168,7 @@ async def test_question_typed_wrong_is_a_usage_error(ask, name, args, want):
 
 async def test_a_window_may_end_long_after_the_ledger_s_last_nanosecond(world, ask):
     job_id = await running(world)
+    await world.cycles(3)
     rows = await data(ask, "acct", end_s=32_503_680_000)
     assert [row["job_id"] for row in rows] == [job_id]
     assert (await data(ask, "share", end_s=9e10))["users"] != []
