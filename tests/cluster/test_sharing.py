@@ -1,0 +1,297 @@
+"""What users see on a real Slurm with all our daemons: their shares, their losses, every way to submit.
+
+One cluster for the module. Its first tests watch one run: on n1 a real gang beside real single jobs, on n2
+light jobs of two accounts. The later ones submit what they need.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from gandiva_slurm.mini import conffiles, demo_checks, demo_watch
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.demo_checks import JobRecord
+from gandiva_slurm.mini.demo_jobs import STOP_FILE, Reference, read_losses, run_references, submit
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.cluster.fleet import Fleet, wait_for
+from tests.cluster.sharing import TRAINING, WEIGHTED, Run, counted, light
+
+QUANTUM_S = 0.3
+#: How long the shares are measured, once what the start-ups overran has been given back.
+WINDOW_S = 24.0
+REPAID_DEADLINE_S = 120.0
+#: A user's part may miss by 5 %; of a small part, one quantum of the window is more than that.
+SHARE_TOLERANCE, SMALL_TOLERANCE = 0.05, 0.12
+
+def short_bounds(spec: MiniSpec, at: Any) -> dict[str, Any]:
+    """The cluster's configuration, but for ranks that wake themselves soon after their bound."""
+    text = _yaml_of(spec, at)
+    text["node"]["wake_grace_s"] = 1
+    return text
+
+
+_yaml_of = conffiles.gandiva_yaml
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """Two GPUs of one type and one of another; an ordinary job shows when slurmctld starts jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conffiles, "gandiva_yaml", short_bounds)
+        made = MiniCluster.up(MiniSpec(f"sharing-{os.getpid()}", parse_nodes("v100:1x2,k80:1x1"), QUANTUM_S))
+    try:
+        # Gold has two shares of the cluster where silver has one.
+        lines = [f"add account {name} description=x organization=x fairshare={shares}\n"
+                 f"add user {user} account={name} fairshare=1\n"
+                 for name, shares, user in (("gold", 2, "user1"), ("silver", 1, "user3"))]
+        made.exec(["sacctmgr", "-i"], input="".join(lines) + "quit\n")
+        made.exec(["srun", "-p", "plain", "true"], user="user3")
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture(scope="module")
+def run(cluster: MiniCluster) -> Iterator[Run]:
+    """All six jobs, measured. Then the training is told to stop; the light ones run on."""
+    fleet = Fleet(cluster)
+    try:
+        training = {job.name: submit(cluster, job) for job in TRAINING}
+        fleet.jobs += training.values()
+        weighted = {
+            name: light(fleet, user, name, "-A", account, f"--gandiva-tickets={tickets}")
+            for user, name, account, tickets in WEIGHTED
+        }
+        made = Run(fleet, training, weighted)
+        measure(made)
+        cluster.exec(["touch", STOP_FILE])
+        yield made
+    finally:
+        fleet.finish()
+
+
+def measure(run: Run) -> None:
+    """Wait until all six jobs take turns and owe nothing, then let a window go by."""
+    for job in TRAINING:
+        wait_for(lambda job=job: run.fleet.steps(job.user, job.name), f"{job.name} to train", 90)
+    for node, jobs in (("n1", run.training), ("n2", run.light)):
+        for number in jobs.values():
+            run.fleet.wait_suspends(number, 2, node)
+    wait_for(run.is_settled, "what the start-ups overran to be given back", REPAID_DEADLINE_S)
+    begin_ns = time.monotonic_ns()
+    ends_s = time.monotonic() + WINDOW_S
+    wait_for(lambda: time.monotonic() >= ends_s, "the window to go by", WINDOW_S + 5)
+    run.window_ns = (begin_ns, time.monotonic_ns())
+
+
+def test_users_get_their_shares_whatever_the_number_of_their_jobs(run: Run) -> None:
+    assert run.gang_part() == pytest.approx(0.5, rel=SHARE_TOLERANCE), run.parts("n1")
+
+
+def test_accounts_share_two_to_one_and_tickets_three_to_one_inside_a_user(run: Run) -> None:
+    parts = run.parts("n2")
+    heavy, slight, other = (parts[run.light[name]] for name in ("heavy", "slight", "other"))
+    assert heavy + slight == pytest.approx(2 / 3, rel=SHARE_TOLERANCE), parts
+    assert other == pytest.approx(1 / 3, rel=SHARE_TOLERANCE), parts
+    assert heavy / slight == pytest.approx(3, rel=SMALL_TOLERANCE), parts
+
+
+def test_gandiva_share_tells_tickets_and_gpu_time(run: Run) -> None:
+    """Of the tree gold 2, silver 1, research 1, and of the nodes' own logs."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    window = [f"uts{(moment + offset_ns) / 1e9:.0f}" for moment in run.window_ns]
+    told = run.fleet.ask("share", "-a", "-S", window[0], "-E", window[1])
+    rows = {row["user"]: row for row in told["users"]}
+    tickets = {user: row["tickets"] for user, row in rows.items() if user != "root"}
+    assert tickets == {"user1": 250, "user2": 50, "user3": 100}
+    gang, others = (run.held_ns(node, run.window_ns) for node in ("n1", "n2"))
+    want_ns = gang[run.training["pair"]] + others[run.light["heavy"]] + others[run.light["slight"]]
+    # Whole seconds in the command, nanoseconds in the logs.
+    assert rows["user1"]["gpu_s"] == pytest.approx(want_ns / 1e9, abs=3), rows
+
+
+@pytest.mark.parametrize("words", [
+    ["queue"], ["queue", "-t", "all", "--me"], ["acct"], ["acct", "-a", "-X"], ["share"], ["share", "-a"],
+    ["why", "JOB"], ["why", "JOB", "--story"], ["nodes"], ["check"],
+])
+def test_any_user_may_look(run: Run, words: list[str]) -> None:
+    """As text and as JSON; the job is another user's."""
+    words = ["gandiva", *(word.replace("JOB", str(run.light["heavy"])) for word in words)]
+    told = run.fleet.mini.exec(words, user="user3").stdout
+    assert told.strip() and "Traceback" not in told
+    assert json.loads(run.fleet.mini.exec([*words, "--json"], user="user3").stdout)["version"] == 1
+
+
+def test_a_user_sees_his_jobs_state_and_place(run: Run) -> None:
+    told = run.fleet.mini.exec(["gandiva", "queue", "--me", "--json"], user="user1").stdout
+    rows = {row["job_id"]: row for row in json.loads(told)["jobs"]}
+    mine = {run.light["heavy"], run.light["slight"]}
+    assert mine <= set(rows) <= {*mine, run.training["pair"]}
+    row = rows[run.light["heavy"]]
+    assert (row["node"], row["gpu_ids"], row["gpus"], row["ranks"], row["world"]) == ("n2", [0], 1, 1, 1)
+    assert row["steps"] > 0 and row["suspends"] > 0 and row["parked_s"] > 0 and row["off_boundary"] == 0
+    assert 0.3 < row["share"] < 0.7 and row["state"] in ("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING")
+
+
+def test_holds_are_for_operators_only(run: Run) -> None:
+    """Another user may look at states and shares, not at who held which GPU when."""
+    done = run.fleet.mini.exec(["python", "-c", demo_watch._ASK_HOLDS], user="user3", check=False)
+    assert done.returncode != 0 and "holds are shown to root and SlurmUser only" in done.stderr
+    assert demo_watch.holds(run.fleet.mini)
+
+
+def test_ordinary_jobs_have_nothing_of_ours(run: Run) -> None:
+    """Beside all that: they start at once, in their own environment, and Gandiva does not show them."""
+    script = "#!/bin/bash\nenv; scontrol show job $SLURM_JOB_ID"
+    began_s = time.monotonic()
+    run.fleet.mini.exec(["sbatch", "-p", "plain", "--wait", "-o", "plain.out"], user="user2", input=script)
+    assert time.monotonic() - began_s < 15
+    told = run.fleet.home("user2", "plain.out").read_text()
+    number = int(re.findall(r"SLURM_JOB_ID=(\d+)", told)[0])
+    assert "gandiva" not in re.sub(r"(PATH|SPANK_OPTION\w*)=.*", "", told).lower()
+    assert all(row["job_id"] != number for row in run.fleet.ask("queue", "-t", "all")["jobs"])
+
+
+@pytest.fixture(scope="module")
+def records(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[JobRecord]:
+    """The training jobs, ended; what they wrote, and what the same scripts write alone."""
+    for user, name, *_ in WEIGHTED:
+        run.fleet.stop(user, name)
+    for number in (*run.training.values(), *run.light.values()):
+        run.fleet.wait_ended(number, "COMPLETED")
+    rows = wait_for(
+        lambda: (found := {row["job_id"]: row for row in run.fleet.ask("acct", "-a")["jobs"]})
+        and all(found[number]["end_s"] for number in run.training.values()) and found,
+        "the accounts to be complete",
+    )
+    made = [demo_watch.record(run.fleet.mini, job, rows[run.training[job.name]]) for job in TRAINING]
+    at = tmp_path_factory.mktemp("alone")
+    pairs = zip(TRAINING, made, strict=True)
+    alone = [Reference(job, record.step_count, at / job.name) for job, record in pairs]
+    run_references(alone, os.cpu_count() or 1, 150, print)
+    return [dataclasses.replace(job, reference=read_losses(at / job.name, job.gpus)) for job in made]
+
+
+def test_training_is_bit_for_bit_that_of_a_run_alone(records: list[JobRecord]) -> None:
+    assert all(record.suspends >= 10 for record in records), [record.suspends for record in records]
+    check = demo_checks.check_losses(records)
+    assert check.ok, check
+
+
+def test_gpus_change_hands_at_boundaries_and_one_at_a_time(run: Run, records: list[JobRecord]) -> None:
+    events = run.fleet.events("n1")
+    parks = demo_checks.parks_in_events(events)
+    checks = [
+        demo_checks.check_boundaries(parks, demo_checks.steps_in_parks(records, parks)),
+        demo_checks.check_reaims(parks),
+        demo_checks.check_overlaps(
+            demo_checks.overlaps_in_events(events), demo_checks.overlaps_in_steps(records, events)
+        ),
+    ]
+    assert all(check.ok for check in checks), [str(check) for check in checks]
+
+
+def test_released_jobs_run_within_two_seconds(run: Run, records: list[JobRecord]) -> None:
+    check = demo_checks.check_starts(records)
+    assert check.ok, check
+
+
+@pytest.fixture
+def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
+    """The cluster for one test's own jobs, which end with it."""
+    made = Fleet(cluster)
+    yield made
+    for daemon in ("gandivactld", "gandivad:n1", "gandivad:n2"):
+        if cluster.daemon_pid(daemon) is None:
+            cluster.start_daemon(daemon)
+    made.finish()
+
+
+def test_array_tasks_are_jobs_of_their_own(fleet: Fleet) -> None:
+    script = 'echo "task $SLURM_ARRAY_TASK_ID gpus=$CUDA_VISIBLE_DEVICES"'
+    words = ["--array=3,5", "--output=array-%a.out", "--gandiva-gpu-types=v100"]
+    first = fleet.submit("user2", script, *words)
+    waiting = ["squeue", "-h", "-j", str(first)]
+    wait_for(lambda: not fleet.mini.exec(waiting, check=False).stdout, "the array to end")
+    told = "".join(fleet.home("user2", f"array-{task}.out").read_text() for task in (3, 5))
+    assert re.fullmatch(r"task 3 gpus=[01]\ntask 5 gpus=[01]\n", told)
+    rows = [row for row in fleet.ask("acct")["jobs"] if row["array_job_id"] == first]
+    assert {row["array_task_id"] for row in rows} == {3, 5}
+    why = ["gandiva", "why", f"{first}_5"]
+    wait_for(lambda: "is ENDED" in fleet.mini.exec(why, user="user2").stdout, "gandiva to know of its end")
+
+
+@pytest.mark.parametrize("words", [["srun"], ["salloc", "srun"]], ids=["srun", "salloc"])
+def test_jobs_without_a_script_are_started(fleet: Fleet, words: list[str]) -> None:
+    asked = ["-p", "gandiva", "--gres=gpu:k80:1"]
+    show = 'echo "job=$GANDIVA_JOB/$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES"'
+    told = fleet.mini.exec([words[0], *asked, *words[1:], "sh", "-c", show], user="user1")
+    found = re.fullmatch(r"job=(\d+)/(\d+) gpus=0\n", told.stdout)
+    assert found and found[1] == found[2], told
+    assert fleet.count("grant", int(found[1]), "n2") == 1
+
+
+def is_stopped(fleet: Fleet, job: int) -> bool:
+    """By the node's log: the last thing that happened to the job is that it was parked or frozen."""
+    events = [event["event"] for event in fleet.events("n2") if event.get("job") == job]
+    return [event for event in events if event in ("grant", "parked")][-1] == "parked"
+
+
+def kill_while_stopped(fleet: Fleet, job: int) -> bool:
+    """Kill n2's gandivad if this job is stopped at the moment; False when it is not."""
+    fleet.mini.kill("gandivad:n2", signal.SIGSTOP)
+    if is_stopped(fleet, job):
+        fleet.mini.kill("gandivad:n2")
+        return True
+    fleet.mini.kill("gandivad:n2", signal.SIGCONT)
+    return False
+
+
+def test_nothing_stays_stopped_when_all_our_daemons_are_dead(fleet: Fleet) -> None:
+    """Parked ranks go on by themselves past their bound, and the guard thaws what was frozen."""
+    path = fleet.mini.path("etc/gandiva.yaml")
+    text = yaml.safe_load(path.read_text())
+    text["node"] |= {"max_park_s": 4, "client_wait_s": 3}
+    path.write_text(yaml.safe_dump(text))
+    fleet.mini.kill("gandivad:n2", signal.SIGTERM)
+    fleet.mini.start_daemon("gandivad:n2")
+    jobs = {("user1", "one"): light(fleet, "user1", "one"), ("user2", "two"): light(fleet, "user2", "two")}
+    loop = "while sleep 0.05; do printf . >> blind.count; done"
+    blind = fleet.submit("user3", loop, "--gandiva-gpu-types=k80", "--gandiva-hook=none")
+    jobs["user3", "blind"] = blind
+    for job in jobs.values():
+        fleet.wait_suspends(job, 2, "n2")
+    wait_for(lambda: kill_while_stopped(fleet, blind), "gandivad to be killed while the loop is frozen")
+    fleet.mini.kill("gandivactld")
+    stopped = [who for who, job in jobs.items() if is_stopped(fleet, job)]
+    assert ("user3", "blind") in stopped and len(stopped) >= 2
+    before = {who: counted(fleet, *who) for who in jobs}
+    done = fleet.mini.exec(["gandiva", "queue"], user="user1", check=False)
+    assert done.returncode == 3 and done.stderr.startswith("gandiva: error: gandivactld does not answer at ")
+    assert "jobs go on without it" in done.stderr
+    wait_for(
+        lambda: all(counted(fleet, *who) > before[who] + 20 for who in jobs),
+        f"all to go on without a daemon, {stopped} from a stop", 75,
+    )
+    assert {fleet.slurm_state(job) for job in jobs.values()} == {"RUNNING"}
+    # They ran all at once on their one GPU, which a new gandivad would rightly put into its books.
+    fleet.mini.exec(["scancel", *map(str, jobs.values())])
+    wait_for(lambda: not fleet.strays(), "the jobs to end")
+
+
+def test_a_mistake_in_the_configuration_is_named(cluster: MiniCluster) -> None:
+    bad = cluster.path("/home/user1/bad.yaml")
+    bad.write_text("cluster: mini\nqantum_s: 5\npartitions: [gandiva]\ncontroller: {host: mini}\n")
+    for words in (["gandivactld", "-t"], ["gandivad", "-t", "--node", "n1"]):
+        done = cluster.exec([*words, "-f", "/home/user1/bad.yaml"], check=False)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        sentence = "/home/user1/bad.yaml:2: qantum_s: unknown key; allowed: cluster, partitions, quantum_s"
+        assert sentence in done.stderr
