@@ -143,7 +143,10 @@ def check_ends(jobs: Sequence[JobRecord]) -> Check:
 
 
 def holds_in_events(events: Iterable[Event]) -> list[tuple[str, int, int, Span]]:
-    """(node, GPU, job, span) of each hold, from `grant` to `release`; one without an end lasts for ever."""
+    """(node, GPU, job, span) of each hold, from `grant` to `release`; one without an end lasts for ever.
+
+    A grant after which the next gandivad finds the job without GPUs was logged and never carried out.
+    """
     open_since: dict[tuple[str, int, int], Event] = {}
     found = []
     for event in events:
@@ -152,6 +155,8 @@ def holds_in_events(events: Iterable[Event]) -> list[tuple[str, int, int, Span]]
             open_since[key] = event
         elif event["event"] == "release" and key in open_since:
             found.append((key, open_since.pop(key), event["mono_ns"]))
+        elif event["event"] == "adopt" and not event["holds"]:
+            open_since.pop(key, None)
     found += [(key, grant, 1 << 63) for key, grant in open_since.items()]
     return [
         (key[0], gpu, key[1], (grant["mono_ns"], end)) for key, grant, end in found for gpu in grant["gpus"]

@@ -53,6 +53,9 @@ def holds(events: Iterable[dict[str, Any]]) -> list[tuple[int, int, int, int]]:
         elif event["event"] == "release":
             begin, gpus = begun.pop(event["job"])
             found += [(gpu, begin, last, event["job"]) for gpu in gpus]
+        elif event["event"] == "adopt" and not event["holds"]:
+            # Killed between the line and the books, which count: that grant was never carried out.
+            begun.pop(event["job"], None)
     for job, (begin, gpus) in begun.items():
         found += [(gpu, begin, last, job) for gpu in gpus]
     return sorted(found)

@@ -113,6 +113,13 @@ def test_holds_at_once_overlap() -> None:
     assert checks.overlaps_in_events(events) == 1
 
 
+def test_a_grant_that_the_next_daemon_does_not_find_was_none() -> None:
+    killed = [event("grant", 0, 1, gpus=[0]), event("adopt", 5, 1, gpus=[0], holds=False)]
+    assert checks.overlaps_in_events([*killed, event("grant", 9, 2, gpus=[0])]) == 0
+    held = [killed[0], event("adopt", 5, 1, gpus=[0], holds=True)]
+    assert checks.overlaps_in_events([*held, event("grant", 9, 2, gpus=[0])]) == 1
+
+
 def test_a_hold_that_never_ends_overlaps_all_that_follow() -> None:
     assert (
         checks.overlaps_in_events(
