@@ -23,8 +23,6 @@ REAIM_LIMIT = 0.05
 PARK_SLACK_MS = 50.0
 START_LIMIT_S = 2.0
 AGGREGATE_LIMIT = 0.97
-#: A gang is aimed at least so many mini-batches ahead (ADR on parking).
-GANG_MARGIN = 2
 
 Span = tuple[int, int]
 Event = Mapping[str, Any]
@@ -210,6 +208,8 @@ class Park:
     resumed_ns: int
     is_off: bool
     reaims: int
+    #: how many boundaries ahead a gang was told to meet; 0 for a single rank, which takes the next one
+    margin: int = 0
 
     @property
     def ms(self) -> float:
@@ -236,7 +236,8 @@ def parks_in_events(events: Iterable[Event]) -> list[Park]:
 
 def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int) -> Park:
     is_off = bool(parked.get("off_boundary"))
-    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, int(parked.get("reaims", 0)))
+    counts = (int(parked.get(name, 0)) for name in ("reaims", "margin"))
+    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, *counts)
 
 
 def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
@@ -271,8 +272,7 @@ def check_reaims(parks: Sequence[Park]) -> Check:
 
 def excess_ms(park: Park, job: JobRecord) -> float:
     """How much longer a park took than its mini-batches: the running one, and for a gang its margin more."""
-    count = GANG_MARGIN + 1 if job.gpus > 1 else 1
-    allowed_ns = max((_batches_ns(rank, park, count) for rank in job.steps), default=0)
+    allowed_ns = max((_batches_ns(rank, park, park.margin + 1) for rank in job.steps), default=0)
     return park.ms - allowed_ns / NS_PER_MS
 
 

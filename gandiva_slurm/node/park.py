@@ -89,6 +89,8 @@ class Gang:
         self.reaims = 0
         self.failed_parks = 0
         self.last_error = ""
+        #: how many boundaries ahead the last park was aimed; 0 where a single rank takes the next one
+        self.margin = 0
 
     @property
     def phase(self) -> str:
@@ -202,8 +204,8 @@ class Gang:
         return self._run(views, now_ns) if self.stand.run_wanted else []
 
     def _aim(self, views: Sequence[PageView], now_ns: int) -> list[Write]:
-        ahead = self.pace.margin(self.stand.tries)
-        seq = max(min(view[W_SEQ], SANE_SEQ) for view in views) + ahead
+        self.margin = self.pace.margin(self.stand.tries)
+        seq = max(min(view[W_SEQ], SANE_SEQ) for view in views) + self.margin
         self.pace.restart(self.stand.seq)
         self._next(views, "aiming")
         self.stand = self.stand._replace(seq=seq, aimed_ns=now_ns, held_ns=0, slipped_ns=0)

@@ -287,6 +287,7 @@ def _park_facts(resident: Resident) -> dict[str, Any]:
         "at": aims,
         "off_boundary": int(is_off and not resident.is_frozen),
         "reaims": reaims,
+        "margin": max((group.form().margin for group in resident.sets), default=0),
     }
 
 

@@ -156,7 +156,7 @@ def test_parks_are_read_from_the_log() -> None:
     events = [
         event("grant", 0, gpus=[0]),
         event("park", 100),
-        event("parked", 108, reaims=1, off_boundary=0),
+        event("parked", 108, reaims=1, off_boundary=0, margin=3),
         event("resume", 200),
         event("running", 203, resume_ms=3.0),
         event("park", 300),
@@ -164,7 +164,7 @@ def test_parks_are_read_from_the_log() -> None:
         event("ended", 400),
     ]
     first, second = checks.parks_in_events(events)
-    assert first == Park(1, 100 * MS, 108 * MS, 200 * MS, False, 1)
+    assert first == Park(1, 100 * MS, 108 * MS, 200 * MS, False, 1, 3)
     assert (second.ms, second.resumed_ns, second.is_off) == (5.0, 400 * MS, True)
     assert checks.resume_times_ms(events) == [3.0]
 
@@ -210,10 +210,10 @@ def steps_of(length_ms: int, count: int = 50) -> list[tuple[int, int]]:
     return [(at * length_ms * MS, (at * length_ms + 8) * MS) for at in range(count)]
 
 
-@pytest.mark.parametrize(("gpus", "batches"), [(1, 1), (2, 3)])
-def test_park_time_is_compared_with_the_mini_batches_due(gpus: int, batches: int) -> None:
+@pytest.mark.parametrize(("gpus", "margin"), [(1, 0), (2, 2), (2, 4)])
+def test_park_time_is_compared_with_the_mini_batches_due(gpus: int, margin: int) -> None:
     record = job(1, gpus=gpus, steps=[steps_of(10)] * gpus)
-    park = Park(1, 100 * MS, round(100 * MS + (batches * 10 + 49) * MS), 400 * MS, False, 0)
+    park = Park(1, 100 * MS, round(100 * MS + ((margin + 1) * 10 + 49) * MS), 400 * MS, False, 0, margin)
     assert checks.excess_ms(park, record) == pytest.approx(49)
 
 
@@ -224,7 +224,10 @@ def test_a_step_that_was_slow_may_park_late() -> None:
 
 def test_slow_parks_fail() -> None:
     solo, gang = job(1, steps=[steps_of(10)]), job(2, gpus=2, steps=[steps_of(10)] * 2)
-    good = [Park(1, 100 * MS, 120 * MS, 400 * MS, False, 0), Park(2, 100 * MS, 140 * MS, 400 * MS, False, 0)]
+    good = [
+        Park(1, 100 * MS, 120 * MS, 400 * MS, False, 0),
+        Park(2, 100 * MS, 140 * MS, 400 * MS, False, 0, 2),
+    ]
     assert checks.check_park_times(good, [solo, gang]).ok
     late = dataclasses.replace(good[1], parked_ns=(100 + 30 + 60) * MS)
     assert not checks.check_park_times([good[0], late], [solo, gang]).ok
