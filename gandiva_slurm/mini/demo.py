@@ -30,7 +30,9 @@ from gandiva_slurm.mini.demo_jobs import (
     script_of,
     submit,
 )
+from gandiva_slurm.mini.layout import Layout
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.model.errors import GandivaError
 
 NODES, GPUS = "v100:1x4", 4
 QUANTUM_S = 0.5
@@ -63,6 +65,7 @@ class Recorded:
 def run(name: str, backend: str, say: Say) -> dict[str, Any]:
     """Run the demo; returns the report, whose `ok` says whether every check held."""
     began_s = time.monotonic()
+    _refuse_second(name)
     recorded = _main_job(name, say)
     slicing = demo_slicing.measure(f"{name}-slicing", say)
     jobs = _with_references(recorded.jobs, say)
@@ -73,6 +76,14 @@ def run(name: str, backend: str, say: Say) -> dict[str, Any]:
         say(str(Check(**check)))
     say(f"{'OK' if report['ok'] else 'FAILED'} in {report['wall_s']:.0f} s")
     return report
+
+
+def _refuse_second(name: str) -> None:
+    """Two demos at once would measure each other; one that was killed must be cleared away."""
+    for cluster in (name, f"{name}-slicing"):
+        if Layout.of(cluster).root.exists():
+            down = f"GANDIVA_MINI={cluster} gandiva mini down"
+            raise GandivaError(f"a demo is running, or one was killed; once none runs, clear it away: {down}")
 
 
 def _main_job(name: str, say: Say) -> Recorded:

@@ -22,7 +22,8 @@ def demo(backend: str, suite: str, result: str | None) -> int:
 
     check_backend(backend)
     # An end from outside takes the same way out as Ctrl-C: the cluster goes down.
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     to_stdout = result == "-"
     report = main_job.run(
         os.environ.get("GANDIVA_MINI") or "demo", backend, lambda text: click.echo(text, err=to_stdout)

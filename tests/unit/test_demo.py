@@ -178,3 +178,11 @@ def test_queue_is_shown_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     for clock["now_s"] in (101.0, 110.0, 111.0, 119.0, 121.0):
         show()
     assert shown == [110.0, 121.0]
+
+
+def test_second_demo_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo.Layout, "of", lambda name: demo.Layout(tmp_path / name))
+    demo._refuse_second("demo")
+    (tmp_path / "demo-slicing").mkdir()
+    with pytest.raises(GandivaError, match="GANDIVA_MINI=demo-slicing gandiva mini down"):
+        demo._refuse_second("demo")
