@@ -14,7 +14,11 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.procs import Proc, ProcId
 
-_CGROUP_JOB = re.compile(r"/job_(\d+)(?=/|$)", re.MULTILINE)
+#: Slurm's own trees alone (v1 `/slurm[_NODE]/uid_N/job_N`, v2 `/system.slice/[NODE_]slurmstepd.scope/job_N`):
+#: a user may have a cgroup delegated to him elsewhere and name it as he likes.
+_CGROUP_JOB = re.compile(
+    r"^(?:/slurm(?:_[^/]+)?/uid_\d+|/system\.slice/(?:[^/]+_)?slurmstepd\.scope)/job_(\d+)(?=/|$)"
+)
 _STEPD_TITLE = re.compile(r"slurmstepd: \[(\d+)\.([^\]]*)\]")
 #: Rounds of a signal to a set of processes: each catches what the last one's targets had forked meanwhile.
 ROUNDS = 50
@@ -43,21 +47,22 @@ def membership(pid: int) -> Membership | None:
 
 
 def _cgroup_job(pid: int) -> tuple[int | None, tuple[str, ...]]:
-    text = procs.read_text(pid, "cgroup")
-    found = {int(match[1]) for match in _CGROUP_JOB.finditer(text)}
-    if len(found) != 1:
+    found = list(_cgroup_matches(procs.read_text(pid, "cgroup")))
+    jobs = {int(match[1]) for _, match in found}
+    if len(jobs) != 1:
         return None, ()
-    return found.pop(), tuple(_cgroup_directories(text))
+    return jobs.pop(), tuple(f"{mount}{match[0]}" for mount, match in found)
 
 
-def _cgroup_directories(text: str) -> Iterable[str]:
+def _cgroup_matches(text: str) -> Iterable[tuple[str, re.Match[str]]]:
+    """(mount point, job's directory below it) for each line of /proc/PID/cgroup that is in Slurm's tree."""
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        match = _CGROUP_JOB.search(path)
+        match = _CGROUP_JOB.match(path)
         if match:
             mount = f"/{controllers.removeprefix('name=').split(',')[0]}" if controllers else ""
-            yield f"/sys/fs/cgroup{mount}{path[: match.end()]}"
+            yield f"/sys/fs/cgroup{mount}", match
 
 
 def _stepd_above(pid: int) -> tuple[ProcId | None, re.Match[str] | None]:

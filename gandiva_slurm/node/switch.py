@@ -29,6 +29,8 @@ _SLOW_PACE_S = 0.01
 #: A process that has been sent SIGSTOP and does not show it by then sits in the kernel and runs no code of
 #: its own.
 _STOP_NS = 2000 * MS
+#: States of a rank that goes on only when it is told to.
+_WAITING = (wire.HOLD, wire.RELEASING, wire.PARKED)
 
 log = logging.getLogger(__name__)
 
@@ -248,8 +250,11 @@ class Switcher:
 
 
 def _order_run(group: RankSet, now: int, was_frozen: bool) -> None:
-    gang = group.gang
-    if gang is None or gang.phase in ("running", "resuming"):
+    gang = group.form()
+    if gang.phase == "running" and any(view[wire.W_STATE] in _WAITING for view in group.views()):
+        # Formed anew while some of its ranks were parked: one of them died, and its successor said hello.
+        group.apply(gang.adopt(group.views(), now))
+    if gang.phase in ("running", "resuming"):
         return
     if was_frozen and gang.phase == "committing":
         # A lone rank that was frozen before it came to the boundary: its order can be taken back.

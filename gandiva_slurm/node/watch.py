@@ -19,6 +19,9 @@ BEAT_S = 1.0
 #: A frozen job that runs is about to end (Slurm continues what it cancels), or was continued by its owner:
 #: it is given so many beats to end, then it is stopped again.
 LOOSE_BEATS = 3
+#: A parked rank goes on by itself only when it has heard no beat for 30 s, and then within 10 s. If this
+#: daemon was that silent, its strays are believed for so long after; if not, a rank that runs was not told to.
+_SILENT_NS, _STRAY_NS = 25_000_000_000, 20_000_000_000
 #: Between two rounds of SIGKILL to what a job has left behind; the second when it does not go.
 _REAP_S, _SLOW_REAP_S = 0.02, 0.5
 
@@ -34,6 +37,9 @@ class Watcher:
         self._watched: dict[tuple[Resident, ProcId], int] = {}
         self._reapers: set[asyncio.Task[None]] = set()
         self._loose: dict[Resident, int] = {}
+        self._beat_ns = node.clock.mono()
+        #: when this daemon last came back from a silence that lets parked ranks go on
+        self._silent_ns = -_STRAY_NS
 
     async def run(self) -> None:
         """Beat once a second, for ever."""
@@ -64,6 +70,9 @@ class Watcher:
         """Tell every rank that its node lives; look at every page once."""
         node, now = self._node, self._node.clock.mono()
         node.clock.correct()
+        if now - self._beat_ns > _SILENT_NS:
+            self._silent_ns = now
+        self._beat_ns = now
         for resident in list(node.residents.values()):
             for rank in resident.ranks:
                 if rank.is_alive:
@@ -96,7 +105,15 @@ class Watcher:
             self._node.note("loose", resident, why=why)
             self._slicer.switcher.stop_processes(resident, None if is_whole else list(resident.stopped))
         elif not resident.is_frozen and self._has_left_park(resident):
+            self._take_leaver(resident, now)
+
+    def _take_leaver(self, resident: Resident, now: int) -> None:
+        """A parked rank says that it runs: it holds its GPUs if it had to go on, else it is frozen whole."""
+        if now - self._silent_ns < _STRAY_NS:
             self._slicer.take_back(resident)
+            return
+        self._node.note("loose", resident, why="a parked rank went on unasked")
+        self._slicer.switcher.stop_processes(resident)
 
     def _has_left_park(self, resident: Resident) -> bool:
         ranks = [rank for rank in resident.ranks if rank.is_alive and rank.proc not in resident.stopped]

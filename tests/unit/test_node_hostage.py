@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
+from gandiva_slurm.node.switch import _order_run
 from gandiva_slurm.wire import page as wire
 from tests.unit.test_node_slicer import Bench
 
@@ -39,3 +41,40 @@ def test_what_a_rank_says_when_it_cannot_release_is_told(tmp_path):
     switcher._tick(job)
     page.close()
     assert job.trouble == "rank 0 did not release its device; RuntimeError: pinned"
+
+
+@pytest.mark.parametrize("was_silent", [True, False])
+def test_a_parked_rank_that_says_it_runs_gets_no_gpus_by_it(tmp_path, was_silent):
+    """Only a daemon that was silent has true strays: those have their GPUs back; a liar is frozen whole."""
+    bench = Bench(tmp_path, 1)
+    bench.slicer.switcher.follow = lambda resident: None
+    job = bench.add(1, "user1", (0,))
+    page = Page.make(job.key, 0, 1, 0)
+    page.write([(wire.W_SEQ, 10), (wire.W_STATE, wire.RUN)])
+    job.join(Rank(ProcId(os.getpid(), 1), 0, page, None), 1, "")
+    bench.slicer.switcher.release(job, bench.clock.mono())
+    job.state, job.since_ns, job.is_frozen = SUSPENDED, bench.clock.mono(), False
+    if was_silent:
+        bench.watcher._silent_ns = bench.clock.mono()
+    bench.watcher._look_at_suspended(job, bench.clock.mono())
+    page.close()
+    assert (job.holds, job.is_frozen) == ((True, False) if was_silent else (False, True))
+
+
+def test_a_gang_formed_anew_in_the_middle_of_a_park_is_told_to_run(tmp_path):
+    """A dead rank's successor joins while the others are parked: they must not wait for an order for ever."""
+    bench = Bench(tmp_path, 1)
+    job = bench.add(1, "user1", (0,))
+    pages = [Page.make(job.key, rank, 2, 0) for rank in range(2)]
+    for rank, page in enumerate(pages):
+        order = wire.word(4, wire.CMD_COMMIT)
+        page.write([(wire.W_SEQ, 10), (wire.W_STATE, wire.PARKED), (wire.W_WORD, order)])
+        job.join(Rank(ProcId(10 + rank, 1), rank, page, None), 2, "host:1")
+    pages[1].write([(wire.W_STATE, wire.RUN)])
+    assert job.sets[0].gang is None
+    _order_run(job.sets[0], bench.clock.mono(), False)
+    orders = [wire.command_of(page.read()[wire.W_WORD]) for page in pages]
+    generations = [wire.generation_of(page.read()[wire.W_WORD]) for page in pages]
+    for page in pages:
+        page.close()
+    assert orders[0] == wire.CMD_RUN and generations[0] > 4

@@ -150,6 +150,7 @@ def test_a_users_process_with_that_title_proves_nothing(spawn):
         ("0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n", 9, 1),
         ("5:devices:/slurm_n1/uid_61001/job_9/step_batch\n4:cpu,cpuacct:/\n", 9, 1),
         ("0::/user.slice/my_job_9x\n", None, 0),
+        ("0::/user.slice/user-61001.slice/slurm/uid_61001/job_9/x\n", None, 0),
         ("5:devices:/a/job_9\n4:memory:/b/job_8\n", None, 0),
         ("", None, 0),
     ],
