@@ -50,12 +50,13 @@ class OpenHold:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs are asked for; None = all."""
+    """Which jobs are asked for; None = all. `is_cut`: count only GPU time inside the window (sacct's -T)."""
 
     job_ids: frozenset[int] | None = None
     users: frozenset[str] | None = None
     accounts: frozenset[str] | None = None
     states: frozenset[str] | None = None
+    is_cut: bool = True
 
     def takes(self, row: Mapping[str, Any]) -> bool:
         """True when the row of a job is asked for, its state aside."""
@@ -85,17 +86,18 @@ def job_usage(
     jobs = [job for job in jobs if wanted.states is None or _states(job, window) & wanted.states]
     used = {job["ref"]: _Used() for job in jobs}
     newest = {job["job_id"]: job["ref"] for job in jobs}
-    for row in closed_holds(db, window):
+    counted = window if wanted.is_cut else Window(0, window.now_ns, window.now_ns)
+    for row in closed_holds(db, counted):
         if row["ref"] in used:
-            _add_hold(used[row["ref"]], window, row["gpu_count"], row)
+            _add_hold(used[row["ref"]], counted, row["gpu_count"], row)
     for hold in open_holds:
         if hold.key.job_id in newest:
             times = {"t0_ns": hold.t0_ns, "t1_ns": hold.t1_ns, "park_ns": hold.park_ns}
-            _add_hold(used[newest[hold.key.job_id]], window, len(hold.gpus), times)
+            _add_hold(used[newest[hold.key.job_id]], counted, len(hold.gpus), times)
     gpus = {job["ref"]: job["gpus"] for job in jobs}
     for row in db.execute("SELECT * FROM runs ORDER BY ref, restart"):
         if row["ref"] in used:
-            _add_run(used[row["ref"]], window, gpus[row["ref"]], row)
+            _add_run(used[row["ref"]], counted, gpus[row["ref"]], row)
     return [_job_row(job, used[job["ref"]]) for job in jobs]
 
 

@@ -98,7 +98,7 @@ FIELDS = (
 @click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: today's midnight).")
 @click.option("-E", "--endtime", metavar="TIME", help="End of the window (default: now).")
 @click.option("-s", "--state", "states", metavar="STATES", help="Jobs in these states during the window.")
-@click.option("-T", "--truncate", is_flag=True, help="Cut start and end times to the window.")
+@click.option("-T", "--truncate", is_flag=True, help="Cut times, GPU time included, to the window.")
 @click.option("-X", "--allocations", is_flag=True, help="Jobs only, no steps (always so).")
 @click.option("-n", "--noheader", is_flag=True, help="No heading.")
 @click.option("-P", "--parsable2", is_flag=True, help="Values between bars.")
@@ -157,6 +157,8 @@ def _arguments(options: dict[str, Any], window: tuple[float, float, float]) -> d
     if users is None and not options["allusers"] and os.geteuid() != 0:
         users = [getpass.getuser()]
     arguments: dict[str, Any] = {"start_s": window[0], "end_s": window[1], "now_s": window[2]}
+    if options["truncate"]:
+        arguments["truncate"] = True
     if users:
         arguments["users"] = users
     if options["accounts"]:

@@ -94,9 +94,8 @@ class Api:
 
     async def _acct(self, args: Args) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
-        wanted = Filter(
-            _numbers(args, "job_ids"), _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
-        )
+        names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
+        wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         return await self._read(lambda db: job_usage(db, window, wanted, holds))
 
     async def _share(self, args: Args) -> dict[str, Any]:

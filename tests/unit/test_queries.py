@@ -70,6 +70,14 @@ def test_holds_are_cut_to_the_window(book):
     assert (late["gpu_held_s"], late["gpu_run_s"]) == (2, 0)
 
 
+def test_without_truncation_a_job_of_the_window_shows_all_it_used(book):
+    """As sacct's: `acct -s R` looks at an instant, and the job's sums are still whole."""
+    book.job(7, "user1", 2, start_s=100, end_s=200)
+    book.hold(7, "user1", 2, 100, 120, park_s=4)
+    whole = book.usage(span(150, 150), Filter(is_cut=False))[7]
+    assert (whole["gpu_held_s"], whole["gpu_run_s"], whole["gpu_parked_s"]) == (40, 32, 160)
+
+
 def test_open_hold_counts_up_to_its_report(book):
     book.job(7, "user1", 1, start_s=100)
     hold = OpenHold("n1", JobKey(7, 0), "user1", (0,), 100 * NS, 130 * NS, 0)
