@@ -20,7 +20,7 @@ BEAT_S = 1.0
 #: it is given so many beats to end, then it is stopped again.
 LOOSE_BEATS = 3
 #: A parked rank goes on by itself only when it has heard no beat for 30 s, and then within 10 s. If this
-#: daemon was that silent, its strays are believed for so long after; if not, a rank that runs was not told to.
+#: daemon was that silent, its strays are believed for so long after; else a rank that runs was not told to.
 _SILENT_NS, _STRAY_NS = 25_000_000_000, 20_000_000_000
 #: Between two rounds of SIGKILL to what a job has left behind; the second when it does not go.
 _REAP_S, _SLOW_REAP_S = 0.02, 0.5
