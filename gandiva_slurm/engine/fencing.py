@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.state import Sighting
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Fence
 from gandiva_slurm.model.ids import JobKey
@@ -12,7 +13,7 @@ from gandiva_slurm.model.reason import Reason, because
 def fence_strays(at: Cycle) -> None:
     """Note what nodes have that they should not, and fence it once its grace is over."""
     for (node, key), sighting in sorted(at.state.sightings.items()):
-        found = _oddity(at, node, key)
+        found = _cancelled_unborn(at, key, sighting) or _oddity(at, node, key)
         if found is None:
             sighting.odd_ns, sighting.is_fenced = 0, False
             continue
@@ -42,3 +43,13 @@ def _oddity(at: Cycle, node: str, key: JobKey) -> tuple[Reason, bool] | None:
     if record.state in states.SLICED and node not in record.job.nodes:
         return because("Elsewhere", key=key, node=node, home=record.node), False
     return None
+
+
+def _cancelled_unborn(at: Cycle, key: JobKey, sighting: Sighting) -> tuple[Reason, bool] | None:
+    """Slurm ends a job whose tasks are stopped before they begin: they go at once.
+
+    slurmstepd signals only tasks that have begun: without a fence the job would end at its first turn.
+    """
+    record = at.state.jobs.get(key.job_id)
+    is_ending = record is not None and record.key == key and record.job.state == "COMPLETING"
+    return (because("Leftover"), True) if is_ending and sighting.is_unborn else None

@@ -111,6 +111,7 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
+    sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
     record = at.state.jobs.get(event.key.job_id)
     if record is None or record.key != event.key or record.node != event.node:
         return

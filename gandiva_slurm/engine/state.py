@@ -222,6 +222,8 @@ class Sighting:
     gpus: tuple[int, ...] = ()
     #: since when it should not be there; 0 = it should
     odd_ns: int = 0
+    #: its tasks are stopped before they begin
+    is_unborn: bool = False
     #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
     is_fenced: bool = False
 

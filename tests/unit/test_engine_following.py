@@ -158,6 +158,18 @@ def test_what_outlives_its_job_for_long_is_fenced(world: FakeWorld) -> None:
     assert world.procs == {}
 
 
+@pytest.mark.parametrize(("reason", "fenced"), [("WaitingTurn", True), ("Parked", False)])
+def test_job_cancelled_before_its_first_turn_is_fenced_at_once(reason: str, fenced: bool) -> None:
+    """slurmstepd signals no task that has not begun; one that has begun gets its time to end."""
+    world = FakeWorld({"n1": 4})
+    job_id = world.submit()
+    world.run(3)
+    job = replace(world.engine.jobs[job_id].job, state="COMPLETING")
+    seen = ev.ResidentSeen("n1", JobKey(job_id, 0), states.SUSPENDED, (0,), reason, "")
+    actions = world.engine.handle([seen, ev.JobSeen(job), ev.CycleTick()], world.now_ns)
+    assert [action.code for action in actions] == ["Leftover"] * fenced
+
+
 def test_nothing_is_fenced_before_slurm_was_read() -> None:
     engine = Engine()
     stranger = ev.ResidentSeen("n1", JobKey(5, 0), states.RUNNING, (0,), "", "")

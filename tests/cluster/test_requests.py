@@ -1,0 +1,136 @@
+"""Every way to ask for GPUs, and every reason to wait, on a real Slurm with all our daemons."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.spec import SLOTS_PER_GPU, MiniSpec, parse_nodes
+from tests.cluster.fleet import Fleet, wait_for
+
+GPUS, QUANTUM_S = 2, 0.3
+SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
+STEPS = f"""#!/bin/bash
+show() {{ T="$1"; shift; export T; "$@" bash -c '{SHOW}' 2>&1 | sort; }}
+show batch
+show whole srun -n2
+show one srun -n1 --gres=gpu:1
+show each srun -n2 --gpus-per-task=1
+show beyond srun -n1 --gres=gpu:3
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """One node with two GPUs; an ordinary job shows when slurmctld starts jobs."""
+    made = MiniCluster.up(MiniSpec(f"requests-{os.getpid()}", parse_nodes(f"v100:1x{GPUS}"), QUANTUM_S))
+    try:
+        made.exec(["srun", "-p", "plain", "true"], user="user3")
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
+    """The cluster for one test's own jobs, which end with it."""
+    made = Fleet(cluster)
+    yield made
+    made.finish()
+
+
+def sbatch(fleet: Fleet, *words: str, script: str) -> int:
+    """Submit as user1 with these words alone; returns the job id."""
+    told = fleet.mini.exec(["sbatch", "--parsable", "-o", "%j.out", *words], user="user1", input=script)
+    fleet.jobs.append(int(told.stdout))
+    return fleet.jobs[-1]
+
+
+def why(fleet: Fleet, job: int) -> dict[str, str]:
+    """What `gandiva why` tells the owner."""
+    told = fleet.mini.exec(["gandiva", "why", str(job), "--json"], user="user1").stdout
+    found: dict[str, str] = json.loads(told)
+    return found
+
+
+def wait_why(fleet: Fleet, job: int, code: str) -> dict[str, str]:
+    """Wait for this reason; it comes with a sentence and what will change it."""
+    known = ["gandiva", "queue", "-h", "-o", "jobid", "-j", str(job)]
+    wait_for(lambda: fleet.mini.exec(known).stdout.strip(), f"gandiva to know job {job}")
+    wait_for(lambda: why(fleet, job)["code"] == code, f"job {job} to wait because of {code}")
+    told = why(fleet, job)
+    assert told["sentence"] and told["next"], told
+    return told
+
+
+FORMS = ("--gres=gpu:v100:2", "--gpus=2", "--gpus-per-node=2", "--gpus-per-task=1")
+
+
+def test_every_form_of_asking_binds_batch_and_steps(fleet: Fleet) -> None:
+    """The whole job sees both GPUs, a smaller step its own, two tasks one each; larger steps are refused."""
+    jobs = {form: sbatch(fleet, "-p", "gandiva", "-n2", "--mem=500", form, script=STEPS) for form in FORMS}
+    for form, job in jobs.items():
+        fleet.wait_ended(job, "COMPLETED", deadline_s=90)
+        told = fleet.home("user1", f"{job}.out").read_text()
+        per_task = form == "--gpus-per-task=1"
+        assert f"batch 0 gpus=0,1 job={job}\n" in told, (form, told)
+        for task in (0, 1):
+            assert f"whole {task} gpus={task if per_task else '0,1'} job={job}\n" in told, (form, told)
+            assert f"each {task} gpus={task} job={job}\n" in told, (form, told)
+        assert f"one 0 gpus=0 job={job}\n" in told, (form, told)
+        assert "beyond 0" not in told and "srun: error: " in told, (form, told)
+
+
+def test_the_flag_alone_finds_the_partition(fleet: Fleet) -> None:
+    script = f"#!/bin/bash\n#SBATCH --gandiva --gres=gpu:1\nT=$SLURM_JOB_PARTITION; {SHOW}\n"
+    job = sbatch(fleet, script=script)
+    fleet.wait_ended(job, "COMPLETED")
+    told = fleet.home("user1", f"{job}.out").read_text()
+    assert re.fullmatch(rf"gandiva 0 gpus=[01] job={job}\n", told)
+
+
+def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) -> None:
+    """A user fills a node but for what is kept for others, who get in beside him."""
+    most = GPUS * (SLOTS_PER_GPU - 1)
+    mine = [fleet.submit("user1", "exec sleep 300") for _ in range(most + 1)]
+    wait_why(fleet, mine[-1], "NoFreeSlots")
+    for job in mine[:-1]:
+        fleet.wait_running(job)
+    assert fleet.slurm_state(mine[-1]) == "PENDING"
+    fleet.mini.exec(["scancel", str(mine[0])])
+    fleet.wait_running(mine[-1])
+    fleet.wait_running(fleet.submit("user2", "exec sleep 300"))
+
+
+def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> None:
+    """slurmstepd signals no task that has not begun: its node ends it."""
+    blocks = [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]
+    for job in blocks:
+        fleet.wait_running(job)
+    victim = fleet.submit("user2", "exec sleep 300")
+    wait_for(lambda: fleet.count("freeze", victim), "its task to be stopped before it begins")
+    fleet.mini.exec(["scancel", str(victim)])
+    fleet.wait_ended(victim, "CANCELLED", deadline_s=10)
+    assert not fleet.count("grant", victim)
+
+
+def test_a_job_its_owner_holds_waits_for_him(fleet: Fleet) -> None:
+    job = fleet.submit("user1", "true", "--hold")
+    wait_why(fleet, job, "HeldByUser")
+    fleet.mini.exec(["scontrol", "release", str(job)], user="user1")
+    fleet.wait_ended(job, "COMPLETED")
+
+
+def test_a_dependent_job_waits_for_the_other(fleet: Fleet) -> None:
+    first = fleet.submit("user1", "while [ ! -e go ]; do sleep 0.1; done")
+    second = fleet.submit("user1", "true", f"--dependency=afterok:{first}")
+    told = wait_why(fleet, second, "Dependency")
+    assert str(first) in told["sentence"]
+    fleet.wait_running(first)
+    assert fleet.slurm_state(second) == "PENDING"
+    fleet.home("user1", "go").touch()
+    fleet.wait_ended(first, "COMPLETED")
+    fleet.wait_ended(second, "COMPLETED")
