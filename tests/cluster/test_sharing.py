@@ -199,6 +199,11 @@ def test_gpus_change_hands_at_boundaries_and_one_at_a_time(run: Run, records: li
     assert all(check.ok for check in checks), [str(check) for check in checks]
 
 
+def test_parks_take_no_longer_than_their_mini_batches(run: Run, records: list[JobRecord]) -> None:
+    check = demo_checks.check_park_times(demo_checks.parks_in_events(run.fleet.events("n1")), records)
+    assert check.ok, check
+
+
 def test_released_jobs_run_within_two_seconds(run: Run, records: list[JobRecord]) -> None:
     check = demo_checks.check_starts(records)
     assert check.ok, check
