@@ -1,0 +1,30 @@
+"""The documentation: its links lead somewhere, and nothing in it waits to be filled in."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(page for page in ROOT.rglob("*.md") if not {".venv", "build"} & set(page.relative_to(ROOT).parts))
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    missing = [link for link in targets if not (page.parent / link).exists()]
+    assert not missing, f"{page}: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nothing_waits_to_be_filled_in(page: Path) -> None:
+    assert not re.search(r"@@|\bTBD\b", page.read_text())
+
+
+def test_readme_opens_with_its_two_commands() -> None:
+    head = (ROOT / "README.md").read_text().split("## What the demo shows")[0]
+    targets = re.findall(r"^make (\w+)", head, re.MULTILINE)
+    assert targets == ["demo", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
