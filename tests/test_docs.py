@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(page for page in ROOT.rglob("*.md") if not {".venv", "build"} & set(page.relative_to(ROOT).parts))
+FOREIGN = {".venv", "build", ".pytest_cache"}
+PAGES = sorted(page for page in ROOT.rglob("*.md") if not FOREIGN & set(page.relative_to(ROOT).parts))
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
