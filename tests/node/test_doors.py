@@ -6,13 +6,16 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.node.harness import HERE, a_planned_job, uid_of
+from tests.node.harness import HERE, a_planned_job
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+#: A planned job's user whom no task runs as.
+NOBODYS_UID = 61009
 HELLO = {"hello": 1, "rank": 0, "world": 1, "master": "", "kind": 3}
 
 
@@ -52,10 +55,9 @@ def test_a_silent_connection_is_closed(node):
 
 
 def test_another_users_task_is_not_bound_to_the_job(node):
-    if uid_of("user2") == uid_of("user1"):
-        pytest.skip("others cannot read this clone: all tasks run as root here")
-    node.start_job(1, LOOP, user="user2")
-    node.wait(lambda: "uid" in (node.out / "1.0.batch.log").read_text())
+    node.plan(replace(a_planned_job(2, "user1", (0,)), uid=NOBODYS_UID))
+    node.start_job(2, LOOP, user="user1")
+    node.wait(lambda: "uid" in (node.out / "2.0.batch.log").read_text())
     assert node.report().residents == ()
 
 
