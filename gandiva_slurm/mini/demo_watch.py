@@ -36,8 +36,13 @@ def wait_for(
 
 
 def wait_until_empty(cluster: MiniCluster, deadline_s: float) -> None:
-    """Return once Slurm has no job left."""
+    """Return once Slurm has no job left, and Gandiva knows it."""
     wait_for(lambda: not cluster.exec(["squeue", "-h"]).stdout.strip(), "the jobs to end", deadline_s)
+    wait_for(
+        lambda: all(row["state"] == "ENDED" for row in queue(cluster).values()),
+        "gandivactld to see the jobs' end",
+        deadline_s,
+    )
 
 
 def queue(cluster: MiniCluster) -> dict[int, dict[str, Any]]:
