@@ -14,7 +14,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import GandivaError
 
 TRAIN = "gandiva_slurm.mini.workloads.train"
-#: Inside the cluster; every job looks for it after each step.
+#: Inside the cluster; a job looks for it after each step.
 STOP_FILE = "/tmp/gandiva-demo-stop"
 GPU_TYPE = "v100"
 
@@ -60,7 +60,7 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$S
 """
 
 
-def script_of(job: DemoJob) -> str:
+def script_of(job: DemoJob, stop_file: str = STOP_FILE) -> str:
     """The batch script as its user would write it."""
     launch, setup, tasks, end = f"python -m {TRAIN}", "", 1, ""
     if job.launcher == "torchrun":
@@ -69,13 +69,13 @@ def script_of(job: DemoJob) -> str:
         launch, setup, tasks, end = _SRUN.format(train=TRAIN), _SRUN_SETUP, job.gpus, "'"
     return _SCRIPT.format(
         name=job.name, gpu_type=GPU_TYPE, gpus=job.gpus, tasks=tasks, setup=setup, launch=launch, end=end,
-        arguments=" ".join(job.arguments), stop_file=STOP_FILE,
+        arguments=" ".join(job.arguments), stop_file=stop_file,
     )  # fmt: skip
 
 
-def submit(cluster: MiniCluster, job: DemoJob) -> int:
+def submit(cluster: MiniCluster, job: DemoJob, stop_file: str = STOP_FILE) -> int:
     """sbatch it as its user; returns the job id."""
-    done = cluster.exec(["sbatch", "--parsable"], user=job.user, input=script_of(job))
+    done = cluster.exec(["sbatch", "--parsable"], user=job.user, input=script_of(job, stop_file))
     return int(done.stdout.strip().partition(";")[0])
 
 
@@ -161,6 +161,12 @@ def read_steps(prefix: Path, ranks: int) -> list[list[tuple[int, int]]]:
     return [_spans(_lines(Path(f"{prefix}.{rank}.steps"))) for rank in range(ranks)]
 
 
+def read_timed_steps(prefix: Path) -> list[tuple[int, int, int]]:
+    """The first rank's steps: (began, ended, processor time), nanoseconds."""
+    lines = [line.split() for line in _lines(Path(f"{prefix}.0.steps")) if not line.startswith("#")]
+    return [(int(began), int(ended), int(cpu)) for began, ended, cpu in lines]
+
+
 def _lines(path: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
@@ -168,5 +174,5 @@ def _lines(path: Path) -> list[str]:
 def _spans(lines: Sequence[str]) -> list[tuple[int, int]]:
     return [
         (int(began), int(ended))
-        for began, ended in (line.split() for line in lines if not line.startswith("#"))
+        for began, ended, _ in (line.split() for line in lines if not line.startswith("#"))
     ]

@@ -58,24 +58,30 @@ def test_references_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_a_rank_wrote_is_read(tmp_path: Path) -> None:
     (tmp_path / "j.0.loss").write_text("0x1.8p+0\n0x1.4p+0\n0x1.")
-    (tmp_path / "j.0.steps").write_text("# 0,1\n5 9\n11 17\n")
+    (tmp_path / "j.0.steps").write_text("# 0,1\n5 9 4\n11 17 6\n")
     assert demo_jobs.read_losses(tmp_path / "j", 2) == [["0x1.8p+0", "0x1.4p+0"], []]
     assert demo_jobs.read_steps(tmp_path / "j", 1) == [[(5, 9), (11, 17)]]
+    assert demo_jobs.read_timed_steps(tmp_path / "j") == [(5, 9, 4), (11, 17, 6)]
+    assert demo_jobs.read_timed_steps(tmp_path / "none") == []
 
 
 # --- what slicing costs -------------------------------------------------------------------------------
 
 
-def sliced(
-    turns: int, turn_ms: int = 5000, step_ms: int = 10, switch_ms: int = 0
-) -> dict[str, list[tuple[int, int]]]:
-    steps: dict[str, list[tuple[int, int]]] = {"left": [], "right": []}
-    at_ms = 0
+Steps = list[tuple[int, int, int]]
+
+
+def steps_from(at_ms: int, count: int, step_ms: int = 10) -> Steps:
+    """Steps of which the processor worked all but 2 ms."""
+    begins = [at_ms + n * step_ms for n in range(count)]
+    return [(began * MS, (began + step_ms - 2) * MS, (step_ms - 2) * MS) for began in begins]
+
+
+def sliced(turns: int, turn_ms: int = 5000, step_ms: int = 10, switch_ms: int = 0) -> dict[str, Steps]:
+    steps: dict[str, Steps] = {"left": [], "right": []}
     for turn in range(turns):
-        for _ in range(turn_ms // step_ms):
-            steps["left" if turn % 2 == 0 else "right"].append((at_ms * MS, (at_ms + step_ms - 2) * MS))
-            at_ms += step_ms
-        at_ms += switch_ms
+        at_ms = turn * (turn_ms + switch_ms)
+        steps["left" if turn % 2 == 0 else "right"] += steps_from(at_ms, turn_ms // step_ms, step_ms)
     return steps
 
 
@@ -93,18 +99,61 @@ def test_first_turns_warm_up() -> None:
 def test_ratio_counts_the_switches(switch_ms: int, want: float) -> None:
     counts, window_s = demo_slicing.count_in_turns(sliced(9, switch_ms=switch_ms), 3)
     assert counts == {"left": 1500, "right": 1500}
-    ratio = demo_slicing.Slicing({"left": 100.0, "right": 100.0}, counts, window_s).ratio
+    ratio = demo_slicing.Slicing({"left": 100.0, "right": 100.0}, counts, window_s, 1.0).ratio
     assert ratio == pytest.approx(want, rel=1e-3)
 
 
 def test_unequal_turns_are_weighed_by_what_they_did() -> None:
-    slicing = demo_slicing.Slicing({"left": 100.0, "right": 50.0}, {"left": 1000, "right": 1000}, 30.0)
+    slicing = demo_slicing.Slicing({"left": 100.0, "right": 50.0}, {"left": 1000, "right": 1000}, 30.0, 1.0)
     assert slicing.ratio == pytest.approx(1.0)
 
 
 def test_rate_leaves_the_warm_up_out() -> None:
-    steps = [(at * 50 * MS, 0) for at in range(20)] + [((1000 + at * 10) * MS, 0) for at in range(101)]
+    steps = [*steps_from(0, 20, 50), *steps_from(1000, 101)]
     assert demo_slicing.steady_rate(steps) == pytest.approx(100.0)
+
+
+def test_alone_is_before_and_after() -> None:
+    """left alone for 8 s, at half the speed right has alone at the end; 9 turns of both between."""
+    steps = sliced(9)
+    steps = {
+        name: [(b + 8000 * MS, e + 8000 * MS, cpu) for b, e, cpu in spans] for name, spans in steps.items()
+    }
+    steps["left"] = steps_from(0, 400, 20) + steps["left"]
+    steps["right"] += steps_from(53_000, 800)
+    made = demo_slicing.evaluate(steps, 8000 * MS, 53_000 * MS)
+    assert made.alone == {"left": pytest.approx(50.0), "right": pytest.approx(100.0)}
+    assert made.ratio == pytest.approx(1.5)
+    assert made.quiet == pytest.approx(1.0)
+
+
+def test_a_busy_machine_shows_in_the_processor_time() -> None:
+    busy = [(began, ended, cpu * 9 // 10) for began, ended, cpu in steps_from(0, 10)]
+    assert demo_slicing.processor_share(busy) == pytest.approx(0.9)
+
+
+class FakeCluster:
+    def __init__(self) -> None:
+        self.is_down = False
+
+    def down(self) -> None:
+        self.is_down = True
+
+
+@pytest.mark.parametrize(("quiet", "want"), [([0.99], 1), ([0.8, 0.99], 2), ([0.8, 0.8], 2)])
+def test_a_busy_machine_is_measured_once_more(
+    monkeypatch: pytest.MonkeyPatch, quiet: list[float], want: int
+) -> None:
+    cluster, runs = FakeCluster(), []
+
+    def run(_: Any) -> demo_slicing.Slicing:
+        runs.append(quiet[len(runs)])
+        return demo_slicing.Slicing({"left": 1.0}, {"left": 1}, 1.0, runs[-1])
+
+    monkeypatch.setattr(demo_slicing.MiniCluster, "up", lambda spec: cluster)
+    monkeypatch.setattr(demo_slicing, "_run", run)
+    assert demo_slicing.measure("x", lambda text: None).quiet == quiet[-1]
+    assert len(runs) == want and cluster.is_down
 
 
 # --- the report ---------------------------------------------------------------------------------------

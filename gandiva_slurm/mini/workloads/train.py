@@ -89,11 +89,11 @@ class Log:
         self.limit, self.stop_file = limit, stop_file
         self.count = 0
 
-    def add(self, loss: float, began_ns: int, ended_ns: int) -> None:
-        """Note one step: its loss, and when it ran (CLOCK_MONOTONIC)."""
+    def add(self, loss: float, began_ns: int, ended_ns: int, cpu_ns: int) -> None:
+        """Note one step: its loss, when it ran (CLOCK_MONOTONIC), and the processor time it got."""
         self.count += 1
         self.losses.write(loss.hex() + "\n")
-        self.steps.write(f"{began_ns} {ended_ns}\n")
+        self.steps.write(f"{began_ns} {ended_ns} {cpu_ns}\n")
         if self.count % FLUSH_EVERY == 0:
             self.losses.flush()
             self.steps.flush()
@@ -113,14 +113,14 @@ def train(
 ) -> None:
     """Train until the log says stop."""
     for inputs, labels in source:
-        began_ns = time.monotonic_ns()
+        began_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         # The clock is read before step(): with the hook alone that is where the job is parked.
-        ended_ns = time.monotonic_ns()
+        ended_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns() - cpu_ns
         optimizer.step()
-        log.add(loss.item(), began_ns, ended_ns)
+        log.add(loss.item(), began_ns, ended_ns, cpu_ns)
         if log.wants_end():
             return
 
