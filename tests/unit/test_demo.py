@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gandiva_slurm.mini import demo, demo_jobs, demo_slicing
+from gandiva_slurm.cli.main import main
+from gandiva_slurm.mini import demo, demo_command, demo_jobs, demo_slicing
 from gandiva_slurm.mini.demo_checks import NS_PER_S, JobRecord
 from gandiva_slurm.mini.demo_jobs import FIRST_JOBS, LATE_JOB, DemoJob, Reference, run_references, script_of
 from gandiva_slurm.model.errors import GandivaError
@@ -235,3 +236,31 @@ def test_second_demo_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "demo-slicing").mkdir()
     with pytest.raises(GandivaError, match="GANDIVA_MINI=demo-slicing gandiva mini down"):
         demo._refuse_second("demo")
+
+
+@pytest.mark.parametrize("is_ok", [True, False])
+def test_command_writes_the_report_and_tells_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ok: bool
+) -> None:
+    monkeypatch.setattr(demo, "run", lambda name, backend, say: {"version": 1, "ok": is_ok})
+    monkeypatch.setattr(demo_command.signal, "signal", lambda number, action: None)
+    file = tmp_path / "report.json"
+    with pytest.raises(SystemExit) as end:
+        main(["mini", "demo", "--json", str(file)])
+    assert end.value.code == (0 if is_ok else 1)
+    assert json.loads(file.read_text()) == {"version": 1, "ok": is_ok}
+
+
+def test_command_writes_only_the_report_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, backend: str, say: Any) -> dict[str, Any]:
+        say("a line for people")
+        return {"version": 1, "ok": True}
+
+    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo_command.signal, "signal", lambda number, action: None)
+    with pytest.raises(SystemExit):
+        main(["mini", "demo", "--json", "-"])
+    out = capsys.readouterr()
+    assert json.loads(out.out)["ok"] and "a line for people" in out.err
