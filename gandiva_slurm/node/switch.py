@@ -148,7 +148,7 @@ class Switcher:
         if not phases:
             self._give_up(resident, now, "its ranks are gone")
         elif all(phase == "parked" for phase in phases):
-            self._parked(resident, now)
+            self._parked(resident)
         elif "running" in phases or "resuming" in phases:
             self._give_up(resident, now, _last_error(resident))
         elif now - resident.ordered_ns > self._node.settings.park_deadline_ns:
@@ -160,7 +160,7 @@ class Switcher:
             proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
         ]
         if not runs or now - resident.ordered_ns > _STOP_NS:
-            self._parked(resident, now)
+            self._parked(resident)
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
         phases = self._advance(resident, now)
@@ -185,9 +185,9 @@ class Switcher:
             phases.append(gang.phase)
         return phases
 
-    def _parked(self, resident: Resident, now: int) -> None:
-        """The last rank has released: the GPUs are free from this moment."""
-        node, counts = self._node, resident.counts
+    def _parked(self, resident: Resident) -> None:
+        """The last rank has released: the GPUs are free from the moment that was seen, not from before."""
+        node, counts, now = self._node, resident.counts, self._node.clock.mono()
         fields = _park_facts(resident)
         is_off = fields["off_boundary"] or (resident.is_frozen and bool(resident.sets))
         counts.suspends += 1

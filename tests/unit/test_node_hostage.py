@@ -1,5 +1,6 @@
 """What a job writes into its pages: it cannot keep its GPUs by it, and its error is told."""
 
+import json
 import os
 
 import pytest
@@ -78,3 +79,27 @@ def test_a_gang_formed_anew_in_the_middle_of_a_park_is_told_to_run(tmp_path):
     for page in pages:
         page.close()
     assert orders[0] == wire.CMD_RUN and generations[0] > 4
+
+
+def test_a_release_is_not_stamped_before_it_was_seen(tmp_path, monkeypatch):
+    """The daemon may lose the processor between its clock and the pages: a step may end in between."""
+    bench = Bench(tmp_path, 1)
+    job = bench.add(1, "user1", (0,))
+    page = Page.make(job.key, 0, 1, 0)
+    page.write([(wire.W_SEQ, 10)])
+    job.join(Rank(ProcId(10, 1), 0, page, None), 1, "")
+    bench.slicer.switcher.park(job)
+    generation = page.read()[wire.W_WORD] >> 8
+    read, step_ended_ns = Page.read, bench.clock.mono() + 5_000_000
+
+    def late(self):
+        bench.clock.now_ns = max(bench.clock.now_ns, step_ended_ns + 1)
+        return read(self)
+
+    page.write([(wire.W_STATE_GEN, generation), (wire.W_STATE_SEQ, 10), (wire.W_STATE, wire.PARKED)])
+    monkeypatch.setattr(Page, "read", late)
+    bench.slicer.switcher._tick(job)
+    page.close()
+    events = [json.loads(line) for line in bench.node.events.path.read_text().splitlines()]
+    (parked,) = [event for event in events if event["event"] == "parked"]
+    assert parked["mono_ns"] > step_ended_ns
