@@ -11,9 +11,9 @@ from gandiva_slurm.model.ids import JobKey
 
 #: Phases of a part, in the order of a turn.
 #: `off`: parked or not begun, holds no GPU · `reserved`: its GPUs are being cleared · `ready`: cleared, waits
-#: for GO · `on`: granted, resuming or running · `aiming`: its ranks were told to hold · `holding`: all of them
-#: hold at `at` · `releasing` or `freezing`: told to release, or sent SIGSTOP · `released`: all of its ranks
-#: have, and its GPUs are given to nobody until FREE.
+#: for GO · `on`: granted, resuming or running · `aiming`: its ranks were told to hold · `holding`: all of
+#: them hold at `at` · `releasing` or `freezing`: told to release, or sent SIGSTOP · `released`: all of its
+#: ranks have, and its GPUs are given to nobody until FREE.
 OFF, RESERVED, READY, ON = "off", "reserved", "ready", "on"
 AIMING, HOLDING, RELEASING, FREEZING, RELEASED = "aiming", "holding", "releasing", "freezing", "released"
 PHASES = (OFF, RESERVED, READY, ON, AIMING, HOLDING, RELEASING, FREEZING, RELEASED)
@@ -28,8 +28,8 @@ ORDERS: dict[str, tuple[str, str]] = {
     RESERVE: ("clears the part's GPUs; told again, it only renews the bound of `ready`", READY),
     UNRESERVE: ("gives cleared GPUs back to the local gangs", OFF),
     GO: ("grants the cleared GPUs and lets the ranks run; charged from now", ON),
-    AIM: ("tells the ranks to hold at boundary `at`; 0: these wait for nobody, nothing is written yet", HOLDING),
-    COMMIT: ("lets the ranks that hold release; after AIM 0, each at its next boundary", RELEASED),
+    AIM: ("tells the ranks to hold at boundary `at`; 0: they wait for nobody, nothing is done yet", HOLDING),
+    COMMIT: ("lets ranks that hold release (AIM 0: each at its next boundary); again: only renews", RELEASED),
     FREEZE: ("stops all processes of a part without a client", RELEASED),
     FREE: ("all parts have released: the GPUs may be given on", OFF),
     RUN: ("takes an aim, a hold, or a release that was not freed back", ON),
@@ -37,6 +37,9 @@ ORDERS: dict[str, tuple[str, str]] = {
 
 #: Where a span is to be until the next round.
 IN, STAY, OUT = "in", "on", "out"
+
+#: State of a resident in HeldTime beside ON and OFF.
+ENDED = "ended"
 
 #: Codes of an answer that is not ok.
 #: `miss`: some rank had passed the boundary or does not wait there: aim again · `late`: the wait is over and
@@ -79,6 +82,31 @@ class PartStand:
     left_ns: int = -1
     at: int = 0
     error: str = ""
+
+    @property
+    def key(self) -> JobKey:
+        """The incarnation."""
+        return JobKey(self.job_id, self.restart)
+
+
+@dataclass(frozen=True)
+class HeldTime:
+    """How long one resident held its GPUs, each of them, in this boot of its node's daemon; it never falls.
+
+    `over_ns` is the part of it past its quantum. `state`: on (holds now), off, ended. `must_stay`: its GPUs
+    cannot be taken from it now. `left_ns`: until its park's bound, -1 while it is not parked. Every resident
+    is listed, local ones and parts, also one that never held; one that ended, for a minute more at least.
+    """
+
+    job_id: int
+    restart: int
+    user: str
+    gpus: tuple[int, ...]
+    held_ns: int
+    over_ns: int
+    state: str
+    must_stay: bool = False
+    left_ns: int = -1
 
     @property
     def key(self) -> JobKey:

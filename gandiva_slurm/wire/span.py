@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import PartStand
+from gandiva_slurm.model.span import HeldTime, PartStand
 from gandiva_slurm.wire.messages import _build as build
 from gandiva_slurm.wire.messages import _load as load
 
@@ -45,28 +45,6 @@ class SpanOrder:
     @property
     def key(self) -> JobKey:
         """The incarnation it is about."""
-        return JobKey(self.job_id, self.restart)
-
-
-@dataclass(frozen=True)
-class HeldTime:
-    """How long one resident held its GPUs, each of them, in this boot of its daemon; it never falls.
-
-    `over_ns` is the part of it past its quantum. `state`: on (holds now), off, ended. Every resident is
-    listed, local ones and parts, also one that never held; one that ended, for a minute more at least.
-    """
-
-    job_id: int
-    restart: int
-    user: str
-    gpus: tuple[int, ...]
-    held_ns: int
-    over_ns: int
-    state: str
-
-    @property
-    def key(self) -> JobKey:
-        """The incarnation."""
         return JobKey(self.job_id, self.restart)
 
 

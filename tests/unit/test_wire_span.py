@@ -9,9 +9,9 @@ import pytest
 
 from gandiva_slurm.model import span
 from gandiva_slurm.model.errors import PeerError
-from gandiva_slurm.model.span import PartStand
+from gandiva_slurm.model.span import HeldTime, PartStand
 from gandiva_slurm.wire.messages import encode
-from gandiva_slurm.wire.span import HeldTime, SpanAnswer, SpanOrder, decode_answer, decode_order
+from gandiva_slurm.wire.span import SpanAnswer, SpanOrder, decode_answer, decode_order
 
 ORDER = SpanOrder("n1", 7, 3, span.ROUND, spans=((11, 0, span.IN), (12, 1, span.OUT)), lease_ms=9000)
 ANSWER = SpanAnswer(
