@@ -20,9 +20,13 @@ def a_gang(
 
 
 def a_job(job_id: int, user: str = "user1", gpus: int = 1, **fields: object) -> SlurmJob:
-    """A held Gandiva job; options by their own names (`tickets`, `types`, …), the rest are SlurmJob's."""
-    option_names = JobOptions.__dataclass_fields__
-    options = {name: fields.pop(name) for name in list(fields) if name in option_names and name != "priority"}
+    """A held Gandiva job; options by their own names (`tickets`, `types`, …), the rest are SlurmJob's.
+
+    `span` is the number of nodes it asks for, `gpus` the whole job's GPUs.
+    """
+    option_names = JobOptions.__dataclass_fields__.keys() - {"priority", "nodes"}
+    options = {name: fields.pop(name) for name in list(fields) if name in option_names}
+    options["nodes"] = span = fields.pop("span", 1)
     if "gandiva_priority" in fields:
         options["priority"] = fields.pop("gandiva_priority")
     values: dict[str, object] = {
@@ -35,6 +39,7 @@ def a_job(job_id: int, user: str = "user1", gpus: int = 1, **fields: object) -> 
         "reason": "JobHeldAdmin",
         "name": f"train{job_id}",
         "submit_s": 1000 + job_id,
+        "node_count": span,
         "options": JobOptions(gpus=gpus, **options),  # type: ignore[arg-type]
     }
     return SlurmJob(**{**values, **fields})  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class FakeWorld:
         self.mute: set[str] = set()
         self.refuse_starts = False
         self.ignore_starts = False
-        self.wanted_node: dict[int, str] = {}
+        self.wanted_nodes: dict[int, tuple[str, ...]] = {}
         self.outcomes: list[ev.Event] = []
         self.told: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
         self.next_id = 1
@@ -89,7 +89,7 @@ class FakeWorld:
         """A node's slurmd dies; Slurm requeues its jobs."""
         self.down.add(name)
         for job in list(self.jobs.values()):
-            if job.nodes == (name,) and job.state == "RUNNING":
+            if name in job.nodes and job.state == "RUNNING":
                 self.requeue(job.job_id, lingers=processes_live_on)
 
     def restore_node(self, name: str) -> None:
@@ -201,10 +201,11 @@ class FakeWorld:
             self.jobs[job.job_id] = replace(job, priority=0, reason=reason)
         if isinstance(action, Start):
             assert job.state == "PENDING" and job.is_held, f"start of a job that is {job.state}"
-            assert action.node not in self.down, f"start on {action.node}, which is down"
+            assert self.down.isdisjoint(action.nodes), f"start on {action.nodes}, {self.down} are down"
+            self._check_plans(action)
             if self.refuse_starts:
                 return ev.ActionDone(action.action_id, "Requested node configuration is not available")
-            self.wanted_node[job.job_id] = action.node
+            self.wanted_nodes[job.job_id] = action.nodes
             self.release(job.job_id)
         return ev.ActionDone(action.action_id)
 
@@ -216,14 +217,21 @@ class FakeWorld:
             if job.dependency and not self.dependencies_met:
                 self.jobs[job.job_id] = replace(job, reason="Dependency")
                 continue
-            node = self.wanted_node.get(job.job_id) or min(self.nodes)
-            if node in self.down:
+            nodes = self.wanted_nodes.get(job.job_id) or tuple(sorted(self.nodes)[: job.node_count])
+            if len(nodes) < job.node_count or not self.down.isdisjoint(nodes):
                 continue
             start_s = self.now_ns // SECOND_NS
-            job = replace(job, state="RUNNING", nodes=(node,), start_s=start_s, reason="None")
+            job = replace(job, state="RUNNING", nodes=nodes, start_s=start_s, reason="None")
             self.jobs[job.job_id] = replace(job, dependency="")
             key = JobKey(job.job_id, job.restart)
-            self.procs[node, key] = Proc(self.plans[node].get(key, ()))
+            for node in nodes:
+                self.procs[node, key] = Proc(self.plans[node].get(key, ()))
+
+    def _check_plans(self, start: Start) -> None:
+        """Whoever answers knows his part, and all of it, before Slurm is told."""
+        for node, gpus in start.places:
+            if node not in self.mute:
+                assert self.plans[node].get(start.key) == gpus, f"{start.key} is not planned on {node}"
 
     def _kill(self, job_id: int) -> None:
         for where, key in [*self.procs]:
@@ -233,7 +241,7 @@ class FakeWorld:
 
 def _runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
     is_newest = job is not None and job.restart == key.restart
-    return job is not None and is_newest and job.nodes == (node,) and job.state == "RUNNING"
+    return job is not None and is_newest and node in job.nodes and job.state == "RUNNING"
 
 
 def starts(actions: Sequence[Action]) -> list[Start]:

@@ -151,9 +151,10 @@ class Api:
         held = await self._read(lambda db: held_by_job(db, window, open_holds))
         shares = {}
         for record in world.engine.jobs.values():
-            node = world.engine.nodes.get(record.node)
-            if node is not None and node.gpus:
-                whole_ns = node.gpus * (window.end_ns - window.start_ns)
+            nodes = [world.engine.nodes.get(name) for name in record.nodes]
+            gpus = sum(node.gpus for node in nodes if node is not None)
+            if gpus:
+                whole_ns = gpus * (window.end_ns - window.start_ns)
                 shares[record.key] = held.get(record.key, 0) / whole_ns
         return shares
 

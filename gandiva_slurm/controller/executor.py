@@ -66,10 +66,10 @@ class Executor:
         return self._fence(action) if isinstance(action, Fence) else _nothing()
 
     async def _start(self, action: Start) -> None:
-        """The node knows the job and its GPUs before Slurm lets it go (ADR 0003)."""
-        await self._accepted(action.node)
+        """Each of its nodes knows the job and its GPUs before Slurm lets it go (ADR 0003)."""
+        await asyncio.gather(*map(self._accepted, action.nodes))
         self.released[action.key] = self._clock_ns()
-        await self._port.start(action.key.job_id, action.node)
+        await self._port.start(action.key.job_id, action.nodes)
 
     async def _fence(self, action: Fence) -> None:
         """The node's plan names the incarnation; it must only have reached the node."""

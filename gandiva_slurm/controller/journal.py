@@ -103,7 +103,8 @@ class Journal:
     def open_actions(self) -> list[Action]:
         """Return the actions without an outcome, oldest first."""
         query = "SELECT kind, action FROM actions WHERE done_ns IS NULL ORDER BY number"
-        return [_read(kind, text) for kind, text in self._db.execute(query) if kind in _KINDS]
+        read = [_read(kind, text) for kind, text in self._db.execute(query) if kind in _KINDS]
+        return [action for action in read if action is not None]
 
     def write(self, engine_json: str, asked: Iterable[Action], now_ns: int) -> None:
         """Write the engine's state, if it changed, and the actions it asks for, as one."""
@@ -131,10 +132,15 @@ def _row(action: Action, now_ns: int) -> tuple[object, ...]:
     return (action.action_id, type(action).__name__, action.key.job_id, text, now_ns)
 
 
-def _read(kind: str, text: str) -> Action:
-    raw = json.loads(text)
-    raw["key"] = JobKey(*raw["key"])
-    if "gpus" in raw:
-        raw["gpus"] = tuple(raw["gpus"])
-    action: Action = _KINDS[kind](**raw)
+def _read(kind: str, text: str) -> Action | None:
+    """Read an action; None for one that another version wrote: the engine asks again for what is wanted."""
+    try:
+        raw = json.loads(text)
+        raw["key"] = JobKey(*raw["key"])
+        if "places" in raw:
+            raw["places"] = tuple((node, tuple(gpus)) for node, gpus in raw["places"])
+        action: Action = _KINDS[kind](**raw)
+    except (KeyError, TypeError, ValueError) as err:
+        log.warning("a journalled %s cannot be used (%r); it is left out", kind, err)
+        return None
     return action

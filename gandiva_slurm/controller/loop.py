@@ -21,7 +21,7 @@ from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transp
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Start
+from gandiva_slurm.model.action import Action, Fence, Start
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
@@ -252,12 +252,12 @@ class Controller:
         return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
 
     def _take_up_unfinished(self, todo: list[Action]) -> list[ActionDone]:
-        """Add actions from before the restart, once their node is known; return those overtaken since."""
+        """Add actions from before the restart, once their nodes are known; return those overtaken since."""
         overtaken, later = [], []
         for action in self._unfinished:
             if not self._is_still_wanted(action):
                 overtaken.append(ActionDone(action.action_id, "overtaken"))
-            elif getattr(action, "node", None) in (None, *self.reports):
+            elif self.reports.keys() >= _nodes_of(action):
                 todo.append(action)
             else:
                 later.append(action)
@@ -289,11 +289,18 @@ class Controller:
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)
         jobs = tuple(
-            PlannedJob(*at.key, at.user, at.uid, at.gpus, at.tickets, at.submitted_ns, at.name)
+            PlannedJob(*at.key, at.user, at.uid, at.gpus, at.tickets, at.submitted_ns, at.name, at.span)
             for at in self.engine.plan_jobs(name)
         )
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         return PlanBody(record.gpus if record else 0, jobs, fence)
+
+
+def _nodes_of(action: Action) -> set[str]:
+    """The nodes that must know of an action before it is done."""
+    if isinstance(action, Start):
+        return set(action.nodes)
+    return {action.node} if isinstance(action, Fence) else set()
 
 
 def _engine_settings(config: Config) -> EngineSettings:

@@ -13,6 +13,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.slurm.jobs import fold_nodes
 from gandiva_slurm.wire.messages import NodeReport, Resident
 
 #: States of a node as `gandiva nodes` shows them.
@@ -31,11 +32,15 @@ class World:
     links: Mapping[str, NodeLink]
     reports: Mapping[str, NodeReport]
 
-    def resident(self, record: JobRecord) -> Resident | None:
-        """Return what its node says of a job, None when it says nothing of this incarnation."""
-        report = self.reports.get(record.node)
-        found = [item for item in report.residents if _key(item) == record.key] if report else []
-        return found[0] if found else None
+    def residents(self, record: JobRecord) -> dict[str, Resident]:
+        """Return what each of its nodes says of a job, as far as it says anything of this incarnation."""
+        reports = {name: self.reports[name] for name in record.nodes if name in self.reports}
+        return {
+            name: item
+            for name, report in reports.items()
+            for item in report.residents
+            if _key(item) == record.key
+        }
 
     def open_holds(self) -> list[OpenHold]:
         """Return the holds that go on, by the last reports the ledger has."""
@@ -76,8 +81,9 @@ def node_rows(world: World) -> list[Row]:
 
 
 def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) -> Row:
-    seen = world.resident(record)
-    job, placed = record.job, world.engine.nodes.get(record.node)
+    seen = list(world.residents(record).values())
+    job, homes = record.job, [world.engine.nodes.get(name) for name in record.nodes]
+    kinds = [home.node.gpu_type for home in homes if home is not None]
     return {
         "job_id": job.job_id,
         "array_job_id": job.array_job_id or None,
@@ -88,40 +94,47 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "partition": job.partition,
         "state": record.state,
         "gpus": record.options.gpus,
-        "type": placed.node.gpu_type if placed else record.options.gpu_type,
-        "node": record.node,
-        "gpu_ids": list(record.gpus),
-        "share": shares.get(record.key, 0.0) if record.node else None,
-        "rate": seen.rate if seen else None,
-        "parked_s": seen.parked_ns / NS_PER_S if seen else None,
+        "type": kinds[0] if kinds else record.options.gpu_type,
+        "node": fold_nodes(record.nodes),
+        "gpu_ids": [gpu for gpus in record.places.values() for gpu in gpus],
+        "places": [{"node": name, "gpus": list(gpus)} for name, gpus in record.places.items()],
+        "nodes": record.options.nodes,
+        "share": shares.get(record.key, 0.0) if record.places else None,
+        "rate": min((item.rate for item in seen), default=None),
+        "parked_s": max((item.parked_ns / NS_PER_S for item in seen), default=None),
         "reason": record.code,
         "detail": record.text,
         "tickets": record.options.tickets,
         "restart": job.restart,
         "submit_s": float(job.submit_s) or None,
         "start_s": float(job.start_s) or None if job.state != "PENDING" else None,
-        "suspends": seen.suspends if seen else 0,
-        "reaims": seen.reaims if seen else 0,
-        "off_boundary": seen.off_boundary if seen else 0,
-        "steps": seen.steps if seen else 0,
-        "world": seen.world if seen else 0,
-        "ranks": seen.ranks if seen else 0,
+        "suspends": max((item.suspends for item in seen), default=0),
+        "reaims": max((item.reaims for item in seen), default=0),
+        "off_boundary": max((item.off_boundary for item in seen), default=0),
+        "steps": max((item.steps for item in seen), default=0),
+        "world": max((item.world for item in seen), default=0),
+        "ranks": sum(item.ranks for item in seen),
     }
 
 
 def _evidence(world: World, record: JobRecord) -> Iterable[str]:
-    job, link = record.job, world.links.get(record.node)
+    job = record.job
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
-    if record.node:
-        yield f"node {record.node}, GPUs {','.join(map(str, record.gpus)) or 'not known yet'}"
-    if link is not None and link.is_silent:
-        yield f"gandivad on {record.node} does not answer: {link.error}"
-    seen = world.resident(record)
-    if seen is not None:
-        yield f"{seen.ranks} of {seen.world} ranks registered, {seen.steps} steps, {seen.rate:.3g} a second"
-        yield f"suspended {seen.suspends} times, parked {seen.parked_ns / NS_PER_S:.1f} s in all"
+    seen = world.residents(record)
+    for name, gpus in record.places.items():
+        yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"
+        link = world.links.get(name)
+        if link is not None and link.is_silent:
+            yield f"gandivad on {name} does not answer: {link.error}"
+        if name in seen:
+            yield from _told(seen[name])
+
+
+def _told(item: Resident) -> Iterable[str]:
+    yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
+    yield f"suspended {item.suspends} times, parked {item.parked_ns / NS_PER_S:.1f} s in all"
 
 
 def _node_row(world: World, name: str, record: NodeRecord) -> Row:

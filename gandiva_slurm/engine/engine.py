@@ -7,7 +7,7 @@ controller, tests and a simulator drive it by the same calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -131,11 +131,11 @@ class Engine:
     def _watch_nodes(self, at: follow.Cycle) -> None:
         """Say of jobs on a node that is down why nothing moves."""
         for record in in_order(at, *states.SLICED):
-            node = self.state.nodes.get(record.node)
-            if node is not None and node.is_down:
-                record.stay(because("NodeDown", node=record.node), at.now_ns)
+            lost = follow.lost_node(at, record)
+            if lost is not None:
+                record.stay(lost, at.now_ns)
             elif record.code == "NodeDown":
-                record.stay(because("Adopted", node=record.node), at.now_ns)
+                record.stay(because("Adopted", node=",".join(record.nodes)), at.now_ns)
 
     def _forget(self, at: follow.Cycle) -> None:
         old = [
@@ -149,7 +149,7 @@ class Engine:
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
         """Split each user's tickets over his placed jobs: all he has is on the nodes."""
         placed = sorted(
-            (record for record in self.state.jobs.values() if record.is_placed and record.gpus),
+            (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
         weights: dict[Leaf, dict[int, int]] = {}
@@ -161,13 +161,21 @@ class Engine:
             tickets.update(split(parts[leaf], jobs))
         plan: dict[str, list[Placement]] = {}
         for record in placed:
-            plan.setdefault(record.node, []).append(_placement(record, tickets[record.job.job_id]))
+            for node, place in _placements(record, tickets[record.job.job_id]):
+                plan.setdefault(node, []).append(place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
 
-def _placement(record: JobRecord, tickets: int) -> Placement:
+def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placement]]:
+    """A job's places by node; its tickets lie on them as its GPUs do."""
     job = record.job
-    return Placement(record.key, job.user, job.uid, record.gpus, tickets, job.submit_s * SECOND_NS, job.name)
+    parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
+    for node, gpus in record.places.items():
+        submitted_ns = job.submit_s * SECOND_NS
+        yield (
+            node,
+            Placement(record.key, job.user, job.uid, gpus, parts[node], submitted_ns, job.name, record.span),
+        )
 
 
 def _ticket_shares(rows: Sequence[Association], live: Collection[Leaf]) -> Mapping[str, TicketShare]:

@@ -112,25 +112,27 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
     sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
+    if event.state in states.SLICED:
+        sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)
-    if record is None or record.key != event.key or record.node != event.node:
+    if record is None or record.key != event.key or event.node not in record.places:
         return
     if record.state not in states.SLICED:
         return
     take_reported_gpus(at, record)
     if event.state in states.SLICED:
-        reason = of_node(event.reason or _USUAL[event.state], event.detail)
-        _slice(record, event.state, reason, at.now_ns)
+        _slice(record, *_whole_state(at, record), at.now_ns)
 
 
 def take_reported_gpus(at: Cycle, record: JobRecord) -> None:
     """Believe the node on a running job's GPUs: its processes are bound to them, whatever was planned."""
-    sighting = at.state.sightings.get((record.node, record.key))
-    node = at.state.nodes.get(record.node)
-    if record.state not in states.SLICED or sighting is None or node is None:
+    if record.state not in states.SLICED:
         return
-    if sighting.gpus and max(sighting.gpus) < node.gpus:
-        record.gpus = sighting.gpus
+    for name in record.nodes:
+        sighting = at.state.sightings.get((name, record.key))
+        node = at.state.nodes.get(name)
+        if sighting is not None and node is not None and sighting.gpus and max(sighting.gpus) < node.gpus:
+            record.places[name] = sighting.gpus
 
 
 def resident_gone(at: Cycle, event: ev.ResidentGone) -> None:
@@ -153,7 +155,7 @@ def start_failed(at: Cycle, record: JobRecord, why: str, is_busy: bool = False) 
     wait_ns = at.settings.retry_ns << min(max(0, record.failures - 1), 30)
     wait_ns = min(wait_ns, at.settings.longest_retry_ns)
     record.retry_ns = at.now_ns + wait_ns
-    facts = {"node": record.node, "why": why, "wait_s": round(wait_ns / 1e9, 1)}
+    facts = {"node": ",".join(record.nodes), "why": why, "wait_s": round(wait_ns / 1e9, 1)}
     evidence = f"start {record.starts}, failure {record.failures} in a row"
     record.move(states.HELD, because("StartFailed", evidence, **facts), at.now_ns)
     hold_again(at, record)
@@ -213,19 +215,52 @@ def _pending(at: Cycle, record: JobRecord) -> None:
 
 
 def _on_node(at: Cycle, record: JobRecord) -> None:
-    node = record.job.nodes[0]
-    if record.is_placed and record.state != states.STARTING and record.node == node:
+    nodes = record.job.nodes
+    was_running = record.is_placed and record.state != states.STARTING
+    if was_running and record.nodes == nodes:
         return
-    gpus = record.gpus if record.node == node else ()
-    if record.is_placed and record.state != states.STARTING:
+    places = {node: record.places.get(node, ()) for node in nodes}
+    if was_running:
         _give_back(at, record)
     code = "Started" if record.state == states.STARTING else "Adopted"
-    record.move(states.RUNNING, because(code, node=node), at.now_ns)
-    record.node, record.gpus = node, gpus
+    record.move(states.RUNNING, because(code, node=",".join(nodes)), at.now_ns)
+    record.places = places
     record.failures = record.retry_ns = 0
     record.user_hold_lifted = False
     # a start of ours is always followed by a hold; whoever is found running and held needs none
     record.hold_asked_ns = at.now_ns if code == "Adopted" and record.job.is_held else 0
+
+
+def _whole_state(at: Cycle, record: JobRecord) -> tuple[str, Reason]:
+    """The state of a job of parts, and why: RUNNING or SUSPENDED when all its nodes say so, else as it moves.
+
+    A node that has said nothing yet is not counted.
+    """
+    told = [at.state.sightings.get((name, record.key)) for name in record.nodes]
+    parts = [sighting for sighting in told if sighting is not None and sighting.state]
+    found = {part.state for part in parts}
+    if len(found) == 1:
+        (state,) = found
+    elif found & {states.SUSPENDING, states.RESUMING}:
+        state = states.SUSPENDING if states.SUSPENDING in found else states.RESUMING
+    else:
+        leaves = record.state in (states.RUNNING, states.SUSPENDING)
+        state = states.SUSPENDING if leaves else states.RESUMING
+    return state, lost_node(at, record) or _reason_of(state, parts)
+
+
+def _reason_of(state: str, parts: list[Sighting]) -> Reason:
+    """The most telling word of those parts that are where the job is."""
+    usual = _USUAL[state]
+    words = [(part.reason or usual, part.detail) for part in parts if part.state == state]
+    return of_node(*next((word for word in words if word[0] != usual), (words or [(usual, "")])[0]))
+
+
+def lost_node(at: Cycle, record: JobRecord) -> Reason | None:
+    """Say which of a job's nodes is down; None when none is."""
+    nodes = [at.state.nodes.get(name) for name in record.nodes]
+    down = next((node for node in nodes if node is not None and node.is_down), None)
+    return because("NodeDown", node=down.node.name) if down else None
 
 
 def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:

@@ -52,27 +52,35 @@ def places_follow_states(state: EngineState) -> list[str]:
     """A job has a node exactly in the states that have one; whoever waits has a reason."""
     found = []
     for record in state.jobs.values():
-        if record.is_placed != bool(record.node):
-            found.append(f"job {record.key} is {record.state} with node {record.node!r}")
-        if record.gpus and not record.node:
-            found.append(f"job {record.key} is {record.state}, has GPUs {record.gpus} and no node")
+        if record.is_placed != bool(record.places):
+            found.append(f"job {record.key} is {record.state} with places {record.places}")
         if not record.code or not record.text:
             found.append(f"job {record.key} is {record.state} for no reason")
     return found
 
 
 def gangs_are_whole(state: EngineState) -> list[str]:
-    """A placed gang has all its GPUs, each once, all its node's; only one found running may have none yet."""
+    """A placed gang has all its nodes, of one type, and on each all its GPUs, each once, all the node's.
+
+    One that is found running is where Slurm says it is, and may have no GPUs yet.
+    """
     found = []
     for record in _placed(state):
-        gpus, want = record.gpus, max(1, record.options.gpus)
-        node = state.nodes.get(record.node)
-        if not gpus and record.state in states.SLICED:
-            continue
-        if len(set(gpus)) != len(gpus) or len(gpus) != want:
-            found.append(f"job {record.key} has GPUs {gpus}, asked for {want}")
-        if node is not None and node.gpus and gpus and not 0 <= min(gpus) <= max(gpus) < node.gpus:
-            found.append(f"job {record.key} has GPUs {gpus}, {record.node} has {node.gpus}")
+        want, nodes = record.options.gpus_per_node, record.options.nodes
+        if record.state == states.STARTING:
+            types = {state.nodes[name].node.gpu_type for name in record.nodes if name in state.nodes}
+            if len(record.places) != nodes or len(types) > 1:
+                found.append(f"job {record.key} starts on {record.nodes} of {types}, asked for {nodes} nodes")
+        elif record.job.state == "RUNNING" and record.nodes != record.job.nodes:
+            found.append(f"job {record.key} is on {record.nodes}, Slurm has it on {record.job.nodes}")
+        for name, gpus in record.places.items():
+            node = state.nodes.get(name)
+            if not gpus and record.state in states.SLICED:
+                continue
+            if len(set(gpus)) != len(gpus) or len(gpus) != want:
+                found.append(f"job {record.key} has GPUs {gpus} on {name}, asked for {want}")
+            if node is not None and node.gpus and gpus and not 0 <= min(gpus) <= max(gpus) < node.gpus:
+                found.append(f"job {record.key} has GPUs {gpus}, {name} has {node.gpus}")
     return found
 
 
@@ -80,8 +88,9 @@ def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
     """No GPU has more residents than slots, where the engine placed them all (found running: as it is)."""
     residents: dict[tuple[str, int], list[JobRecord]] = {}
     for record in _placed(state):
-        for gpu in record.gpus:
-            residents.setdefault((record.node, gpu), []).append(record)
+        for name, gpus in record.places.items():
+            for gpu in gpus:
+                residents.setdefault((name, gpu), []).append(record)
     found = []
     for (node, gpu), records in sorted(residents.items()):
         if len(records) > slots_per_gpu and all(record.starts for record in records):
@@ -91,21 +100,26 @@ def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
 
 
 def tickets_are_conserved(engine: Engine) -> list[str]:
-    """On all nodes together a user has the tickets he has, split over his jobs; no job is on two nodes."""
+    """On all nodes together a user has the tickets he has, split over his jobs and their parts."""
     state = engine.state
-    planned: dict[int, int] = {}
-    found = []
-    for node in sorted({record.node for record in _placed(state)}):
+    planned: dict[int, dict[str, int]] = {}
+    for node in sorted({name for record in _placed(state) for name in record.nodes}):
         for place in engine.plan_jobs(node):
-            if place.key.job_id in planned:
-                found.append(f"job {place.key} is in two plans")
-            planned[place.key.job_id] = place.tickets
+            planned.setdefault(place.key.job_id, {})[node] = place.tickets
     jobs = [state.jobs[job_id] for job_id in planned]
+    found = [
+        f"job {record.key} is planned on {sorted(planned[record.job.job_id])}, its nodes are {record.nodes}"
+        for record in jobs
+        if planned[record.job.job_id].keys() != record.places.keys()
+    ]
     want = leaf_tickets(state.associations, {record.leaf for record in jobs})
     for leaf, parts in want.items():
-        mine = [planned[record.job.job_id] for record in jobs if record.leaf == leaf]
-        if min(mine) < 1 or sum(mine) != max(parts, len(mine)):
-            found.append(f"{leaf.user} in {leaf.account} has {parts} parts of a ticket, his jobs {sum(mine)}")
+        mine = [[*planned[record.job.job_id].values()] for record in jobs if record.leaf == leaf]
+        have, least = sum(map(sum, mine)), max(parts, len(mine))
+        # a part has at least one, though its job has fewer than parts
+        most = least + sum(len(tickets) - 1 for tickets in mine if max(tickets) == 1)
+        if min(map(min, mine)) < 1 or not least <= have <= most:
+            found.append(f"{leaf.user} in {leaf.account} has {parts} parts of a ticket, his jobs {have}")
     return found
 
 

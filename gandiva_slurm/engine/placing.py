@@ -30,9 +30,10 @@ def watch_starts(at: Cycle) -> None:
     for record in in_order(at, states.STARTING):
         heed_slurm(at, record)
     for record in in_order(at, states.STARTING):
-        node = at.state.nodes.get(record.node)
-        if node is None or node.is_down:
-            record.move(states.HELD, because("NodeLost", node=record.node), at.now_ns)
+        nodes = {name: at.state.nodes.get(name) for name in record.nodes}
+        lost = [name for name, node in nodes.items() if node is None or node.is_down]
+        if lost:
+            record.move(states.HELD, because("NodeLost", node=",".join(lost)), at.now_ns)
             record.retry_ns = at.now_ns + 1  # the next cycle: the hold comes first
             hold_again(at, record)
         elif at.now_ns - record.since_ns >= at.settings.start_deadline_ns:
@@ -91,13 +92,14 @@ def need_of(record: JobRecord) -> Need:
     return Need(
         job_id=job.job_id,
         leaf=record.leaf,
-        gpus=max(1, options.gpus),
+        gpus=options.gpus_per_node,
+        nodes=options.nodes,
         weight=job_weight(options.tickets, options.priority),
         order=record.order,
         priority=options.priority,
         types=(options.gpu_type,) if options.gpu_type else options.types,
         partitions=tuple(filter(None, job.partition.split(","))),
-        cpus=job.cpus,
+        cpus=-(-job.cpus // options.nodes),
         memory_mib=job.memory_mib,
     )
 
@@ -145,10 +147,11 @@ def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
     leaves = {record.leaf for record in placed} | {record.leaf for record in ready}
     sites = {name: _site(at, node) for name, node in at.state.nodes.items()}
     for record in placed:
-        if record.node in sites:
-            need = need_of(record)
-            stay = Stay(need.job_id, need.leaf, record.gpus, need.weight, need.memory_mib)
-            sites[record.node].stays[need.job_id] = stay
+        need = need_of(record)
+        for name, gpus in record.places.items():
+            if name in sites:
+                stay = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
+                sites[name].stays[need.job_id] = stay
     return Board(sites.values(), leaf_tickets(at.state.associations, leaves))
 
 
@@ -169,26 +172,34 @@ def _site(at: Cycle, record: NodeRecord) -> Site:
 def _bind_unknown(at: Cycle, board: Board, placed: list[JobRecord]) -> None:
     """Assign GPUs to jobs found running, once their node has had time to say which they hold."""
     for record in placed:
-        site = board.sites.get(record.node)
-        if record.gpus or site is None:
-            continue
-        is_seen_unbound = (record.node, record.key) in at.state.sightings
-        if is_seen_unbound or at.now_ns - record.since_ns >= at.settings.adopt_ns:
-            record.gpus = board.bind(need_of(record), site)
-        if not record.gpus:
-            record.stay(because("Unbound", node=record.node), at.now_ns)
+        unknown = [name for name, gpus in record.places.items() if not gpus and name in board.sites]
+        for name in unknown:
+            is_seen_unbound = (name, record.key) in at.state.sightings
+            if is_seen_unbound or at.now_ns - record.since_ns >= at.settings.adopt_ns:
+                record.places[name] = board.bind(need_of(record), board.sites[name])
+        still = [name for name in unknown if not record.places[name]]
+        if still:
+            record.stay(because("Unbound", node=",".join(still)), at.now_ns)
 
 
 def _start(at: Cycle, record: JobRecord, place: Place) -> None:
-    gpus = ",".join(map(str, place.gpus))
     deadline_s = at.settings.start_deadline_ns // SECOND_NS
-    reason = because("Starting", node=place.node, gpus=gpus, deadline_s=deadline_s)
+    facts = {"node": ",".join(place.nodes), "gpus": _told_gpus(place)}
+    reason = because("Starting", deadline_s=deadline_s, **facts)
     record.move(states.STARTING, reason, at.now_ns)
-    record.node, record.gpus = place.node, place.gpus
+    record.places = dict(place.parts)
     record.starts += 1
     record.released_ns = at.now_ns
     record.hold_asked_ns = 0
-    at.actions.append(Start(start_id(record), record.key, place.node, place.gpus, reason.code, reason.text))
+    at.actions.append(Start(start_id(record), record.key, place.parts, reason.code, reason.text))
+
+
+def _told_gpus(place: Place) -> str:
+    """The GPUs of a place: 0,1 or 0,1 of each or 0,1 and 2,3."""
+    words = [",".join(map(str, gpus)) for _, gpus in place.parts]
+    if len(words) > 1 and len(set(words)) == 1:
+        return f"{words[0]} of each"
+    return " and ".join(words)
 
 
 def _tell(at: Cycle, record: JobRecord, reason: Reason) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from gandiva_slurm.engine.plain import build, plain
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
@@ -18,13 +19,11 @@ from gandiva_slurm.policy.shares import Leaf
 #: owner's hold and ours alike.
 OWNER_HOLD_S = 4_102_444_800
 
-SCHEMA = 1
+SCHEMA = 2
 SECOND_NS = 10**9
 #: Lines kept of a job's story, and how many of them may tell of slicing alone.
 STORY_LINES = 50
 SLICING_LINES = 10
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,17 @@ class StoryLine(NamedTuple):
 
 @dataclass
 class JobRecord:
-    """A job as the engine knows it. `node` is empty and `gpus` are none wherever the state has no place."""
+    """A job as the engine knows it.
+
+    `places` has its nodes, in Slurm's order, each with the GPUs it has there (none: which is not known yet).
+    It is empty wherever the state has no place.
+    """
 
     job: SlurmJob
     state: str = states.HELD
     since_ns: int = 0
     reason: Reason = field(default_factory=lambda: because("New"))
-    node: str = ""
-    gpus: tuple[int, ...] = ()
+    places: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: when Slurm was told to start it, the last time; 0 = never
     released_ns: int = 0
     #: starts asked for in all (it numbers the actions), and failures in a row
@@ -105,8 +107,23 @@ class JobRecord:
 
     @property
     def is_placed(self) -> bool:
-        """True when it has a node."""
+        """True when it has nodes."""
         return self.state in states.PLACED
+
+    @property
+    def is_bound(self) -> bool:
+        """True when its GPUs are known on each of its nodes."""
+        return bool(self.places) and all(self.places.values())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Its nodes."""
+        return tuple(self.places)
+
+    @property
+    def span(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Its nodes with their GPUs, when they are several; else empty."""
+        return tuple(self.places.items()) if len(self.places) > 1 else ()
 
     @property
     def is_owner_held(self) -> bool:
@@ -139,8 +156,7 @@ class JobRecord:
         self.since_ns = now_ns
         self.reason = reason
         if to not in states.PLACED:
-            self.node = ""
-            self.gpus = ()
+            self.places = {}
 
     def stay(self, reason: Reason, now_ns: int) -> bool:
         """Change the reason alone; True when it is another one (evidence aside)."""
@@ -220,6 +236,10 @@ class Sighting:
     """An incarnation that a node reports, with the GPUs it is bound to (none: to none yet)."""
 
     gpus: tuple[int, ...] = ()
+    #: how the node slices it, as it said last; "" = it has not said
+    state: str = ""
+    reason: str = ""
+    detail: str = ""
     #: since when it should not be there; 0 = it should
     odd_ns: int = 0
     #: its tasks are stopped before they begin
@@ -230,7 +250,10 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Placement:
-    """A job's place on a node, for the node's plan. `tickets` in parts of a ticket (policy.shares.SCALE)."""
+    """A job's place on a node, for the node's plan. `tickets` in parts of a ticket (policy.shares.SCALE).
+
+    Of a job of several nodes `gpus` and `tickets` are this node's part, and `span` has all its places.
+    """
 
     key: JobKey
     user: str
@@ -239,6 +262,7 @@ class Placement:
     tickets: int
     submitted_ns: int
     name: str
+    span: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,10 +290,10 @@ class EngineState:
         """Return plain JSON data."""
         return {
             "schema": SCHEMA,
-            "jobs": [_plain(record) for record in self.jobs.values()],
-            "nodes": [_plain(record) for record in self.nodes.values()],
-            "associations": [_plain(row) for row in self.associations],
-            "sightings": [[node, *key, _plain(seen)] for (node, key), seen in self.sightings.items()],
+            "jobs": [plain(record) for record in self.jobs.values()],
+            "nodes": [plain(record) for record in self.nodes.values()],
+            "associations": [plain(row) for row in self.associations],
+            "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
         }
 
     @classmethod
@@ -282,43 +306,26 @@ class EngineState:
         return cls(
             jobs={record.job.job_id: record for record in jobs},
             nodes={record.node.name: record for record in nodes},
-            associations=tuple(_build(Association, raw) for raw in data["associations"]),
+            associations=tuple(build(Association, raw) for raw in data["associations"]),
             sightings={
-                (node, JobKey(job_id, restart)): _build(Sighting, raw)
+                (node, JobKey(job_id, restart)): build(Sighting, raw)
                 for node, job_id, restart, raw in data["sightings"]
             },
         )
 
 
-def _plain(value: Any) -> Any:
-    """Data classes to dictionaries, tuples and sets to lists, in one pass."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(item) for name, item in vars(value).items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return value
-
-
-def _build(kind: type[T], raw: Mapping[str, Any]) -> T:
-    """Build a data class of plain fields; lists become tuples, fields of a newer version are dropped."""
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    values = {name: item for name, item in raw.items() if name in known}
-    return kind(**{name: tuple(item) if isinstance(item, list) else item for name, item in values.items()})
-
-
 def _job_record(raw: Mapping[str, Any]) -> JobRecord:
     job = dict(raw["job"])
-    job["options"] = None if job["options"] is None else _build(JobOptions, job["options"])
-    record = _build(JobRecord, {**raw, "job": None, "reason": None, "story": ()})
-    record.job = _build(SlurmJob, job)
-    record.reason = _build(Reason, raw["reason"])
+    job["options"] = None if job["options"] is None else build(JobOptions, job["options"])
+    record = build(JobRecord, {**raw, "job": None, "reason": None, "story": ()})
+    record.job = build(SlurmJob, job)
+    record.reason = build(Reason, raw["reason"])
+    record.places = {node: tuple(gpus) for node, gpus in raw["places"].items()}
     record.story = [StoryLine(*line) for line in raw["story"]]
     return record
 
 
 def _node_record(raw: Mapping[str, Any]) -> NodeRecord:
-    node = _build(SlurmNode, raw["node"])
-    node = _build(SlurmNode, {**vars(node), "state": frozenset(raw["node"]["state"])})
+    node = build(SlurmNode, raw["node"])
+    node = build(SlurmNode, {**vars(node), "state": frozenset(raw["node"]["state"])})
     return NodeRecord(node, raw["gpus"], raw["has_daemon"])

@@ -32,8 +32,8 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
     if job.restart == 0 and at.now_ns < job.eligible_s * SECOND_NS < OWNER_HOLD_S * SECOND_NS:
         return because("BeginTime")
-    if job.node_count > 1:
-        return because("OneNodeOnly", nodes=job.node_count)
+    if job.node_count != record.options.nodes:
+        return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
     if job.dependency and _names_live_job(at, job.dependency):
         return because("Dependency", dependency=job.dependency)
     return record.reason if record.retry_ns > at.now_ns else None

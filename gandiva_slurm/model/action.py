@@ -9,14 +9,19 @@ from gandiva_slurm.model.ids import JobKey
 
 @dataclass(frozen=True)
 class Start:
-    """Start a held job on one node: ReqNodeList, StartTime=now, release (ADR 0003)."""
+    """Start a held job on its nodes: ReqNodeList, StartTime=now, release (ADR 0003)."""
 
     action_id: str
     key: JobKey
-    node: str
-    gpus: tuple[int, ...]
+    #: each of its nodes with the GPUs set aside there
+    places: tuple[tuple[str, tuple[int, ...]], ...]
     code: str
     text: str
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes Slurm is to start it on."""
+        return tuple(node for node, _ in self.places)
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "asks for {cpus} CPUs, the largest node that may take it has {most}",
         "cancel it and ask for fewer",
     ),
-    "OneNodeOnly": (
-        "asks for {nodes} nodes; Gandiva runs a job on one node",
-        "cancel it and ask for one node, or use a partition without Gandiva",
+    "WrongNodes": (
+        "Slurm has it for {nodes} node(s), it was submitted for {want}",
+        "an operator sets NumNodes={want} again (scontrol update), or cancel it and submit it anew",
     ),
     "NodesDown": ("every node that could take it is out of service", "one of them is back, its gandivad too"),
     "NoFreeMemory": (

@@ -26,7 +26,10 @@ FINISHED = frozenset(
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the user asked of Gandiva at submission, as job_submit.lua recorded it."""
+    """What the user asked of Gandiva at submission, as job_submit.lua recorded it.
+
+    `gpus` is the whole job's number: the same on each of its `nodes`.
+    """
 
     tickets: int = 100
     priority: int = 50
@@ -41,6 +44,12 @@ class JobOptions:
     gpus: int = 1
     gpu_type: str = ""
     user_hold: bool = False
+    nodes: int = 1
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Its GPUs on each of its nodes."""
+        return max(1, self.gpus // max(1, self.nodes))
 
 
 @dataclass(frozen=True)

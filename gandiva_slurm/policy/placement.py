@@ -1,7 +1,9 @@
-"""Where a job goes: the GPUs of least ticket load, all on one node (Gandiva_fair: balance of ticket load).
+"""Where a job goes: the GPUs of least ticket load (Gandiva_fair: balance of ticket load).
 
 A job's tickets lie evenly on its GPUs. Among the nodes it may use, a job takes the GPUs whose most loaded one
 is least loaded, then the least load in all, then the node of least load per GPU, then the first by name.
+A job of several nodes takes the best so many of one GPU type by that order, of the type whose nodes come out
+best together.
 Nothing moves afterwards here, so the order in which jobs are placed matters: see `place_all`.
 
 A GPU has a fixed number of slots (residents), and the last free one goes only to a user who is not on that
@@ -10,9 +12,11 @@ GPU yet: otherwise whoever submits a hundred jobs first would keep everybody els
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from gandiva_slurm.policy.shares import Leaf
 
@@ -22,7 +26,10 @@ LOAD_SCALE = 720_720
 
 @dataclass(frozen=True)
 class Need:
-    """What a job asks of a place. `types` empty = any; `order` is the one total order of jobs."""
+    """What a job asks of a place. `types` empty = any; `order` is the one total order of jobs.
+
+    `gpus`, `cpus` and `memory_mib` are those on each of its `nodes`.
+    """
 
     job_id: int
     leaf: Leaf
@@ -34,22 +41,34 @@ class Need:
     partitions: tuple[str, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
+    nodes: int = 1
+
+    @property
+    def size(self) -> int:
+        """Its GPUs in all."""
+        return self.gpus * self.nodes
 
     @property
     def shape(self) -> tuple[object, ...]:
         """All that decides whether it has a place: equal shapes fit or fail together."""
-        return (self.leaf.user, self.gpus, self.types, self.partitions, self.cpus, self.memory_mib)
+        room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
+        return (self.leaf.user, self.types, self.partitions, *room)
 
 
 @dataclass(frozen=True)
 class Stay:
-    """A job that has its place. `gpus` empty = on the node, but which GPUs is not known."""
+    """A job that has its place. `gpus` empty = on the node, but which GPUs is not known.
+
+    Of a job of several nodes this is the part on one of them; `weight` is the job's, `size` its GPUs in all
+    (0: those here are all).
+    """
 
     job_id: int
     leaf: Leaf
     gpus: tuple[int, ...]
     weight: int
     memory_mib: int = 0
+    size: int = 0
 
 
 @dataclass
@@ -103,11 +122,32 @@ class Site:
         return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (his[gpu] > 0)]
 
 
-@dataclass(frozen=True)
-class Place:
+class NodeGpus(NamedTuple):
     """A node and the GPUs on it."""
 
     node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job goes: each of its nodes with the GPUs there, in the nodes' order."""
+
+    parts: tuple[NodeGpus, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Its nodes."""
+        return tuple(part.node for part in self.parts)
+
+
+class Candidate(NamedTuple):
+    """The best a node has for a job, and how it compares: the least is the best."""
+
+    worst: int
+    load: int
+    beside: Fraction
+    name: str
     gpus: tuple[int, ...]
 
 
@@ -119,42 +159,54 @@ class Board:
         self._tickets = tickets
         self._weights: dict[Leaf, int] = {}
         self._gpus: dict[str, int] = {}
+        self._counted: set[int] = set()
         for site in self.sites.values():
             for stay in site.stays.values():
                 self._count(stay)
 
     def put(self, need: Need, place: Place) -> None:
         """Record a placement."""
-        stay = Stay(need.job_id, need.leaf, place.gpus, need.weight, need.memory_mib)
-        self.sites[place.node].stays[need.job_id] = stay
-        self._count(stay)
+        for part in place.parts:
+            stay = Stay(need.job_id, need.leaf, part.gpus, need.weight, need.memory_mib, need.size)
+            self.sites[part.node].stays[need.job_id] = stay
+            self._count(stay)
 
     def loads(self, site: Site, newcomer: Need | None = None) -> list[int]:
         """The ticket load of each GPU, as it is when the newcomer has its part of its user's tickets."""
         loads = [0] * site.gpus
         for stay in site.stays.values():
             if stay.gpus:
-                load = self._load(stay.leaf, stay.weight, len(stay.gpus), newcomer)
+                load = self._load(stay.leaf, stay.weight, stay.size or len(stay.gpus), newcomer)
                 for gpu in stay.gpus:
                     loads[gpu] += load
         return loads
 
     def best(self, need: Need, sites: Iterable[Site]) -> Place | None:
         """Return the place of least load for this job among these nodes; None when none has the room now."""
-        found: list[tuple[tuple[int, int, Fraction, str], Place]] = []
+        by_type: dict[str, list[Candidate]] = {}
         for site in sites:
-            if not (site.is_open and site.is_large_enough(need) and site.has_memory(need)):
+            found = self._candidate(need, site)
+            if found is None:
                 continue
-            free = site.free_gpus(need.leaf)
-            if len(free) < need.gpus:
-                continue
-            if not site.stays:  # sites come by name: of the empty ones the first is the best there is
-                return Place(site.name, tuple(range(need.gpus)))
-            loads = self.loads(site, need)
-            gpus = sorted(sorted(free, key=lambda gpu: (loads[gpu], gpu))[: need.gpus])
-            rank = (max(loads[g] for g in gpus), sum(loads[g] for g in gpus))
-            found.append(((*rank, Fraction(sum(loads), site.gpus), site.name), Place(site.name, tuple(gpus))))
-        return min(found, key=lambda item: item[0])[1] if found else None
+            if need.nodes == 1 and not site.stays:  # the first of the empty ones is the best there is
+                return _place([found])
+            by_type.setdefault(site.gpu_type, []).append(found)
+        whole = [sorted(found)[: need.nodes] for found in by_type.values() if len(found) >= need.nodes]
+        return _place(min(whole, key=_rank)) if whole else None
+
+    def _candidate(self, need: Need, site: Site) -> Candidate | None:
+        """The GPUs of least load a node has for (a part of) this job; None when it has no room."""
+        if not (site.is_open and site.is_large_enough(need) and site.has_memory(need)):
+            return None
+        free = site.free_gpus(need.leaf)
+        if len(free) < need.gpus:
+            return None
+        if not site.stays:
+            return Candidate(0, 0, Fraction(0), site.name, tuple(free[: need.gpus]))
+        loads = self.loads(site, need)
+        gpus = sorted(sorted(free, key=lambda gpu: (loads[gpu], gpu))[: need.gpus])
+        held = [loads[gpu] for gpu in gpus]
+        return Candidate(max(held), sum(held), Fraction(sum(loads), site.gpus), site.name, tuple(gpus))
 
     def bind(self, need: Need, site: Site) -> tuple[int, ...]:
         """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""
@@ -162,7 +214,7 @@ class Board:
             return ()
         loads = self.loads(site)
         gpus = tuple(sorted(sorted(range(site.gpus), key=lambda gpu: (loads[gpu], gpu))[: need.gpus]))
-        site.stays[need.job_id] = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib)
+        site.stays[need.job_id] = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
         return gpus
 
     def gpus_of(self, user: str) -> int:
@@ -174,7 +226,9 @@ class Board:
         return max(1, self._tickets.get(leaf, 1))
 
     def _count(self, stay: Stay) -> None:
-        self._weights[stay.leaf] = self._weights.get(stay.leaf, 0) + stay.weight
+        if stay.job_id not in self._counted:  # its weight is the job's, on however many nodes
+            self._counted.add(stay.job_id)
+            self._weights[stay.leaf] = self._weights.get(stay.leaf, 0) + stay.weight
         self._gpus[stay.leaf.user] = self._gpus.get(stay.leaf.user, 0) + max(1, len(stay.gpus))
 
     def _load(self, leaf: Leaf, weight: int, size: int, newcomer: Need | None) -> int:
@@ -182,6 +236,24 @@ class Board:
         if newcomer is not None and newcomer.leaf == leaf:
             whole += newcomer.weight
         return self.tickets_of(leaf) * LOAD_SCALE * weight // (whole * size)
+
+
+def _place(found: Sequence[Candidate]) -> Place:
+    parts = sorted((NodeGpus(each.name, each.gpus) for each in found), key=lambda part: node_order(part.node))
+    return Place(tuple(parts))
+
+
+def node_order(name: str) -> list[tuple[int, str]]:
+    """Order nodes as Slurm does: the numbers in their names count as numbers, n2 before n10."""
+    words = re.split(r"(\d+)", name)
+    return [(int(word), word) if word.isdecimal() else (0, word) for word in words]
+
+
+def _rank(found: Sequence[Candidate]) -> tuple[int, int, Fraction, tuple[str, ...]]:
+    """How a whole place compares: as a node's does, with all its nodes as one."""
+    worst, load = max(each.worst for each in found), sum(each.load for each in found)
+    beside = sum((each.beside for each in found), Fraction(0))
+    return worst, load, beside, tuple(each.name for each in found)
 
 
 def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
@@ -192,7 +264,7 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
     then older ones. On a tie between users the larger gang, then the older job, goes first.
     """
     waiting: dict[str, list[Need]] = {}
-    for need in sorted(needs, key=lambda need: (-need.priority, -need.gpus, need.order), reverse=True):
+    for need in sorted(needs, key=lambda need: (-need.priority, -need.size, need.order), reverse=True):
         waiting.setdefault(need.leaf.user, []).append(need)
     placed: dict[int, Place] = {}
     full: set[tuple[object, ...]] = set()
@@ -214,4 +286,4 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
 
 def _turn(board: Board, need: Need) -> tuple[Fraction, int, tuple[int, ...]]:
     tickets = board.tickets_of(need.leaf)
-    return (Fraction(board.gpus_of(need.leaf.user), tickets), -need.gpus, need.order)
+    return (Fraction(board.gpus_of(need.leaf.user), tickets), -need.size, need.order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.model.errors import GandivaError, SlurmRefused, SlurmUnreachable
@@ -63,12 +63,12 @@ class CommandsPort:
         await self._split(picture.joint, picture.jobs)
         return Snapshot(taken_ns, picture.jobs, picture.nodes, associations)
 
-    async def start(self, job_id: int, node: str) -> None:
-        """Start a held job on this node; SlurmRefused with Slurm's sentence."""
-        await self._control.start(self._name(job_id), node)
+    async def start(self, job_id: int, nodes: Sequence[str]) -> None:
+        """Start a held job on just these nodes; SlurmRefused with Slurm's sentence."""
+        await self._control.start(self._name(job_id), nodes)
 
-    async def start_many(self, places: Mapping[int, str]) -> dict[int, SlurmRefused]:
-        """Start many held jobs, each on its node, with one release for all; return the refusals by job id."""
+    async def start_many(self, places: Mapping[int, Sequence[str]]) -> dict[int, SlurmRefused]:
+        """Start many held jobs, each on its nodes, with one release for all; return the refusals by id."""
         ids = {self._name(job_id): job_id for job_id in places}
         refused = await self._control.start_many({name: places[job_id] for name, job_id in ids.items()})
         return {ids[name]: error for name, error in refused.items()}

@@ -31,25 +31,29 @@ class Control:
         self._commands = commands
         self._timeout_s = timeout_s
 
-    async def place(self, name: str, node: str) -> None:
-        """Name the one node where a held job may start, from now on."""
-        if not _NODE_NAME.fullmatch(node):
-            raise SlurmRefused(f"job {name}: {node!r} is no node name; is NodeName in slurm.conf right?")
-        await self._act("scontrol", "update", f"JobId={name}", f"ReqNodeList={node}", "StartTime=now")
+    async def place(self, name: str, nodes: Sequence[str]) -> None:
+        """Name the nodes where a held job may start, from now on: as many as it asks for."""
+        if not nodes:
+            raise SlurmRefused(f"job {name}: no node is named")
+        for node in nodes:
+            if not _NODE_NAME.fullmatch(node):
+                raise SlurmRefused(f"job {name}: {node!r} is no node name; is NodeName in slurm.conf right?")
+        wanted = f"ReqNodeList={','.join(nodes)}"
+        await self._act("scontrol", "update", f"JobId={name}", wanted, "StartTime=now")
 
     async def release(self, names: Sequence[str]) -> None:
         """Let Slurm start these jobs."""
         await self._act("scontrol", "release", ",".join(names))
 
-    async def start(self, name: str, node: str) -> None:
-        """Start a held job on this node."""
-        log.info("start: job %s on %s", name, node)
-        await self.place(name, node)
+    async def start(self, name: str, nodes: Sequence[str]) -> None:
+        """Start a held job on these nodes."""
+        log.info("start: job %s on %s", name, ",".join(nodes))
+        await self.place(name, nodes)
         await self.release([name])
 
-    async def start_many(self, places: Mapping[str, str]) -> dict[str, SlurmRefused]:
+    async def start_many(self, places: Mapping[str, Sequence[str]]) -> dict[str, SlurmRefused]:
         """Start many jobs, with one release for all; return the refusals by job."""
-        log.info("start: %s", ", ".join(f"job {name} on {node}" for name, node in places.items()))
+        log.info("start: %s", "; ".join(f"job {name} on {','.join(nodes)}" for name, nodes in places.items()))
         refused = await self._each(places, self.place)
         placed = [name for name in places if name not in refused]
         if not placed:
@@ -58,7 +62,7 @@ class Control:
             await self.release(placed)
         except SlurmRefused:
             # One bad job spoils the joint answer; a second release of a released job changes nothing.
-            refused |= await self._each(dict.fromkeys(placed, ""), lambda name, _: self.release([name]))
+            refused |= await self._each(dict.fromkeys(placed, ()), lambda name, _: self.release([name]))
         return refused
 
     async def hold(self, name: str) -> None:
@@ -72,9 +76,9 @@ class Control:
         await self._act("scontrol", "hold", f"{array_job_id}_[{','.join(map(str, tasks))}]")
 
     async def _each(
-        self, places: Mapping[str, str], act: Callable[[str, str], Awaitable[None]]
+        self, places: Mapping[str, Sequence[str]], act: Callable[[str, Sequence[str]], Awaitable[None]]
     ) -> dict[str, SlurmRefused]:
-        acts = (act(name, node) for name, node in places.items())
+        acts = (act(name, nodes) for name, nodes in places.items())
         outcomes = await asyncio.gather(*acts, return_exceptions=True)
         refused = {}
         for name, outcome in zip(places, outcomes, strict=True):

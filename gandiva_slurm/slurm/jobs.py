@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -74,3 +75,8 @@ def node_names(text: str) -> tuple[str, ...]:
         return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
     except NodeSetException as err:
         raise SlurmUnreachable(f"not a node list: {text[:60]!r} ({err}); {ADVICE}") from err
+
+
+def fold_nodes(names: Iterable[str]) -> str:
+    """Write node names as Slurm does: n[1-3,7]; none is empty."""
+    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))

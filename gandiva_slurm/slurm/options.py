@@ -21,8 +21,8 @@ PREFIX = "gandiva:"
 VERSION = 1
 #: Longest record that is read, in characters; Lua's has about 250.
 MAX_CHARS = 4096
-#: Most GPUs one job may ask of one node.
-MAX_GPUS = 1024
+#: Most nodes one job may ask for, and most GPUs of each.
+MAX_NODES, MAX_GPUS = 4096, 1024
 
 _RANGES = {"tickets": (1, 1000), "priority": (0, 100)}
 _CHOICES = {
@@ -42,8 +42,8 @@ def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
         if PREFIX + "{" in admin_comment:
             log.warning("job %d: AdminComment has a gandiva record that cannot be read; left alone", job_id)
         return None
-    gpus = record.get("gpus")
-    if type(gpus) is not int or not 1 <= gpus <= MAX_GPUS:
+    shape = _shape(record)
+    if shape is None:
         log.warning("job %d: its gandiva record asks for no number of GPUs; left alone", job_id)
         return None
     return JobOptions(
@@ -57,10 +57,19 @@ def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
         pack=_choice(record, "pack", job_id),
         migrate=_choice(record, "migrate", job_id),
         hook=_choice(record, "hook", job_id),
-        gpus=gpus,
+        gpus=shape[0],
+        nodes=shape[1],
         gpu_type=_word(record, "type"),
         user_hold=record.get("user_hold") is True,
     )
+
+
+def _shape(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    """GPUs in all and nodes, the same number of GPUs on each; None when they cannot be."""
+    gpus, nodes = record.get("gpus"), record.get("nodes", 1)
+    if type(gpus) is not int or type(nodes) is not int or not 1 <= nodes <= MAX_NODES:
+        return None
+    return (gpus, nodes) if gpus % nodes == 0 and 1 <= gpus // nodes <= MAX_GPUS else None
 
 
 def _records(text: str) -> Iterator[dict[str, Any]]:

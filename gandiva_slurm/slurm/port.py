@@ -8,7 +8,7 @@ its subclass SlurmBusy means that the same call may be granted a moment later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gandiva_slurm.model.snapshot import Snapshot
@@ -25,8 +25,8 @@ class SlurmPort(Protocol):
         the caller keeps the old one.
         """
 
-    async def start(self, job_id: int, node: str) -> None:
-        """Release a held job to start now on this node; SlurmRefused, SlurmUnreachable."""
+    async def start(self, job_id: int, nodes: Sequence[str]) -> None:
+        """Release a held job to start now on just these nodes; SlurmRefused, SlurmUnreachable."""
 
     async def hold(self, job_id: int) -> None:
         """Hold a job, pending or running (then a requeue returns it held)."""

@@ -25,6 +25,9 @@ class PlannedJob:
 
     `tickets` is its integer share of its user's tickets (`policy.shares.SCALE` parts of one ticket); a user's
     weight on the node is the sum over his jobs there. `submitted_ns` orders ties.
+
+    Of a job of several nodes this is one node's part: `gpus` and `tickets` are the part's, and `span` names
+    all its nodes with their GPUs, in Slurm's order. `span` is empty for a job of one node.
     """
 
     job_id: int
@@ -35,6 +38,7 @@ class PlannedJob:
     tickets: int
     submitted_ns: int
     name: str = ""
+    span: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def key(self) -> JobKey:

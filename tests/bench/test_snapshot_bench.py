@@ -63,7 +63,7 @@ def test_many_starts(cluster: MiniCluster) -> None:
         port = make_port(cluster)
         await port.snapshot(False)
         began = time.monotonic()
-        assert await port.start_many({job: f"n{1 + number % 2}" for number, job in enumerate(jobs)}) == {}
+        assert await port.start_many({job: [f"n{1 + number % 2}"] for number, job in enumerate(jobs)}) == {}
         ordered = time.monotonic()
         while True:
             running = [job for job in (await port.snapshot(False)).jobs if job.state == "RUNNING"]

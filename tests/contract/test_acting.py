@@ -7,13 +7,13 @@ from tests.contract.contract_world import World, job, submit, tasks
 
 
 async def started(world: World, job_id: int, node: str) -> None:
-    await world.port.start(job_id, node)
+    await world.port.start(job_id, [node])
     await world.until(lambda s: job(s, job_id).state == "RUNNING")
 
 
 async def test_start_hold_requeue_and_start_elsewhere(world: World) -> None:
     job_id = await submit(world, "--gpus=2", gpus=2)
-    await world.port.start(job_id, "n2")
+    await world.port.start(job_id, ["n2"])
     snapshot = await world.until(lambda s: job(s, job_id).state == "RUNNING")
     running = job(snapshot, job_id)
     assert (running.nodes, running.restart, running.node_count) == (("n2",), 0, 1)
@@ -30,7 +30,7 @@ async def test_start_hold_requeue_and_start_elsewhere(world: World) -> None:
     assert returned.is_held and (returned.restart, returned.nodes, returned.start_s) == (1, (), 0)
     assert returned.options is not None
 
-    await world.port.start(job_id, "n1")
+    await world.port.start(job_id, ["n1"])
     again = job(await world.until(lambda s: job(s, job_id).state == "RUNNING"), job_id)
     assert (again.nodes, again.restart) == (("n1",), 1)
 
@@ -52,7 +52,7 @@ async def test_a_requeued_job_still_ending_is_neither_running_nor_waiting(world:
 )
 async def test_how_a_job_ended(world: World, script: str, state: str, exit_code: str) -> None:
     job_id = await submit(world, "--gpus=1", script=script)
-    await world.port.start(job_id, "n1")
+    await world.port.start(job_id, ["n1"])
     ended = job(await world.until(lambda s: job(s, job_id).end_s > 0), job_id)
     assert (ended.state, ended.exit_code) == (state, exit_code)
     assert ended.end_s >= ended.start_s > 0
@@ -62,7 +62,7 @@ async def test_a_dependency_is_lifted_from_a_held_job(world: World) -> None:
     first = await submit(world, "--gpus=1", script="true")
     after = await submit(world, "--gpus=1", f"--dependency=afterok:{first}")
     assert job(await world.port.snapshot(False), after).dependency
-    await world.port.start(first, "n1")
+    await world.port.start(first, ["n1"])
     freed = job(await world.until(lambda s: not job(s, after).dependency), after)
     assert freed.is_held and freed.state == "PENDING"
     await started(world, after, "n1")
@@ -71,7 +71,7 @@ async def test_a_dependency_is_lifted_from_a_held_job(world: World) -> None:
 async def test_a_dependency_that_fails_is_told(world: World) -> None:
     first = await submit(world, "--gpus=1", script="false")
     after = await submit(world, "--gpus=1", f"--dependency=afterok:{first}")
-    await world.port.start(first, "n1")
+    await world.port.start(first, ["n1"])
     snapshot = await world.until(lambda s: job(s, first).end_s > 0)
     assert job(snapshot, after).dependency == f"afterok:{first}(failed)"
 
@@ -102,7 +102,7 @@ async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None
     jobs = [await submit(world, "--gpus=1") for _ in range(3)]
     await world.run("scancel", str(jobs[1]))
     await world.until(lambda s: job(s, jobs[1]).state == "CANCELLED")
-    refused = await world.port.start_many({jobs[0]: "n1", jobs[1]: "n1", jobs[2]: "n2"})
+    refused = await world.port.start_many({jobs[0]: ["n1"], jobs[1]: ["n1"], jobs[2]: ["n2"]})
     assert list(refused) == [jobs[1]]
     assert "already finished" in str(refused[jobs[1]])
     snapshot = await world.until(lambda s: all(job(s, n).state == "RUNNING" for n in (jobs[0], jobs[2])))
@@ -111,12 +111,12 @@ async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None
 
 async def test_refusals_carry_slurms_sentence(world: World) -> None:
     with pytest.raises(SlurmRefused, match="Invalid job id"):
-        await world.port.start(99_999_999, "n1")
+        await world.port.start(99_999_999, ["n1"])
     with pytest.raises(SlurmRefused, match="Invalid job id"):
         await world.port.hold(99_999_999)
     job_id = await submit(world, "--gpus=1")
     with pytest.raises(SlurmRefused, match="Invalid node name"):
-        await world.port.start(job_id, "n77")
+        await world.port.start(job_id, ["n77"])
     assert job(await world.port.snapshot(False), job_id).is_held
 
 

@@ -79,7 +79,7 @@ async def test_an_array_of_one(world: World) -> None:
     array = await submit(world, "--array=7", "--gpus=1")
     task = tasks(await world.until(lambda s: bool(tasks(s, array))), array)[7]
     assert task.options is not None and task.job_id == array
-    await world.port.start(array, "n1")
+    await world.port.start(array, ["n1"])
     await world.until(lambda s: job(s, array).state == "RUNNING")
 
 

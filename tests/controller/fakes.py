@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class FakeSlurm:
         #: released jobs stay pending while this is set
         self.is_full = False
         self.calls: list[tuple[str, int, str]] = []
-        self.on_start: Callable[[int, str], None] = lambda job_id, node: None
+        self.on_start: Callable[[int, Sequence[str]], None] = lambda job_id, nodes: None
         self._ids = itertools.count(101)
 
     def submit(self, user: str, gpus: int = 1, **changes: object) -> int:
@@ -63,18 +63,18 @@ class FakeSlurm:
         shares = self.associations if with_associations else None
         return Snapshot(time.time_ns(), tuple(self.jobs.values()), tuple(self.nodes.values()), shares)
 
-    async def start(self, job_id: int, node: str) -> None:
+    async def start(self, job_id: int, nodes: Sequence[str]) -> None:
         self._need()
-        self.calls.append(("start", job_id, node))
+        self.calls.append(("start", job_id, ",".join(nodes)))
         if self.refuse_start:
             raise SlurmRefused(self.refuse_start)
-        self.on_start(job_id, node)
+        self.on_start(job_id, nodes)
         self.change(job_id, priority=1000, reason="")
         if not self.is_full:
-            self.run(job_id, node)
+            self.run(job_id, *nodes)
 
-    def run(self, job_id: int, node: str) -> None:
-        self.change(job_id, state="RUNNING", nodes=(node,), start_s=int(time.time()))
+    def run(self, job_id: int, *nodes: str) -> None:
+        self.change(job_id, state="RUNNING", nodes=nodes, start_s=int(time.time()))
 
     async def hold(self, job_id: int) -> None:
         self._need()
@@ -157,7 +157,7 @@ class FakeNode:
         return NodeReport(self.name, self.boot, time.time_ns(), *number, tuple(residents), holds, ())
 
     def _is_here(self, job: SlurmJob) -> bool:
-        return job.state == "RUNNING" and job.nodes == (self.name,)
+        return job.state == "RUNNING" and self.name in job.nodes
 
     def _resident(self, job: SlurmJob) -> Resident:
         key = (job.job_id, job.restart)
@@ -215,7 +215,7 @@ class World:
         while not condition():
             if time.monotonic() > deadline_s:
                 records = self.controller.engine.jobs.items()
-                jobs = {job_id: (record.state, record.node, record.code) for job_id, record in records}
+                jobs = {job_id: (record.state, record.nodes, record.code) for job_id, record in records}
                 raise AssertionError(f"never came: {what}; jobs {jobs}; calls {self.slurm.calls}")
             await asyncio.sleep(0.01)
 
@@ -238,6 +238,7 @@ class World:
         await asyncio.sleep(0.001)
         return self.fleet[name].answer(path, payload)
 
-    def _check_start(self, job_id: int, node: str) -> None:
-        if (job_id, self.slurm.jobs[job_id].restart) not in self.fleet[node].planned():
+    def _check_start(self, job_id: int, nodes: Sequence[str]) -> None:
+        key = (job_id, self.slurm.jobs[job_id].restart)
+        if any(key not in self.fleet[node].planned() for node in nodes):
             self.unplanned_starts.append(job_id)

@@ -79,7 +79,7 @@ async def test_released_job_that_waits_in_slurm(world, journal):
     await restart(world, journal)
     await world.cycles(2)
     world.slurm.is_full = False
-    home = world.controller.engine.jobs[job_id].node or "n1"
+    (home,) = world.controller.engine.jobs[job_id].nodes or ("n1",)
     if not world.slurm.jobs[job_id].is_held:
         world.slurm.run(job_id, home)
     await world.until(lambda: world.runs(job_id), "runs, by this start or the next")
@@ -94,11 +94,11 @@ async def test_job_on_a_node_is_left_alone_and_keeps_its_gpus(world, journal, st
     home = world.fleet[world.slurm.jobs[job_id].nodes[0]]
     world.fleet[home.name].states[job_id] = state
     await world.until(lambda: world.state(job_id) == state)
-    gpus = world.controller.engine.jobs[job_id].gpus
+    places = world.controller.engine.jobs[job_id].places
     calls = list(world.slurm.calls)
     await restart(world, journal)
     await world.until(lambda: world.state(job_id) == state, "the same state again")
-    await world.until(lambda: world.controller.engine.jobs[job_id].gpus == gpus, "the same GPUs again")
+    await world.until(lambda: world.controller.engine.jobs[job_id].places == places, "the same GPUs again")
     await world.until(lambda: (job_id, 0) in home.planned(), "in the plan again")
     await world.cycles(3)
     assert world.slurm.calls == calls

@@ -18,7 +18,7 @@ from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
 
 USERS = st.sampled_from(("user1", "user2", "user3"))
-NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "OneNodeOnly", "TooMuchMemory"}
+NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "WrongNodes", "TooMuchMemory"}
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -141,7 +141,7 @@ class EngineMachine(RuleBasedStateMachine):
             else:
                 assert record.state in states.SLICED
                 assert record.job.is_held, f"{job_id} runs and is not held"
-                assert record.gpus, f"{job_id} runs on no GPU"
+                assert record.is_bound, f"{job_id} runs on no GPU"
         strays = [where for where in self.world.procs if where[1].job_id not in self.world.jobs]
         assert strays == [], "processes of finished jobs are fenced in the end"
 

@@ -31,7 +31,7 @@ def test_finished_job_frees_its_place_and_is_forgotten_later(world: FakeWorld) -
     world.finish(job_id, "FAILED")
     assert world.cycle() == []
     record = world.engine.jobs[job_id]
-    assert (record.state, record.node, record.gpus) == (states.ENDED, "", ())
+    assert (record.state, record.places) == (states.ENDED, {})
     assert record.text == "finished: FAILED"
     world.run(1000, dt_s=10)
     assert job_id not in world.engine.jobs
@@ -60,7 +60,7 @@ def test_requeue_between_two_pictures_is_noticed_by_its_count(world: FakeWorld) 
     world.jobs[job_id] = replace(job, restart=1)
     world.run(8)
     record = world.engine.jobs[job_id]
-    assert (record.state, record.key, record.gpus) == (states.RUNNING, JobKey(job_id, 1), (0,))
+    assert (record.state, record.key, record.places) == (states.RUNNING, JobKey(job_id, 1), {"n1": (0,)})
 
 
 def test_completing_job_is_left_alone_until_slurm_says_more(world: FakeWorld) -> None:
@@ -196,7 +196,7 @@ def test_nodes_word_is_the_jobs_state(world: FakeWorld) -> None:
     assert world.cycle() == []
     record = world.engine.jobs[job_id]
     assert (record.state, record.code) == (states.SUSPENDED, "WaitingTurn")
-    assert record.gpus == (0,)
+    assert record.places == {"n1": (0,)}
 
 
 def test_word_on_another_incarnation_or_node_is_not_believed(world: FakeWorld) -> None:
@@ -206,7 +206,7 @@ def test_word_on_another_incarnation_or_node_is_not_believed(world: FakeWorld) -
         seen = ev.ResidentSeen(node, key, states.SUSPENDED, (3,), "", "")
         world.engine.handle([seen], world.now_ns)
     assert world.state_of(job_id) == states.RUNNING
-    assert world.engine.jobs[job_id].gpus == (0,)
+    assert world.engine.jobs[job_id].places == {"n1": (0,)}
 
 
 def test_slicing_does_not_push_the_story_out(world: FakeWorld) -> None:

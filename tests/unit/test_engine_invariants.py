@@ -53,7 +53,7 @@ def only(found: list[str], *words: str) -> None:
 
 
 def test_place_without_state_is_found(engine: Engine) -> None:
-    engine.state.jobs[1].node = ""
+    engine.state.jobs[1].places = {}
     assert invariants.places_follow_states(engine.state) != []
 
 
@@ -64,12 +64,12 @@ def test_job_without_reason_is_found(engine: Engine) -> None:
 
 @pytest.mark.parametrize("gpus", [(0,), (0, 0), (3, 4), (0, 1, 2)])
 def test_split_gang_is_found(engine: Engine, gpus: tuple[int, ...]) -> None:
-    engine.state.jobs[1].gpus = gpus
+    engine.state.jobs[1].places["n1"] = gpus
     only(invariants.gangs_are_whole(engine.state), "1.0", str(gpus))
 
 
 def test_overfull_gpu_is_found(engine: Engine) -> None:
-    engine.state.jobs[2].gpus = (0,)
+    engine.state.jobs[2].places["n1"] = (0,)
     only(invariants.slots_are_bounded(engine.state, 1), "GPU 0 of n1 has 2 residents")
     assert invariants.slots_are_bounded(engine.state, 2) == []
 

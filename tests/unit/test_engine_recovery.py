@@ -36,14 +36,12 @@ def test_restarted_controller_finds_everything_as_it_was(keep_journal: bool) -> 
         world.submit("user3", 9),
     ]
     world.run(4)
-    before = {
-        job_id: (record.state, record.node, record.gpus) for job_id, record in world.engine.jobs.items()
-    }
+    before = {job_id: (record.state, record.places) for job_id, record in world.engine.jobs.items()}
     plans = [world.engine.plan_jobs(node) for node in ("n1", "n2")]
     world.restart_controller(keep_journal)
     actions = world.run(10)
     assert [action for action in actions if not isinstance(action, Note)] == []
-    after = {job_id: (record.state, record.node, record.gpus) for job_id, record in world.engine.jobs.items()}
+    after = {job_id: (record.state, record.places) for job_id, record in world.engine.jobs.items()}
     assert after == before
     assert sorted(after) == jobs
     assert [world.engine.plan_jobs(node) for node in ("n1", "n2")] == plans
@@ -55,10 +53,10 @@ def test_running_job_of_a_silent_node_is_given_gpus_after_a_while(world: FakeWor
     world.restart_controller(keep_journal=False)
     world.procs.clear()
     world.cycle()
-    assert world.engine.jobs[job_id].gpus == ()
+    assert world.engine.jobs[job_id].places == {"n1": ()}
     assert world.code_of(job_id) == "Unbound"
     world.run(6)
-    assert world.engine.jobs[job_id].gpus == (0, 1)
+    assert world.engine.jobs[job_id].places == {"n1": (0, 1)}
 
 
 def test_job_gone_while_the_controller_was_away_is_ended(world: FakeWorld) -> None:
@@ -73,7 +71,7 @@ def test_job_gone_while_the_controller_was_away_is_ended(world: FakeWorld) -> No
 
 def test_journal_of_another_schema_is_refused() -> None:
     data = Engine().to_json() | {"schema": 99}
-    with pytest.raises(ValueError, match="schema 99, 1 expected"):
+    with pytest.raises(ValueError, match="schema 99, 2 expected"):
         Engine.from_json(EngineSettings(), data)
 
 

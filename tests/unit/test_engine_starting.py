@@ -31,7 +31,7 @@ def test_held_job_is_started_then_held_while_it_runs(world: FakeWorld) -> None:
     job_id = world.submit(gpus=2)
     (start,) = world.cycle()
     assert isinstance(start, Start)
-    assert (start.node, start.gpus, start.code) == ("n1", (0, 1), "Starting")
+    assert (start.places, start.code) == ((("n1", (0, 1)),), "Starting")
     (hold,) = world.cycle()
     assert isinstance(hold, HoldRunning)
     assert world.state_of(job_id) == states.RUNNING
@@ -133,7 +133,7 @@ def test_each_waiting_job_has_its_reason_told_once(world: FakeWorld) -> None:
     cases = {
         "TooManyGpus": world.submit(gpus=9),
         "NoSuchType": world.submit(types=("h100", "a100")),
-        "OneNodeOnly": world.submit(node_count=2),
+        "WrongNodes": world.submit(node_count=2),
         "TooMuchMemory": world.submit(memory_mib=10**9),
         "TooManyCpus": world.submit(cpus=999),
         "NoNodes": world.submit(partition="elsewhere"),
@@ -261,8 +261,8 @@ def test_job_that_may_have_to_wait_takes_no_idle_gpu_from_one_that_will_run(worl
     for _ in range(3):
         world.submit(dependency="singleton(unfulfilled)")
     last = world.submit()
-    gpus = {start.key.job_id: start.gpus for start in starts(world.cycle())}
-    assert gpus[last] == (2,)
+    places = {start.key.job_id: start.places for start in starts(world.cycle())}
+    assert places[last] == (("n1", (2,)),)
 
 
 def test_end_of_a_twin_wakes_a_singleton(world: FakeWorld) -> None:

@@ -10,7 +10,7 @@ from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
 
 KEY = JobKey(7, 1)
-START = Start("start:7.1:1", KEY, "n1", (0, 1), "Starting", "released")
+START = Start("start:7.1:1", KEY, (("n1", (0, 1)), ("n2", (2, 3))), "Starting", "released")
 HOLD = HoldRunning("hold:7.1:5", KEY, "HoldRunning", "held")
 AGAIN = HoldAgain("hold:7.1:6", KEY, "StartFailed", "held again")
 FENCE = Fence("fence:7.0:9", JobKey(7, 0), "n1", "Stale", "old")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.placement import Board, Need, Place, Site, Stay, place_all
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, place_all
 from gandiva_slurm.policy.shares import Leaf
 from tests.builders import ACCOUNT, TICKET
 
@@ -21,7 +21,12 @@ def board(*sites: Site, **tickets: int) -> Board:
 
 
 def gpus_of(places: dict[int, Place]) -> dict[int, tuple[int, ...]]:
-    return {job_id: place.gpus for job_id, place in places.items()}
+    return {job_id: place.parts[0].gpus for job_id, place in places.items()}
+
+
+def at(node: str, *gpus: int) -> Place:
+    """A place on one node."""
+    return Place((NodeGpus(node, gpus),))
 
 
 SINGLES = [need(n, "ben") for n in (2, 3, 4, 5)]
@@ -56,9 +61,9 @@ def test_larger_gangs_go_first_between_equals() -> None:
 
 def test_the_emptier_node_wins_then_the_first_by_name() -> None:
     wall = board(site("n1"), site("n2"))
-    assert place_all(wall, [need(1)])[1] == Place("n1", (0,))
-    assert place_all(wall, [need(2, "ben")])[2] == Place("n2", (0,))
-    assert place_all(wall, [need(3, "cat")])[3] == Place("n1", (1,)), "an idle GPU before any shared one"
+    assert place_all(wall, [need(1)])[1] == at("n1", 0)
+    assert place_all(wall, [need(2, "ben")])[2] == at("n2", 0)
+    assert place_all(wall, [need(3, "cat")])[3] == at("n1", 1), "an idle GPU before any shared one"
 
 
 def test_idle_gpus_count_more_than_a_node_of_little_load() -> None:
@@ -66,7 +71,7 @@ def test_idle_gpus_count_more_than_a_node_of_little_load() -> None:
     busy = site("n1", stays={1: Stay(1, Leaf(ACCOUNT, "ann"), (0,), 1)})
     poor = {n: Stay(n, Leaf(ACCOUNT, "ben"), (n - 2,), 1) for n in (2, 3, 4, 5)}
     wall = board(busy, site("n2", stays=poor), ben=10)
-    assert place_all(wall, [need(9, "cat")])[9] == Place("n1", (1,))
+    assert place_all(wall, [need(9, "cat")])[9] == at("n1", 1)
 
 
 def test_user_with_fewest_gpus_for_his_tickets_goes_first() -> None:
@@ -114,7 +119,7 @@ def test_type_partition_size_and_health_are_respected() -> None:
         need(4, partitions=("other",)),
         need(5, types=("v100", "k80"), partitions=("other", "gandiva")),
     ]
-    assert place_all(wall, jobs) == {5: Place("k1", (0,))}
+    assert place_all(wall, jobs) == {5: at("k1", 0)}
 
 
 def test_resident_on_unknown_gpus_takes_a_slot_of_each() -> None:

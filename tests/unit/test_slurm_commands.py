@@ -114,14 +114,14 @@ def test_busy_is_not_now() -> None:
 
 async def test_start_places_before_it_releases() -> None:
     script = Script()
-    await CommandsPort(["gandiva"], commands=script).start(7, "n1")
+    await CommandsPort(["gandiva"], commands=script).start(7, ["n1"])
     assert script.calls == ["scontrol update JobId=7 ReqNodeList=n1 StartTime=now", "scontrol release 7"]
 
 
 async def test_a_job_that_cannot_be_placed_is_not_released() -> None:
     script = Script({"update": [Answer(1, "", "Invalid node name specified for job 7")]})
     with pytest.raises(SlurmRefused, match="scontrol update JobId=7: Invalid node name"):
-        await CommandsPort(["gandiva"], commands=script).start(7, "n9")
+        await CommandsPort(["gandiva"], commands=script).start(7, ["n9"])
     assert not any("release" in call for call in script.calls)
 
 
@@ -129,7 +129,7 @@ async def test_a_job_that_cannot_be_placed_is_not_released() -> None:
 async def test_what_is_no_node_name_reaches_no_command(node: str) -> None:
     script = Script()
     with pytest.raises(SlurmRefused, match="is no node name"):
-        await CommandsPort(["gandiva"], commands=script).start(7, node)
+        await CommandsPort(["gandiva"], commands=script).start(7, ["n1", node])
     assert script.calls == []
 
 
@@ -145,29 +145,31 @@ async def test_busy_is_tried_again_for_a_while() -> None:
 
 async def test_many_starts_share_one_release() -> None:
     script = Script({"JobId=2 ": [Answer(1, "", "Job has already finished for job 2")]})
-    refused = await CommandsPort(["gandiva"], commands=script).start_many({1: "n1", 2: "n1", 3: "n2"})
+    places = {1: ["n1"], 2: ["n1"], 3: ["n1", "n2"]}
+    refused = await CommandsPort(["gandiva"], commands=script).start_many(places)
     assert list(refused) == [2]
+    assert "scontrol update JobId=3 ReqNodeList=n1,n2 StartTime=now" in script.calls
     assert script.calls[-1] == "scontrol release 1,3"
 
 
 async def test_a_release_refused_as_one_is_tried_one_by_one() -> None:
     no = Answer(1, "", "Job has already finished for job 2")
     script = Script({"release 1,2": [no], "release 2": [no]})
-    refused = await CommandsPort(["gandiva"], commands=script).start_many({1: "n1", 2: "n1"})
+    refused = await CommandsPort(["gandiva"], commands=script).start_many({1: ["n1"], 2: ["n1"]})
     assert list(refused) == [2]
     assert script.calls[-2:] == ["scontrol release 1", "scontrol release 2"]
 
 
 async def test_no_release_when_none_was_placed() -> None:
     script = Script({"update": [Answer(1, "", "Invalid job id specified")]})
-    assert list(await CommandsPort(["gandiva"], commands=script).start_many({1: "n1"})) == [1]
+    assert list(await CommandsPort(["gandiva"], commands=script).start_many({1: ["n1"]})) == [1]
     assert len(script.calls) == 1
 
 
 async def test_slurmctld_going_away_stops_many_starts() -> None:
     script = Script({"update": [Answer(1, "", "Unable to contact slurm controller (connect failure)")]})
     with pytest.raises(SlurmUnreachable):
-        await CommandsPort(["gandiva"], commands=script).start_many({1: "n1"})
+        await CommandsPort(["gandiva"], commands=script).start_many({1: ["n1"]})
 
 
 async def test_slurmdbd_that_is_away_is_left_in_peace_for_a_while() -> None:
