@@ -57,6 +57,16 @@ local function partitions_meant(desc, parts, sent)
     return partitions_of(desc, parts)
 end
 
+--- The nodes of the largest of these partitions; nil where Slurm does not tell.
+local function largest(named, parts)
+    local most
+    for _, name in ipairs(named) do
+        local nodes = parts[name] and tonumber(parts[name].total_nodes)
+        if nodes and nodes > (most or 0) then most = nodes end
+    end
+    return most
+end
+
 --- True for a Gandiva job. A job with the flag outside our partitions, or half inside, is refused.
 local function is_ours(desc, parts, sent)
     local named = partitions_meant(desc, parts, sent)
@@ -89,7 +99,9 @@ end
 local function take(desc, options, partition)
     local before = request.without_record(desc.admin_comment)
     desc.admin_comment = (is_named(before) and before .. " " or "") .. request.record_of(options)
-    desc.min_nodes, desc.max_nodes = 1, 1
+    desc.min_nodes, desc.max_nodes = options.nodes, options.nodes
+    -- else Slurm may spread 4 tasks as 3 and 1 where that suits the nodes' CPUs, and their GPUs with them
+    if options.nodes > 1 and options.tasks_of_node then desc.ntasks_per_node = options.tasks_of_node end
     if not is_named(desc.partition) then desc.partition = partition end
     if options.user_hold then desc.begin_time = OWNER_HOLD end
     pcall(reset_restart_count, desc)
@@ -101,7 +113,8 @@ local function submit(desc, parts)
     if cfg_error and request.asks_for_gandiva(sent) then refuse("job_submit.lua: %s; %s", cfg_error, TELL) end
     if is_ours(desc, parts, sent) then
         if cfg_error then refuse("job_submit.lua: %s; %s", cfg_error, TELL) end
-        take(desc, request.read(desc, sent, cfg), partitions_meant(desc, parts, sent)[1])
+        local named = partitions_meant(desc, parts, sent)
+        take(desc, request.read(desc, sent, cfg, largest(named, parts)), named[1])
     elseif is_named(desc.admin_comment) and desc.admin_comment:find(request.MARK, 1, true) then
         desc.admin_comment = request.without_record(desc.admin_comment)
     end

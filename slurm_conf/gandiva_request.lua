@@ -149,8 +149,7 @@ end
 
 --- True for a number that somebody gave.
 local function is_set(value)
-    value = tonumber(value)
-    return value ~= nil and not UNSET[value]
+    return tonumber(value) ~= nil and not UNSET[tonumber(value)]
 end
 
 local function number_of(value)
@@ -158,24 +157,60 @@ local function number_of(value)
     return is_set(value) and value > 0 and value or nil
 end
 
---- Total GPUs of the job on its one node, their type, and the flag that asked for them.
-local function gpus_asked(desc)
-    local tasks = number_of(desc.num_tasks) or number_of(desc.ntasks_per_node)
+--- Nodes of the job: asked for, or what its tasks and those of a node come to.
+local function nodes_asked(desc)
+    local least, most = number_of(desc.min_nodes), number_of(desc.max_nodes)
+    if least and most and most > least then
+        refuse("--nodes: %d-%d asked, a Gandiva job has a fixed number; next: ask for --nodes=%d",
+               least, most, least)
+    end
+    local tasks, per_node = number_of(desc.num_tasks), number_of(desc.ntasks_per_node)
+    return least or tasks and per_node and math.ceil(tasks / per_node) or 1
+end
+
+--- Tasks on each node; nil when nobody said, or they cannot be the same number on each.
+local function tasks_of_node(desc, nodes)
+    local tasks, per_node = number_of(desc.num_tasks), number_of(desc.ntasks_per_node)
+    if nodes == 1 then return tasks or per_node end
+    tasks = tasks or per_node and per_node * nodes
+    return tasks and tasks % nodes == 0 and tasks / nodes or nil
+end
+
+--- Every way to ask for GPUs: the flag, Slurm's text of it, and how often its number counts on a node.
+local function forms_of(desc, nodes, tasks)
     local forms = {
-        {"--gpus", desc.tres_per_job, 1},
+        {"--gpus", desc.tres_per_job, 1 / nodes},
         {"--gres", desc.tres_per_node, 1},
         {"--gpus-per-socket", desc.tres_per_socket, number_of(desc.sockets_per_node) or 1},
         {"--gpus-per-task", desc.tres_per_task, tasks},
     }
-    local total, kind, flag
-    for i = 1, #forms do
-        local name, text, times = forms[i][1], forms[i][2], forms[i][3]
+    -- over several nodes the whole job's number comes last: it can only agree with those of a node
+    if nodes > 1 then table.insert(forms, table.remove(forms, 1)) end
+    return forms
+end
+
+--- A gang over nodes has the same number of GPUs on each: Slurm splits 4 GPUs as 3 and 1 if it likes.
+local function check_even(flag, count, times, nodes)
+    local cure = "next: write --gpus-per-node"
+    if flag == "--gpus" then
+        refuse("--gpus: Slurm may split %d GPUs unevenly over %d nodes; %s", count, nodes, cure)
+    elseif not times then
+        refuse("%s: it must be known how many tasks each of the %d nodes has; %s", flag, nodes, cure)
+    end
+end
+
+--- GPUs of the job on each of its nodes, their type, and the flag that asked for them.
+local function gpus_asked(desc, nodes)
+    local tasks, total, kind, flag = tasks_of_node(desc, nodes)
+    for _, form in ipairs(forms_of(desc, nodes, tasks)) do
+        local name, text, times = form[1], form[2], form[3]
         local count, word = gpus_in(text, name)
+        if count and nodes > 1 and not total then check_even(name, count, times, nodes) end
         -- --gpus-per-task without a number of tasks: beside --gpus Slurm derives it, else it is 1.
         local asked = count and (times or not total) and count * (times or 1)
         if asked and total and asked ~= total then
             refuse("%s: asks for %d GPUs where %s asks for %d; next: make them agree",
-                   name, asked, flag, total)
+                   name, asked * nodes, flag, total * nodes)
         end
         if word and word ~= "" and kind and kind ~= "" and word ~= kind then
             refuse("%s: asks for GPUs of type %s where %s asks for %s; next: make them agree",
@@ -187,6 +222,7 @@ local function gpus_asked(desc)
         end
     end
     local per_gpu = number_of(desc.ntasks_per_tres)
+    if per_gpu and nodes > 1 and not total then check_even("--ntasks-per-gpu", per_gpu, nil, nodes) end
     if not total and per_gpu and tasks then total, flag = math.ceil(tasks / per_gpu), "--ntasks-per-gpu" end
     return total or 0, kind or "", flag or "--gres"
 end
@@ -214,17 +250,20 @@ local function largest_node(nodes_gpus, kind, types)
 end
 
 local function check_gpus(nodes_gpus, desc, options)
-    local total, kind, flag = gpus_asked(desc)
-    if total < 1 then
+    local nodes = options.nodes
+    local per_node, kind, flag = gpus_asked(desc, nodes)
+    if per_node < 1 then
         refuse("--gres: no GPU asked; next: add --gres=gpu:N or --gpus=N, or choose another partition")
     end
     check_types(nodes_gpus, kind, options.types, flag)
     local most = largest_node(nodes_gpus, kind, options.types)
-    if total > most then
+    if per_node > most then
         local of = kind ~= "" and " with " .. kind or options.types ~= "" and " with " .. options.types or ""
-        refuse("%s: %d GPUs asked, the largest node of this partition%s has %d; "
-               .. "next: ask for at most %d (gangs over nodes come later)", flag, total, of, most, most)
+        refuse("%s: %d GPUs %sasked, the largest node of this partition%s has %d; next: ask for at most %d, "
+               .. "or for more nodes (--nodes, --gpus-per-node)", flag, per_node,
+               nodes > 1 and "on each node " or "", of, most, most)
     end
+    local total = per_node * nodes
     local low, high = options.elastic:match("^(%d+)-(%d+)$")
     if low and (total < tonumber(low) or total > tonumber(high)) then
         refuse("--gandiva-elastic: %s leaves out the number %s asks for, %d; next: widen it",
@@ -244,15 +283,21 @@ local function is_named(text)
     return text ~= nil and text ~= ""
 end
 
+--- Several nodes: no more than there are, and not as close together as one.
+local function check_nodes(options, most)
+    local nodes = options.nodes
+    if most and nodes > most then
+        refuse("--nodes: %d nodes asked, the partition has %d; next: ask for at most %d", nodes, most, most)
+    elseif nodes > 1 and options.cell ~= "any" then
+        refuse("--gandiva-cell: %s asked for a job of %d nodes; next: leave it out, or ask for --nodes=1",
+               options.cell, nodes)
+    end
+end
+
 --- What Gandiva decides itself, or cannot do yet: refused now, for a held job would wait for ever.
 local function check_shape(desc)
     if (tonumber(desc.het_job_offset) or NO_VAL) < NO_VAL then
         refuse("heterogeneous jobs are not taken; next: submit the parts as jobs of their own")
-    end
-    local nodes = number_of(desc.min_nodes)
-    if nodes and nodes > 1 then
-        refuse("--nodes: %d nodes asked, a Gandiva job runs on one (gangs over nodes come later); "
-               .. "next: ask for --nodes=1", nodes)
     end
     if is_named(desc.req_nodes) or is_named(desc.exc_nodes) then
         refuse("--nodelist, --exclude: Gandiva chooses the node; next: leave them out, or name a GPU type")
@@ -265,12 +310,15 @@ local function check_shape(desc)
     end
 end
 
---- Everything the job asks, checked; raises the refusal of what cannot be met.
-local function read(desc, sent, cfg)
+--- Everything the job asks, checked; raises the refusal of what cannot be met. most_nodes: there are no more.
+local function read(desc, sent, cfg, most_nodes)
     local options = read_options(sent)
     check_vc(cfg.vcs, options.vc)
     check_shape(desc)
+    options.nodes = nodes_asked(desc)
+    check_nodes(options, most_nodes)
     check_gpus(cfg.nodes_gpus, desc, options)
+    options.tasks_of_node = is_named(desc.tres_per_task) and tasks_of_node(desc, options.nodes)
     options.user_hold = tonumber(desc.priority) == 0
     return options
 end
@@ -283,8 +331,8 @@ local function record_of(options)
         local text = type(value) == "number" and string.format("%d", value) or json_text(value)
         parts[#parts + 1] = '"' .. rule[1] .. '":' .. text
     end
-    parts[#parts + 1] = string.format('"gpus":%d,"type":%s,"user_hold":%s', options.gpus,
-                                      json_text(options.type), tostring(options.user_hold))
+    parts[#parts + 1] = string.format('"gpus":%d,"nodes":%d,"type":%s,"user_hold":%s', options.gpus,
+                                      options.nodes, json_text(options.type), tostring(options.user_hold))
     return MARK .. table.concat(parts, ",") .. "}"
 end
 

@@ -20,7 +20,7 @@ OPTION = "_SLURM_SPANK_OPTION_gandiva_gandiva"
 CONFIGURE: dict[str, Any] = {
     "partitions": ["gandiva"], "nodes_gpus": {"v100": 4, "k80": 2}, "slurm_uid": 64, "admin_uids": [77],
 }
-PARTS = {"gandiva": {"flag_default": 0}, "cpu": {"flag_default": 1}}
+PARTS = {"gandiva": {"flag_default": 0, "total_nodes": 6}, "cpu": {"flag_default": 1, "total_nodes": 9}}
 RELEASE, NO_VAL = 4294967295, 4294967294
 OWNER_HOLD = 4102444800
 ACCESS_DENIED = 2002
@@ -109,8 +109,8 @@ def test_a_job_of_our_partition_is_held_and_recorded(host: Host) -> None:
     assert (outcome.changes["min_nodes"], outcome.changes["max_nodes"]) == ("1", "1")
     assert outcome.record == {
         "v": 1, "tickets": 100, "priority": 50, "class": "guaranteed", "vc": "", "types": "", "cell": "any",
-        "elastic": "", "pack": "auto", "migrate": "auto", "hook": "auto", "gpus": 2, "type": "v100",
-        "user_hold": False,
+        "elastic": "", "pack": "auto", "migrate": "auto", "hook": "auto", "gpus": 2, "nodes": 1,
+        "type": "v100", "user_hold": False,
     }
 
 
@@ -163,6 +163,36 @@ def test_every_form_of_asking_for_gpus(host: Host, desc: dict[str, Any], gpus: i
     assert (outcome.record["gpus"], outcome.record["type"]) == (gpus, kind)
 
 
+@pytest.mark.parametrize(("desc", "gpus", "nodes", "ntasks_per_node"), [
+    ({"min_nodes": 2, "max_nodes": 2, "tres_per_node": "gres:gpu:2"}, 4, 2, None),
+    ({"min_nodes": 6, "tres_per_node": "gres:gpu:v100:4"}, 24, 6, None),
+    ({"min_nodes": 2, "tres_per_node": "gres:gpu:2", "tres_per_job": "gres:gpu:4"}, 4, 2, None),
+    ({"min_nodes": 2, "tres_per_socket": "gres:gpu:1", "sockets_per_node": 2}, 4, 2, None),
+    ({"min_nodes": 2, "tres_per_task": "gres:gpu:1", "num_tasks": 4, "ntasks_per_node": 2}, 4, 2, 2),
+    ({"min_nodes": 2, "tres_per_task": "gres:gpu:2", "ntasks_per_node": 1}, 4, 2, 1),
+    ({"min_nodes": 2, "tres_per_task": "gres:gpu:1", "num_tasks": 4}, 4, 2, 2),
+    ({"tres_per_task": "gres:gpu:1", "num_tasks": 6, "ntasks_per_node": 2}, 6, 3, 2),
+    ({"tres_per_node": "gres:gpu:2", "num_tasks": 3, "ntasks_per_node": 2}, 4, 2, None),
+    ({"min_nodes": 1, "tres_per_node": "gres:gpu:2", "num_tasks": 3, "ntasks_per_node": 2}, 2, 1, None),
+])
+def test_several_nodes_have_as_many_gpus_each(
+    host: Host, desc: dict[str, Any], gpus: int, nodes: int, ntasks_per_node: int | None
+) -> None:
+    outcome = host({"partition": "gandiva", **desc})
+    assert (outcome.user, outcome.rc) == ("", 0)
+    assert (outcome.record["gpus"], outcome.record["nodes"]) == (gpus, nodes)
+    assert (outcome.changes["min_nodes"], outcome.changes["max_nodes"]) == (str(nodes), str(nodes))
+    assert outcome.changes.get("ntasks_per_node", "None") == str(ntasks_per_node)
+    options = read_options(outcome.changes["admin_comment"], 1)
+    assert options is not None
+    assert (options.nodes, options.gpus_per_node) == (nodes, gpus // nodes)
+
+
+def test_a_partition_whose_size_is_not_told_bounds_nothing(host: Host) -> None:
+    unknown = {"gandiva": {"flag_default": 0}}
+    assert host(job(min_nodes=99), parts=unknown).record["nodes"] == 99
+
+
 @pytest.mark.parametrize(("desc", "sentence"), [
     ({"tres_per_node": None}, "--gres: no GPU asked; next: add --gres=gpu:N"),
     ({"tres_per_node": "gres:gpu:0"}, "--gres: no GPU asked"),
@@ -182,7 +212,24 @@ def test_every_form_of_asking_for_gpus(host: Host, desc: dict[str, Any], gpus: i
     ({"spank": flags(gpu_types="v100,h100")}, '--gandiva-gpu-types: no node has GPUs of type "h100"'),
     ({"spank": flags(elastic="3-4")}, "--gandiva-elastic: 3-4 leaves out the number --gres asks for, 2"),
     ({"spank": flags(gandiva="maybe")}, '--gandiva: got "maybe", takes 1 or 0'),
-    ({"min_nodes": 2}, "--nodes: 2 nodes asked, a Gandiva job runs on one (gangs over nodes come later)"),
+    ({"min_nodes": 2, "max_nodes": 4},
+     "--nodes: 2-4 asked, a Gandiva job has a fixed number; next: ask for --nodes=2"),
+    ({"min_nodes": 1, "max_nodes": 2}, "--nodes: 1-2 asked"),
+    ({"min_nodes": 7}, "--nodes: 7 nodes asked, the partition has 6; next: ask for at most 6"),
+    ({"min_nodes": 2, "tres_per_node": "gres:gpu:9"},
+     "--gres: 9 GPUs on each node asked, the largest node of this partition has 4; next"),
+    ({"min_nodes": 2, "spank": flags(cell="node")}, "--gandiva-cell: node asked for a job of 2 nodes; next"),
+    ({"min_nodes": 2, "spank": flags(cell="gpu")}, "--gandiva-cell: gpu asked for a job of 2 nodes; next: "),
+    ({"min_nodes": 2, "tres_per_node": None, "tres_per_job": "gres:gpu:4"},
+     "--gpus: Slurm may split 4 GPUs unevenly over 2 nodes; next: write --gpus-per-node"),
+    ({"min_nodes": 2, "tres_per_job": "gres:gpu:3"}, "--gpus: asks for 3 GPUs where --gres asks for 4"),
+    ({"min_nodes": 2, "tres_per_job": "gres:gpu:k80:4"}, "--gpus: asks for GPUs of type k80 where --gres"),
+    ({"min_nodes": 2, "tres_per_node": None, "tres_per_task": "gres:gpu:1"},
+     "--gpus-per-task: it must be known how many tasks each of the 2 nodes has; next: write --gpus-per-node"),
+    ({"min_nodes": 2, "tres_per_node": None, "tres_per_task": "gres:gpu:1", "num_tasks": 3},
+     "--gpus-per-task: it must be known how many tasks each of the 2 nodes has"),
+    ({"min_nodes": 2, "tres_per_node": None, "ntasks_per_tres": 1, "num_tasks": 4},
+     "--ntasks-per-gpu: it must be known how many tasks each of the 2 nodes has; next: write --gpus-per-"),
     ({"req_nodes": "n1"}, "--nodelist, --exclude: Gandiva chooses the node"),
     ({"exc_nodes": "n1"}, "--nodelist, --exclude: Gandiva chooses the node"),
     ({"features": "avx"}, "--constraint: Gandiva chooses the node by its GPUs"),
