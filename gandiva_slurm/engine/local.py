@@ -86,10 +86,15 @@ class LocalStride:
         gang = self._gangs.get(key)
         if gang is None or held_ns <= 0:
             return
-        work = held_ns * len(gang.gpus)
-        overrun = min(max(overrun_ns, 0), held_ns) * len(gang.gpus)
-        self._users.accounts[gang.user].charge(work, overrun)
-        self._jobs[gang.user].accounts[key.job_id].charge(work, overrun)
+        size = len(gang.gpus)
+        self.charge_work(key, gang.user, held_ns * size, min(max(overrun_ns, 0), held_ns) * size)
+
+    def charge_work(self, key: JobKey, user: str, work: int, overrun: int) -> None:
+        """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user."""
+        if user in self._users.accounts:
+            self._users.accounts[user].charge(work, overrun)
+        if user in self._jobs and key.job_id in self._jobs[user].accounts:
+            self._jobs[user].accounts[key.job_id].charge(work, overrun)
 
     def choose(
         self,

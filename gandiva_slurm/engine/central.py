@@ -1,0 +1,301 @@
+"""Which spans hold their GPUs in the next quantum: gang-aware stride over nodes that spans join (ADR 0015).
+
+Over a domain runs the very stride of a single node, on one pool of all its GPUs, with all gangs that live
+there, charged by what the nodes say they held. Only what it says of spans is binding: the rest of its choice
+stands for what the nodes will do around them.
+
+A round: `gather` for each node that answers, `silence` for the others, then `decide`. Pure, and nothing of it
+need outlive the controller: levelling keeps every gap within one round of the pool anyway, so that a restart
+forgives a round at most (a start-up's debt included); nodes count what was held, and the first `gather` of a
+node only tells where its counters stand. Accounts are kept by the ledger, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gandiva_slurm.engine.domains import Planned, find_domains, fits, has_all_ranks
+from gandiva_slurm.engine.local import Gang, LocalStride
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
+
+#: A span that failed to change hands so often in a row is asked in every fourth round only.
+PATIENCE, PAUSE_ROUNDS = 3, 4
+#: Two clocks measure one interval: a node may say so much more than passed here, and an eighth.
+SLACK_NS = 50_000_000
+#: A park's bound is kept by deciding two quanta and this much before it.
+LEAD_NS = 2_000_000_000
+#: Phases of a part that holds no GPUs.
+WITHOUT = frozenset((OFF, RESERVED, READY))
+
+
+class Verdict(NamedTuple):
+    """Where a span is to be until the next round; why, when that is not for its pass alone."""
+
+    where: str
+    why: str = ""
+    #: all of its parts hold their GPUs; some do and some do not: the others must follow
+    is_on: bool = False
+    is_torn: bool = False
+
+
+class Seen(NamedTuple):
+    """What a node said last, and when it was asked."""
+
+    boot: str
+    held: Mapping[JobKey, HeldTime]
+    parts: Mapping[JobKey, PartStand]
+    at_ns: int
+    is_silent: bool = False
+
+
+@dataclass
+class _Luck:
+    """How a span's changes of hands go: failures in a row, and rounds to wait before the next try."""
+
+    failures: int = 0
+    pause: int = 0
+    why: str = ""
+
+
+@dataclass
+class CentralSettings:
+    """What the site sets."""
+
+    quantum_ns: int
+    client_wait_ns: int
+
+
+class Domain:
+    """The stride of one domain."""
+
+    def __init__(self, settings: CentralSettings, stride: LocalStride | None = None) -> None:
+        self.settings = settings
+        self.stride = stride or LocalStride(0, settings.quantum_ns)
+        self.nodes: dict[str, int] = {}
+        self.spans: dict[JobKey, Planned] = {}
+        self.verdicts: dict[JobKey, Verdict] = {}
+        self.seen: dict[str, Seen] = {}
+        self._planned: Mapping[JobKey, Planned] = {}
+        self._owed: list[tuple[JobKey, str, int, int]] = []
+        self._over: set[JobKey] = set()
+        self._luck: dict[JobKey, _Luck] = {}
+
+    def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
+        """Take over the plan: the domain's nodes with their GPUs, and all planned jobs."""
+        self.nodes, self._planned = dict(sorted(nodes.items())), jobs
+        spans = [job for _, job in sorted(jobs.items()) if job.is_span]
+        self.spans = {
+            job.key: job for job in spans if all(fits(gpus, nodes.get(node, 0)) for node, gpus in job.places)
+        }
+        self.seen = {node: seen for node, seen in self.seen.items() if node in nodes}
+        self._over &= self.spans.keys()
+        self._luck = {key: luck for key, luck in self._luck.items() if key in self.spans}
+        self.verdicts = {key: verdict for key, verdict in self.verdicts.items() if key in self.spans}
+
+    def gather(
+        self, node: str, boot: str, held: Sequence[HeldTime], parts: Sequence[PartStand], now_ns: int
+    ) -> None:
+        """A node says what was held there, in all, and how its parts stand; what is new of it is owed."""
+        last = self.seen.get(node)
+        if last is not None:
+            elapsed = now_ns - last.at_ns
+            for row in held:
+                before = last.held.get(row.key) if last.boot == boot else None
+                self._owe(row, before, elapsed + elapsed // 8 + SLACK_NS)
+        by_key = {part.key: part for part in parts}
+        self.seen[node] = Seen(boot, {row.key: row for row in held}, by_key, now_ns)
+
+    def silence(self, node: str) -> None:
+        """A node did not answer: what lives there stays as it is, and is charged when it answers again."""
+        if node in self.seen:
+            self.seen[node] = self.seen[node]._replace(is_silent=True)
+
+    def decide(self, moving: Mapping[JobKey, str], is_end: bool = True) -> dict[JobKey, Verdict]:
+        """Return where each span is to be; `moving` are those under way, IN or OUT.
+
+        At a quantum's end everybody is asked anew; in the middle of one (`is_end` False) whoever holds GPUs
+        keeps them, and spans are given what is idle.
+        """
+        self._charge(is_end)
+        self._set_gangs()
+        kept, can_run, holders = self._kept(moving), self._runnable(moving), self._holders()
+        overdue, pinned, yielding = self._overdue(), set(kept), holders
+        if is_end:
+            coming = [key for key in kept if moving.get(key) == IN]
+            on_merit = self.stride.choose(can_run, coming, overdue, yielding)
+            self._over = {key for key in self.spans if self._is_on(key) and key not in on_merit}
+        else:
+            pinned |= {key for key in holders if moving.get(key) != OUT}
+            yielding = set()
+        chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
+        self.verdicts = {
+            key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
+        }
+        return self.verdicts
+
+    def tried(self, key: JobKey, error: str) -> None:
+        """A span's change of hands is over: empty when it went well, else why it did not."""
+        luck = self._luck.setdefault(key, _Luck())
+        luck.failures = luck.failures + 1 if error else 0
+        # The round to come counts.
+        luck.pause = 0 if not error else 1 if luck.failures < PATIENCE else PAUSE_ROUNDS
+        luck.why = error
+
+    def parts(self, key: JobKey) -> dict[str, PartStand]:
+        """Return how a span's parts stood when their nodes were asked last; those that answered, by node."""
+        seen = {node: self.seen.get(node) for node in self.spans[key].nodes}
+        found = {node: at.parts.get(key) for node, at in seen.items() if at is not None and not at.is_silent}
+        return {node: part for node, part in found.items() if part is not None}
+
+    # what is charged
+
+    def _owe(self, row: HeldTime, before: HeldTime | None, bound_ns: int) -> None:
+        held = min(max(row.held_ns - (before.held_ns if before else 0), 0), bound_ns)
+        over = row.over_ns - (before.over_ns if before else 0)
+        if row.key in self.spans:
+            # Its quantum is decided here, not at its nodes.
+            over = held if row.key in self._over else 0
+        size = len(row.gpus)
+        self._owed.append((row.key, row.user, held * size, min(max(over, 0), held) * size))
+
+    def _charge(self, is_end: bool) -> None:
+        for key, user, work, over in self._owed:
+            self.stride.charge_work(key, user, work, over)
+        self._owed = []
+        if is_end:
+            self.stride.settle()
+            for luck in self._luck.values():
+                luck.pause = max(0, luck.pause - 1)
+
+    # who is there
+
+    def _set_gangs(self) -> None:
+        offset, first = 0, {}
+        for node, count in self.nodes.items():
+            first[node] = offset
+            offset += count
+        local = [(row.key, row.user, ((node, row.gpus),)) for node, row in self._local()]
+        whole = [(job.key, job.user, job.places) for job in self.spans.values()]
+        gangs = {}
+        for key, user, places in (*local, *whole):
+            plan = self._planned.get(key)
+            pool = tuple(first[node] + gpu for node, gpus in places for gpu in gpus)
+            tickets, since_ns = (max(1, plan.tickets), plan.submitted_ns) if plan else (1, 0)
+            gangs[key] = Gang(key, user, tickets, pool, since_ns)
+        self.stride.gpus, self.stride.quantum_ns = offset, self.settings.quantum_ns
+        self.stride.set_gangs(list(gangs.values()))
+
+    def _local(self) -> Iterable[tuple[str, HeldTime]]:
+        """Yield all residents but the parts of spans, with their nodes."""
+        for node, seen in self.seen.items():
+            for key, row in seen.held.items():
+                if key not in self.spans and row.state != ENDED and fits(row.gpus, self.nodes[node]):
+                    yield node, row
+
+    def _holders(self) -> set[JobKey]:
+        return {row.key for _, row in self._local() if row.state == ON} | set(filter(self._is_on, self.spans))
+
+    def _phases(self, key: JobKey) -> frozenset[str]:
+        """The phases of a span's parts, on silent nodes as they were last; empty when none is known."""
+        seen = [self.seen[node] for node in self.spans[key].nodes if node in self.seen]
+        return frozenset(at.parts[key].phase for at in seen if key in at.parts)
+
+    def _is_on(self, key: JobKey) -> bool:
+        return bool(self._phases(key)) and not self._phases(key) & WITHOUT
+
+    def _silent(self, key: JobKey) -> str:
+        nodes = self.spans[key].nodes
+        silent = [node for node in nodes if node not in self.seen or self.seen[node].is_silent]
+        return f"{', '.join(silent)} does not answer" if silent else ""
+
+    # what cannot be chosen freely
+
+    def _kept(self, moving: Mapping[JobKey, str]) -> dict[JobKey, str]:
+        """Return who is on, or comes on, whatever the passes say, and why."""
+        local = [row for _, row in self._local() if row.state == ON and row.must_stay]
+        kept = {row.key: "it cannot be parked" for row in local}
+        spans = {key: self._why_kept(key, moving.get(key, "")) for key in self.spans}
+        return kept | {key: why for key, why in spans.items() if why}
+
+    def _why_kept(self, key: JobKey, moving: str) -> str:
+        phases = self._phases(key)
+        if moving == IN:
+            return "its GPUs are being cleared"
+        if moving == OUT or phases <= WITHOUT:
+            return ""
+        if phases & WITHOUT:
+            return self._silent(key) or "some of its parts hold their GPUs: the others follow"
+        return self._silent(key) or self._why_unparkable(key)
+
+    def _why_unparkable(self, key: JobKey) -> str:
+        parts, luck = list(self.parts(key).values()), self._luck.get(key)
+        if luck is not None and luck.pause:
+            return f"its last park failed: {luck.why}"
+        if any(part.must_stay for part in parts):
+            return "a part of it starts up, moves, or failed to park just now"
+        is_blind = max((part.blind_ns for part in parts), default=0) >= self.settings.client_wait_ns
+        if not is_blind and not has_all_ranks(parts):
+            return "not all of its ranks have registered and passed enough boundaries"
+        return ""
+
+    def _why_out(self, key: JobKey, moving: Mapping[JobKey, str]) -> str:
+        """Why a span cannot be given GPUs in this round, "" when it can."""
+        luck = self._luck.get(key)
+        if moving.get(key) == OUT:
+            return "it is being parked"
+        if self._silent(key):
+            return self._silent(key)
+        if len(self.parts(key)) < len(self.spans[key].nodes):
+            return "not all of its nodes know it yet"
+        if luck is not None and luck.pause and not self._is_on(key):
+            return f"it was to come in and could not: {luck.why}"
+        return ""
+
+    def _runnable(self, moving: Mapping[JobKey, str]) -> list[JobKey]:
+        local = [row.key for _, row in self._local()]
+        return local + [key for key in self.spans if not self._why_out(key, moving)]
+
+    def _overdue(self) -> list[JobKey]:
+        lead_ns = 2 * self.settings.quantum_ns + LEAD_NS
+        left = [(row.key, row.left_ns) for _, row in self._local() if row.state == OFF]
+        left += [(key, part.left_ns) for key in self.spans for part in self.parts(key).values()]
+        return [key for key, left_ns in left if 0 <= left_ns <= lead_ns]
+
+    def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:
+        is_on = self._is_on(key)
+        is_torn = not is_on and not self._phases(key) <= WITHOUT
+        if not is_chosen:
+            return Verdict(OUT, self._why_out(key, moving), is_on, is_torn)
+        return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
+
+
+class Central:
+    """All domains, as the plan makes them."""
+
+    def __init__(self, settings: CentralSettings) -> None:
+        self.settings = settings
+        self.domains: list[Domain] = []
+
+    def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
+        """Take over the plan. A domain that grows, shrinks or splits keeps its passes, of several the first
+        one's: who comes from elsewhere joins at the lowest pass, as a newcomer does.
+        """
+        old, unclaimed, domains = self.domains, set(map(id, self.domains)), []
+        seen = {node: at for domain in old for node, at in domain.seen.items()}
+        for members in find_domains(jobs.values()):
+            heir = max(old, key=lambda domain: len(members & domain.nodes.keys()), default=None)
+            domain = Domain(self.settings)
+            if heir is not None and members & heir.nodes.keys():
+                domain = heir if id(heir) in unclaimed else _copy(heir)
+                unclaimed.discard(id(heir))
+            domains.append(domain)
+            domain.seen = {node: seen[node] for node in members if node in seen}
+            domain.follow({node: nodes.get(node, 0) for node in members}, jobs)
+        self.domains = domains
+
+
+def _copy(domain: Domain) -> Domain:
+    return Domain(domain.settings, LocalStride.from_json(domain.stride.to_json()))

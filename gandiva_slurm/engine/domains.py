@@ -1,0 +1,91 @@
+"""Which nodes must be decided for together: those that spans join, directly or through others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import PartStand
+
+Places = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class PlannedPart(Protocol):
+    """A job in a node's plan, as engine and wire both have it; `span` is empty for a local one."""
+
+    @property
+    def key(self) -> JobKey: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[int, ...]: ...
+    @property
+    def tickets(self) -> int: ...
+    @property
+    def submitted_ns(self) -> int: ...
+    @property
+    def span(self) -> Places: ...
+
+
+class Planned(NamedTuple):
+    """A job of the plan, whole: its tickets are those of all its parts."""
+
+    key: JobKey
+    user: str
+    tickets: int
+    submitted_ns: int
+    places: Places
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where it has a part."""
+        return tuple(node for node, _ in self.places)
+
+    @property
+    def is_span(self) -> bool:
+        """True when it lives on several nodes."""
+        return len(self.places) > 1
+
+
+def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Planned]:
+    """Put the parts in the nodes' plans together."""
+    jobs: dict[JobKey, Planned] = {}
+    for node, parts in plans.items():
+        for part in parts:
+            known = jobs.get(part.key)
+            tickets = part.tickets + (known.tickets if known else 0)
+            places = part.span or ((node, part.gpus),)
+            jobs[part.key] = Planned(part.key, part.user, tickets, part.submitted_ns, places)
+    return jobs
+
+
+def find_domains(jobs: Iterable[Planned]) -> list[frozenset[str]]:
+    """Return the sets of nodes that spans join, in the order of their first names."""
+    domains: list[frozenset[str]] = []
+    for job in jobs:
+        if job.is_span:
+            touched = [domain for domain in domains if not domain.isdisjoint(job.nodes)]
+            domains = [domain for domain in domains if domain.isdisjoint(job.nodes)]
+            domains.append(frozenset(job.nodes).union(*touched))
+    return sorted(domains, key=min)
+
+
+def fits(gpus: Sequence[int], count: int) -> bool:
+    """True when these are distinct GPUs of a node that has `count`."""
+    return bool(gpus) and len(set(gpus)) == len(gpus) and set(gpus) <= set(range(count))
+
+
+def is_solo(parts: Iterable[PartStand]) -> bool:
+    """True when no rank of these waits for another: each may stop where it is."""
+    return all(part.world <= 1 for part in parts)
+
+
+def has_all_ranks(parts: Sequence[PartStand]) -> bool:
+    """True when every rank of a span is there and has passed enough boundaries."""
+    if not parts or not all(part.is_parkable for part in parts):
+        return False
+    if is_solo(parts):
+        return True
+    world = max(part.world for part in parts)
+    return sorted(rank for part in parts for rank in part.ranks) == list(range(world))
