@@ -6,18 +6,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gandiva_slurm.mini import layout, probe
-from gandiva_slurm.mini.layout import Layout
+from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import MiniSpec
 from gandiva_slurm.model.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """One daemon; `ready(init_pid)` looks from outside."""
+    """One daemon and the host it runs on; `ready(init_pid)` looks from outside, at that host's process 1."""
 
     name: str
     argv: tuple[str, ...]
     user: str
+    host: str
     ready: Callable[[int], bool]
     own_log: bool = False
     deadline_s: float = 20.0
@@ -41,35 +42,44 @@ def _port(number: int) -> Callable[[int], bool]:
     return lambda init_pid: probe.is_listening(init_pid, number)
 
 
-def table(spec: MiniSpec, at: Layout) -> dict[str, Daemon]:
-    """Every daemon by name, in the order of starting."""
+def table(spec: MiniSpec, site: Site) -> dict[str, Daemon]:
+    """Every daemon by name, in the order of starting; munge first, once on each host."""
+    hosts = {address.host: None for address in (site.database, site.controller, *site.nodes.values())}
+    mungeds = [_munged(site, host, f"munged:{host}" if len(hosts) > 1 else "munged") for host in hosts]
     slurm = [
-        Daemon("munged", ("munged", "--foreground", f"--key-file={at.root}/munge.key",
-                          "--seed-file=/run/munge/seed", "--socket=/run/munge/munge.socket.2",
-                          "--pid-file=/run/munge/munged.pid", "--log-file=/run/munge/munged.log"),
-               "munge", _socket("/run/munge/munge.socket.2")),
         Daemon("mariadbd", ("mariadbd", "--defaults-file=/etc/slurm/my.cnf"),
-               "mysql", _socket("/run/mysqld/mysqld.sock")),
-        Daemon("slurmdbd", ("slurmdbd", "-D"), "slurm", _port(layout.SLURMDBD_PORT), True),
-        Daemon("slurmctld", ("slurmctld", "-D"), "slurm", _port(layout.SLURMCTLD_PORT), True),
+               "mysql", site.database.host, _socket("/run/mysqld/mysqld.sock")),
+        Daemon("slurmdbd", ("slurmdbd", "-D"), "slurm", site.database.host,
+               _port(layout.SLURMDBD_PORT), True),
+        Daemon("slurmctld", ("slurmctld", "-D"), "slurm", site.controller.host,
+               _port(layout.SLURMCTLD_PORT), True),
     ]
     slurmds = [Daemon(f"slurmd:{node.name}", ("slurmd", "-D", "-N", node.name), "root",
-                      _port(layout.FIRST_SLURMD_PORT + i), True) for i, node in enumerate(spec.all_nodes)]
-    return {daemon.name: daemon for daemon in [*slurm, *slurmds, *_gandiva(spec)]}
+                      site.nodes[node.name].host, _port(site.nodes[node.name].slurmd_port), True)
+               for node in spec.all_nodes]
+    return {daemon.name: daemon for daemon in [*mungeds, *slurm, *slurmds, *_gandiva(spec, site)]}
 
 
-def _gandiva(spec: MiniSpec) -> list[Daemon]:
-    conf, programs = "/etc/slurm/gandiva.yaml", layout.bin_dir()
+def _munged(site: Site, host: str, name: str) -> Daemon:
+    socket = "/run/munge/munge.socket.2"
+    words = ("munged", "--foreground", f"--key-file={site.at.root}/munge.key", "--seed-file=/run/munge/seed",
+             f"--socket={socket}", "--pid-file=/run/munge/munged.pid", "--log-file=/run/munge/munged.log")
+    return Daemon(name, words, "munge", host, _socket(socket))
+
+
+def _gandiva(spec: MiniSpec, site: Site) -> list[Daemon]:
+    conf, programs = "/etc/slurm/gandiva.yaml", site.programs
     controller = Daemon("gandivactld", (f"{programs}/gandivactld", "-D", "--check-invariants", "-f", conf),
-                        "slurm", _port(layout.CONTROLLER_PORT))
-    nodes = [Daemon(f"gandivad:{node.name}", (f"{programs}/gandivad", "-f", conf, "--node", node.name),
-                    "root", _port(layout.FIRST_GANDIVAD_PORT + i)) for i, node in enumerate(spec.nodes)]
+                        "slurm", site.controller.host, _port(layout.CONTROLLER_PORT))
+    nodes = [Daemon(f"gandivad:{node.name}", (f"{programs}/gandivad", "-f", conf, "--node", node.name), "root",
+                    site.nodes[node.name].host, _port(site.nodes[node.name].gandivad_port))
+             for node in spec.nodes]
     return [controller, *nodes]
 
 
-def lookup(spec: MiniSpec, at: Layout, name: str) -> Daemon:
+def lookup(spec: MiniSpec, site: Site, name: str) -> Daemon:
     """The daemon called `name`, or UsageError listing the names there are."""
-    known = table(spec, at)
+    known = table(spec, site)
     if name not in known:
         raise UsageError(f"no daemon {name!r}; there are {', '.join(known)}")
     return known[name]
