@@ -25,6 +25,7 @@ from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.slurm.jobs import fold_nodes
 
 VERSION = 1
 #: The SHARE of `gandiva queue` looks back so far.
@@ -96,7 +97,8 @@ class Api:
         window, holds = self._window(args), self._world().open_holds()
         names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
         wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
-        return await self._read(lambda db: job_usage(db, window, wanted, holds))
+        rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
+        return [{**row, "node": fold_nodes(row["node"].split(","))} if row["node"] else row for row in rows]
 
     async def _share(self, args: Args) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()
@@ -117,7 +119,9 @@ class Api:
         record = self._controller.engine.jobs.get(job_id)
         if record is None:
             raise GandivaError(f"Gandiva has no job {job_id} now; `gandiva acct -j {job_id}` looks back")
-        return why_row(self._world(), record, bool(args.get("story")))
+        row = why_row(self._world(), record, bool(args.get("story")))
+        row["evidence"] += self._controller.spans.evidence(record.key)
+        return row
 
     async def _nodes(self, args: Args) -> list[dict[str, Any]]:
         return node_rows(self._world())

@@ -18,6 +18,9 @@ from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport
+from gandiva_slurm.controller.orders import Orders
+from gandiva_slurm.controller.record import Record
+from gandiva_slurm.controller.spans import Spans, SpanSettings
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
@@ -34,6 +37,8 @@ ASSOCIATIONS_EVERY_S = 30.0
 SHORT_REST_S = 0.2
 #: How long a cycle under way may go on when the daemon is told to end.
 STOP_GRACE_S = 1.0
+#: The record of spans, in the state directory.
+RECORD_NAME = "spans.jsonl"
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,9 @@ class Controller:
         self.engine = self._restore()
         epoch_ns = self.books.journal.begin_epoch(clock_ns())
         self.nodes = Nodes(transport, _link_settings(config, epoch_ns))
+        orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
+        record = Record(Path(config.controller.state_dir) / RECORD_NAME)
+        self.spans = Spans(orders, _span_settings(config), record)
         self.picture: Picture | None = None
         #: the reports the ledger has taken in: closed holds of these are in the file
         self.reports: dict[str, NodeReport] = {}
@@ -99,6 +107,7 @@ class Controller:
             # What is cut off is done at the next start: the journal has it, without an outcome.
             cycles.cancel()
             await asyncio.gather(cycles, return_exceptions=True)
+            await self.spans.close()
             await self.nodes.close()
             self.books.close()
 
@@ -202,7 +211,10 @@ class Controller:
     async def act(self, actions: Sequence[Action]) -> None:
         """Step 5: plans to the nodes, then the actions; their outcomes are events of the next cycle."""
         # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
-        self.nodes.publish({name: self._plan(name) for name in self.reports})
+        bodies = {name: self._plan(name) for name in self.reports}
+        self.nodes.publish(bodies)
+        gpus, jobs_of = {n: b.gpus for n, b in bodies.items()}, {n: b.jobs for n, b in bodies.items()}
+        self.spans.follow(gpus, jobs_of)
         todo, jobs = list(actions), self.picture.jobs if self.picture else {}
         overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
         self._outcomes = await self._executor.execute(todo, jobs)
@@ -230,6 +242,7 @@ class Controller:
         self.config = config
         self.engine.settings = _engine_settings(config)
         self.nodes.apply(_link_settings(config, self.nodes.settings.epoch_ns))
+        self.spans.apply(_span_settings(config))
 
     def _restore(self) -> Engine:
         settings = _engine_settings(self.config)
@@ -311,3 +324,9 @@ def _engine_settings(config: Config) -> EngineSettings:
 def _link_settings(config: Config, epoch_ns: int) -> LinkSettings:
     part = config.controller
     return LinkSettings(epoch_ns, config.quantum_ns, part.cycle_s, part.silent_after_s)
+
+
+def _span_settings(config: Config) -> SpanSettings:
+    part = config.node
+    deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
+    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns)

@@ -144,6 +144,10 @@ class Domain:
         luck.pause = 0 if not error else 1 if luck.failures < PATIENCE else PAUSE_ROUNDS
         luck.why = error
 
+    def trouble(self, key: JobKey) -> str:
+        """Return why a span's last change of hands failed, "" when it did not."""
+        return self._luck[key].why if key in self._luck else ""
+
     def parts(self, key: JobKey) -> dict[str, PartStand]:
         """Return how a span's parts stood when their nodes were asked last; those that answered, by node."""
         seen = {node: self.seen.get(node) for node in self.spans[key].nodes}
