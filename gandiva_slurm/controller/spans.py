@@ -196,8 +196,12 @@ class Spans:
     ) -> dict[JobKey, dict[str, Stood]]:
         """How the parts of each span stand, by the newest answer of each node that answered."""
         seen = lead.domain.seen.items()
-        newest = [(node, part, at.at_ns) for node, at in seen if not at.is_silent for part in at.parts.values()]
-        newest += [(node, part, asked_ns) for node, (answer, asked_ns) in told.items() for part in answer.parts]
+        newest = [
+            (node, part, at.at_ns) for node, at in seen if not at.is_silent for part in at.parts.values()
+        ]
+        newest += [
+            (node, part, asked_ns) for node, (answer, asked_ns) in told.items() for part in answer.parts
+        ]
         stood: dict[JobKey, dict[str, Stood]] = {}
         for node, part, asked_ns in newest:
             stood.setdefault(part.key, {})[node] = Stood(part, asked_ns)
