@@ -12,10 +12,11 @@ from gandiva_slurm.model.job import RESUMING, SUSPENDED
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import Page
+from gandiva_slurm.node.part import IN
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
-from gandiva_slurm.node.saved import read_job
+from gandiva_slurm.node.saved import read_job, read_past
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.wire import page as wire
@@ -45,6 +46,8 @@ class Adoption:
         self._restore_stride(saved["local"])
         node.newest = {int(job_id): restart for job_id, restart in saved["newest"].items()}
         node.ended = {JobKey.parse(key): 0 for key in saved["ended"]}
+        node.lease_ns = saved.get("lease_ns", 0)
+        node.past = read_past(saved.get("past", []))
         for row in saved["jobs"]:
             resident, groups = read_job(row, node.settings.node)
             node.residents[resident.key] = resident
@@ -78,7 +81,8 @@ class Adoption:
         node.save()
 
     def _group(self, resident: Resident, row: dict[str, Any]) -> RankSet:
-        group = RankSet(row["world"], row["master"], mark=tuple(row["mark"]))
+        is_part = resident.part is not None
+        group = RankSet(row["world"], row["master"], mark=tuple(row["mark"]), is_part=is_part)
         for item in row["ranks"]:
             proc = ProcId(*item["proc"])
             page = Page.take_back(proc, item["remote_fd"], resident.key)
@@ -101,6 +105,9 @@ class Adoption:
         for tasks in resident.tasks.values():
             for proc in tasks:
                 self._watcher.watch(resident, proc)
+        if holds and resident.part is not None:
+            # A part that was told to park, or has parked and not been freed, comes on again.
+            resident.part.wish = IN
         if holds:
             self._go_on(resident, now)
         elif resident.stopped or resident.is_frozen:

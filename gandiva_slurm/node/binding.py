@@ -17,6 +17,7 @@ from gandiva_slurm.node.hello import Bind, Hello
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses, Membership, membership
 from gandiva_slurm.node.pages import Page
+from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.slicer import Slicer
@@ -61,10 +62,11 @@ class Admission:
         bind = self._with_true_restart(bind, peer)
         self._refuse_stale(bind, member, peer)
         resident = self._node.residents.get(bind.key)
-        is_new = resident is None
+        is_new = resident is None or (resident.part is not None and not resident.part.has_begun)
         if resident is None:
             resident = self._register(peer, bind, member)
         self._check_uid(resident, peer)
+        self._begin_part(resident, bind)
         if resident.is_ending:
             self._watcher.revive(resident)
         self._adopt_step(resident, member)
@@ -75,7 +77,9 @@ class Admission:
         if is_new:
             self._node.note("register", resident, step=bind.step, planned=resident.is_planned)
             self._slicer.fill()
-        if not resident.holds and bind.has_gpus:
+        # The batch script of a span must run to start its tasks, and uses no GPU by itself.
+        is_starter = resident.part is not None and not bind.is_numbered_step
+        if not resident.holds and bind.has_gpus and not is_starter:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
@@ -180,11 +184,23 @@ class Admission:
             is_planned=is_planned,
             slots=bind.job_slots,
             since_ns=clock.mono(),
+            part=Part(planned.span) if planned.span else None,
         )
         self._node.residents[bind.key] = resident
         self._node.ended.pop(bind.key, None)
         self._node.set_gangs()
         return resident
+
+    def _begin_part(self, resident: Resident, bind: Bind) -> None:
+        """A process of a planned part has come."""
+        part = resident.part
+        if part is None:
+            return
+        if not part.has_begun:
+            resident.registered_real_ns = self._node.clock.real()
+            resident.slots = bind.job_slots
+        part.has_begun = part.has_processes = True
+        part.has_script = part.has_script or bind.step == "batch"
 
     def _place(self, peer: Peer, bind: Bind) -> PlannedJob:
         """No plan names this job: it runs all the same, on the GPUs with the least tickets."""

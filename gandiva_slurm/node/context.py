@@ -10,6 +10,7 @@ from typing import Any
 
 from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import Clock, host_boot
 from gandiva_slurm.node.events import EventLog
 from gandiva_slurm.node.jobs import Resident
@@ -46,6 +47,10 @@ class Node:
         self.newest: dict[int, int] = {}
         #: incarnations that ended here, and how often that was reported
         self.ended: dict[JobKey, int] = {}
+        #: how long spans wait for a round of the controller, 0 before its first
+        self.lease_ns = 0
+        #: what they had held, and the monotonic time of their end: spans are charged by it elsewhere
+        self.past: dict[JobKey, tuple[HeldTime, int]] = {}
         self._sync: asyncio.TimerHandle | None = None
 
     @property
@@ -57,10 +62,12 @@ class Node:
         """Return the jobs that hold their GPUs."""
         return [resident for resident in self.residents.values() if resident.holds]
 
-    def is_free(self, gpus: Iterable[int]) -> bool:
-        """True when nobody holds any of these."""
+    def is_free(self, gpus: Iterable[int], key: JobKey | None = None) -> bool:
+        """True when nobody holds any of these, and none is kept clear for another span than `key`."""
         held = {gpu for resident in self.holders() for gpu in resident.gpus}
-        return held.isdisjoint(gpus)
+        others = [resident for resident in self.residents.values() if resident.key != key]
+        kept = {gpu for r in others if not r.holds and r.part and r.part.is_clear for gpu in r.gpus}
+        return (held | kept).isdisjoint(gpus)
 
     def set_gangs(self) -> None:
         """Tell the stride who lives here now."""

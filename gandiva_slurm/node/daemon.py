@@ -24,6 +24,7 @@ from gandiva_slurm.node.members import Membership, membership
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.span import Spans
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.slurm.port import SlurmPort
 from gandiva_slurm.wire.auth import Signer
@@ -80,15 +81,17 @@ class Daemon:
         slicer = Slicer(node)
         watcher = Watcher(node, slicer)
         planning = Planning(node, slicer, watcher)
+        spans = Spans(node, slicer)
         Adoption(node, slicer, watcher, planning).run()
         node.save()
-        runner = await server.serve(node, planning, self._signer)
+        runner = await server.serve(node, planning, spans, self._signer)
         door = sock.listen(self.settings.socket)
         doors = sock.SocketServer(door, Admission(node, slicer, watcher, self._find))
         isolation = Isolation(node, watcher, self._slurm, self._look_s)
         parts = (
             slicer.run(),
             slicer.switcher.run(),
+            spans.run(),
             watcher.run(),
             doors.run(),
             isolation.run(),

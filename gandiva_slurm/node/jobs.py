@@ -10,6 +10,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.park import SANE_SEQ
+from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
 
@@ -30,6 +31,9 @@ class Counts:
     parked_ns: int = 0
     #: GPU time held while no parkable client was there, since the last one was
     blind_ns: int = 0
+    #: GPU time held here so far, of each of its GPUs, and the part of it past its quantum
+    held_ns: int = 0
+    over_ns: int = 0
     #: mini-batches of ranks that are gone
     done_steps: int = 0
     #: mini-batches a second while it runs, smoothed
@@ -76,6 +80,8 @@ class Resident:
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     counts: Counts = field(default_factory=Counts)
+    #: of a job of several nodes: how its part here stands; None: all of the job is here
+    part: Part | None = None
 
     @property
     def holds(self) -> bool:
@@ -120,7 +126,9 @@ class Resident:
 
     def bound_ns(self, max_park_ns: int, freeze_bound_ns: int) -> int:
         """Return when its park must be over, as long as it is suspended."""
-        return self.since_ns + (freeze_bound_ns if self.stopped else max_park_ns)
+        # Tasks of a span that were stopped at their birth have nobody yet who waits for them.
+        is_frozen = bool(self.stopped) if self.part is None else self.is_frozen
+        return self.since_ns + (freeze_bound_ns if is_frozen else max_park_ns)
 
     def steps(self) -> int:
         """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""
@@ -164,7 +172,7 @@ class Resident:
                 group.ranks[rank.rank] = rank
                 group.gang = None
                 return group
-        group = RankSet(world, master, {rank.rank: rank})
+        group = RankSet(world, master, {rank.rank: rank}, is_part=self.part is not None)
         self.sets.append(group)
         return group
 

@@ -154,10 +154,10 @@ class Gang:
         if self.stand.aimed_ns:
             self.pace.took(now_ns - self.stand.aimed_ns)
             self.stand = self.stand._replace(aimed_ns=0)
-        ended = _ended(views, alive)
+        ended = ended_rank(views, alive)
         if ended:
             return self._give_up(f"{ended} while it was told to hold", views, now_ns)
-        holding = [_stands(view, HOLD, self.stand.gen, self.stand.seq) for view in views]
+        holding = [stands_at(view, HOLD, self.stand.gen, self.stand.seq) for view in views]
         if all(holding):
             self.stand = self.stand._replace(phase="committing")
             commit = ((W_BEAT, now_ns), (W_WORD, word(self.stand.gen, CMD_COMMIT)))
@@ -196,7 +196,7 @@ class Gang:
         gen = self.stand.gen
         if any(living and not _has_answered(view, gen) for view, living in zip(views, alive, strict=True)):
             return []
-        ended = _ended(views, alive)
+        ended = ended_rank(views, alive)
         unreleased = [rank for rank, view in enumerate(views) if view[W_STATE] != PARKED]
         if ended or unreleased:
             return self._give_up(ended or f"rank {unreleased[0]} did not release its device", views, now_ns)
@@ -244,7 +244,8 @@ def beat(now_ns: int) -> tuple[tuple[int, int], ...]:
     return ((W_BEAT, now_ns),)
 
 
-def _stands(view: PageView, state: int, gen: int, seq: int) -> bool:
+def stands_at(view: PageView, state: int, gen: int, seq: int) -> bool:
+    """True when a rank says that it is in this state, by this order, at this boundary."""
     return (view[W_STATE], view[W_STATE_GEN], view[W_STATE_SEQ]) == (state, gen, seq)
 
 
@@ -252,7 +253,8 @@ def _has_answered(view: PageView, gen: int) -> bool:
     return view[W_STATE] == DONE or (view[W_STATE] in (PARKED, LEFT, FAILED) and view[W_STATE_GEN] == gen)
 
 
-def _ended(views: Sequence[PageView], alive: Sequence[bool]) -> str:
+def ended_rank(views: Sequence[PageView], alive: Sequence[bool]) -> str:
+    """Name the first rank that has ended, "" while all live."""
     for rank, (view, living) in enumerate(zip(views, alive, strict=True)):
         if not living or view[W_STATE] == DONE:
             return f"rank {rank} has ended"

@@ -6,10 +6,14 @@ import logging
 
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.part import IN, OUT, Part
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
-from gandiva_slurm.wire.messages import NodePlan
+from gandiva_slurm.wire.messages import NodePlan, PlannedJob
 
 #: A quantum shorter than this would be spent on changing hands.
 _MIN_QUANTUM_NS = 10_000_000
@@ -61,6 +65,7 @@ class Planning:
             resident.is_planned = job is not None
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
+        self._await_spans(plan)
         node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
         node.newest = {job_id: restart for job_id, restart in node.newest.items() if self._is_needed(job_id)}
         node.set_gangs()
@@ -69,6 +74,45 @@ class Planning:
             if stale is not None and not stale.is_ending:
                 self._watcher.fence(stale, "the controller knows a newer incarnation, or its job is over")
         self._slicer.fill()
+
+    def _await_spans(self, plan: NodePlan) -> None:
+        """Know the parts of planned spans before a process of them comes; forget those that will not come."""
+        node = self._node
+        spans = {job.key: job for job in plan.jobs if job.span}
+        for resident in [r for r in node.residents.values() if r.part is not None and r.key not in spans]:
+            if resident.part is not None and not resident.part.has_processes:
+                self._watcher.dismiss(resident)
+        for key, job in spans.items():
+            here = node.residents.get(key)
+            if here is not None:
+                self._learn_span(here, job)
+            elif key not in node.ended and not node.is_stale(key):
+                node.residents[key] = self._awaited(job)
+
+    def _awaited(self, job: PlannedJob) -> Resident:
+        clock = self._node.clock
+        return Resident(
+            key=job.key,
+            user=job.user,
+            gpus=tuple(sorted(job.gpus)),
+            tickets=job.tickets,
+            submitted_ns=job.submitted_ns,
+            processes=JobProcesses(job.key, job.uid, self._node.settings.node, set(), set()),
+            registered_real_ns=clock.real(),
+            name=job.name,
+            since_ns=clock.mono(),
+            part=Part(job.span),
+        )
+
+    def _learn_span(self, resident: Resident, job: PlannedJob) -> None:
+        """A part nothing of which has come may be planned anew; what came before any plan is a part now."""
+        if resident.part is None and resident.state in (RUNNING, SUSPENDED):
+            wish = IN if resident.holds else OUT
+            resident.part = Part(job.span, wish, has_begun=True, has_processes=True)
+            for group in resident.sets:
+                group.is_part, group.gang = True, None
+        elif resident.part is not None and not resident.part.has_begun and not resident.holds:
+            resident.gpus, resident.part.span = tuple(sorted(job.gpus)), job.span
 
     def _set_size(self, plan: NodePlan) -> None:
         local = self._node.local

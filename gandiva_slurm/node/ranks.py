@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.park import FIRST_BOUNDARIES, SANE_GEN, Gang, Write
+from gandiva_slurm.node.park_part import PartGang
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.wire import page as wire
 
@@ -41,10 +42,13 @@ class RankSet:
     mark: tuple[int, int] = (0, 0)
     #: re-aims of the gang that are counted already
     counted_reaims: int = 0
+    #: True where other ranks of its world live on other nodes: whether all are there is not known here
+    is_part: bool = False
 
     def is_complete(self) -> bool:
-        """True when every rank of the world is here and alive."""
-        return len(self.ranks) == self.world and all(rank.is_alive for rank in self.ranks.values())
+        """True when every rank of the world that is to be here is, and lives."""
+        is_whole = bool(self.ranks) if self.is_part else len(self.ranks) == self.world
+        return is_whole and all(rank.is_alive for rank in self.ranks.values())
 
     def is_parkable(self) -> bool:
         """True when all ranks are here and have passed enough boundaries."""
@@ -57,9 +61,16 @@ class RankSet:
     def form(self) -> Gang:
         """Return the gang's coordinator; its generation is above any that a page has seen."""
         if self.gang is None:
-            self.gang = Gang(len(self.ranks), generation=self._newest_generation())
+            kind = PartGang if self.is_part else Gang
+            self.gang = kind(len(self.ranks), generation=self._newest_generation())
             self.counted_reaims = 0
         return self.gang
+
+    def part_gang(self) -> PartGang:
+        """Return the coordinator of these ranks, where they are a part of their gang."""
+        gang = self.form()
+        assert isinstance(gang, PartGang)
+        return gang
 
     def order_park(self, now_ns: int, wake_by_ns: int) -> int:
         """Tell the gang to park; return how many boundaries ahead it is to stop."""

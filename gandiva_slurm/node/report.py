@@ -24,10 +24,15 @@ def make_report(node: Node) -> NodeReport:
         epoch_ns=plan.epoch_ns if plan else 0,
         generation=plan.generation if plan else 0,
         gpus=node.gpus,
-        residents=tuple(_resident(node, job) for job in node.residents.values()),
+        residents=tuple(_resident(node, job) for job in node.residents.values() if _has_begun(job)),
         holds=node.ledger.report(now),
         ended=tuple((key.job_id, key.restart) for key in node.ended),
     )
+
+
+def _has_begun(job: Job) -> bool:
+    """False for a part of a span that is only planned so far: nothing of it is here."""
+    return job.part is None or job.part.has_begun
 
 
 def _resident(node: Node, job: Job) -> Resident:

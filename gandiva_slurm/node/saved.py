@@ -6,9 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
 from gandiva_slurm.node.jobs import Counts, Resident
 from gandiva_slurm.node.members import JobProcesses
+from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
 
@@ -28,6 +30,8 @@ def state_of(node: Node) -> dict[str, Any]:
         "ledger": node.ledger.to_json(),
         "newest": {str(job_id): restart for job_id, restart in node.newest.items()},
         "ended": [str(key) for key in node.ended],
+        "lease_ns": node.lease_ns,
+        "past": [[dataclasses.asdict(held), when_ns] for held, when_ns in node.past.values()],
         "jobs": [_job(resident) for resident in node.residents.values()],
     }
 
@@ -56,8 +60,15 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
         charged_ns=row["charged_ns"],
         overrun_from_ns=row["overrun_from_ns"],
         counts=Counts(**row["counts"]),
+        part=Part.from_json(row["part"]) if row.get("part") else None,
     )
     return resident, row["sets"]
+
+
+def read_past(rows: list[Any]) -> dict[JobKey, tuple[HeldTime, int]]:
+    """Read what ended residents had held."""
+    found = [(HeldTime(**{**row, "gpus": tuple(row["gpus"])}), when_ns) for row, when_ns in rows]
+    return {held.key: (held, when_ns) for held, when_ns in found}
 
 
 def _job(resident: Resident) -> dict[str, Any]:
@@ -84,6 +95,7 @@ def _job(resident: Resident) -> dict[str, Any]:
         "charged_ns": resident.charged_ns,
         "overrun_from_ns": resident.overrun_from_ns,
         "counts": dataclasses.asdict(resident.counts),
+        "part": resident.part.to_json() if resident.part is not None else None,
         "sets": [_set(group) for group in resident.sets],
     }
 

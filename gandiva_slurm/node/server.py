@@ -1,4 +1,4 @@
-"""The controller's door: POST /v1/plan and /v1/report, signed both ways."""
+"""The controller's door: POST /v1/plan, /v1/report and /v1/span, signed both ways."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from aiohttp import web
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.report import make_report
+from gandiva_slurm.node.span import Spans
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import Signer
 from gandiva_slurm.wire.messages import decode_plan, encode
+from gandiva_slurm.wire.span import SPAN_PATH, decode_order
 
 
-async def serve(node: Node, planning: Planning, signer: Signer) -> web.AppRunner:
+async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) -> web.AppRunner:
     """Listen; returns the runner, whose `cleanup` ends it."""
 
     async def on_plan(payload: bytes, uid: int) -> bytes:
@@ -22,11 +24,15 @@ async def serve(node: Node, planning: Planning, signer: Signer) -> web.AppRunner
     async def on_report(payload: bytes, uid: int) -> bytes:
         return encode(make_report(node))
 
+    async def on_span(payload: bytes, uid: int) -> bytes:
+        return encode(await spans.take(decode_order(payload)))
+
     def allow(uid: int) -> bool:
         return uid in node.settings.obeyed_uids
 
     routes = {
         "/v1/plan": http.signed_route(signer, allow, on_plan),
         "/v1/report": http.signed_route(signer, allow, on_report),
+        SPAN_PATH: http.signed_route(signer, allow, on_span),
     }
     return await http.listen(routes, node.settings.host, node.settings.port)

@@ -3,17 +3,22 @@
 Everything is charged by the time it was held. What is chosen and must wait for its GPUs is `wanted` until
 the last of them is free; what cannot be taken from its holder now stays, is charged as overrun, and the
 rest is chosen around it. When all residents fit, all are chosen and nothing moves.
+
+Spans, jobs of several nodes, are not chosen here: the controller forces their parts in and out (`span`), its
+rounds are the quantum's end, and the local gangs are chosen around them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.switch import MS, Switcher, charge
 
 #: A park's bound is kept by deciding this much before it, or a tenth of the bound when that is less.
@@ -30,6 +35,8 @@ class Slicer:
         self.switcher = Switcher(node, self.fill)
         self.wanted: list[JobKey] = []
         self.quantum_end_ns = 0
+        #: when the controller's last round ended a quantum here
+        self.round_ns = 0
         self._decided_ns = 0
         self._alarm = asyncio.Event()
 
@@ -41,53 +48,73 @@ class Slicer:
             if left_ns <= 0:
                 self.quantum()
                 continue
-            try:
-                await asyncio.wait_for(self._alarm.wait(), left_ns / 1e9)
-            except TimeoutError:
-                continue
+            # wait_for would lose a cancellation that comes together with the alarm.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_ns / 1e9):
+                    await self._alarm.wait()
 
     def quantum(self) -> None:
         """A quantum has ended: charge, level the passes, choose anew."""
         node, now = self._node, self._node.clock.mono()
-        self._charge(now)
+        self.charge(now)
         node.local.settle()
-        self._decided_ns, self.quantum_end_ns = now, now + node.local.quantum_ns
+        self._decided_ns, self.quantum_end_ns = now, self._end_ns(now)
         for resident in node.residents.values():
             resident.pause_quanta = max(0, resident.pause_quanta - 1)
         overdue = self._overdue(now)
         yielding = [resident.key for resident in node.holders()]
-        on_merit = node.local.choose(self._runnable(), (), overdue, yielding)
+        forced = self._forced()
+        on_merit = node.local.choose(self._runnable(), forced, overdue, yielding)
         for resident in node.holders():
             if resident.state != SUSPENDING:
                 resident.overrun_from_ns = (
                     None if resident.key in on_merit else resident.overrun_from_ns or now
                 )
-        self._apply(node.local.choose(self._runnable(), self._must_stay(), overdue, yielding))
+        pinned = [*forced, *self._must_stay()]
+        self._apply(node.local.choose(self._runnable(), pinned, overdue, yielding))
         if node.residents:
             node.save()
+        self._alarm.set()
+
+    def round(self) -> None:
+        """The controller says that the quantum has ended; this node's own timer waits half a one longer."""
+        self.round_ns = self._node.clock.mono()
+        self.quantum()
 
     def fill(self) -> None:
-        """Something changed within a quantum: give idle GPUs to whoever fits beside those that run."""
+        """Something changed within a quantum: give idle GPUs to whoever fits beside those that run.
+
+        Only for a span that is to come in are GPUs taken away.
+        """
         node, now = self._node, self._node.clock.mono()
         if not node.residents:
             self.wanted, self.quantum_end_ns = [], 0
             return
-        self._charge(now)
+        self.charge(now)
         # The first to come begins a quantum; a plan may have made it shorter. One that is just over stays so.
-        end_ns = now + node.local.quantum_ns
+        end_ns = self._end_ns(now)
         self.quantum_end_ns = min(self.quantum_end_ns or end_ns, end_ns)
-        kept = [resident for resident in node.holders() if not _is_leaving(resident)]
-        busy = {gpu for resident in kept for gpu in resident.gpus}
-        waiting = [
-            key for key in self.wanted if self._is_ready(key) and busy.isdisjoint(node.residents[key].gpus)
+        forced = self._forced()
+        claimed = {gpu for key in forced for gpu in node.residents[key].gpus}
+        stays = set(self._must_stay())
+        kept = [
+            resident
+            for resident in node.holders()
+            if not is_leaving(resident)
+            and (resident.part or resident.key in stays or claimed.isdisjoint(resident.gpus))
         ]
-        pinned = [resident.key for resident in kept] + waiting
+        busy = claimed | {gpu for resident in kept for gpu in resident.gpus}
+        wanted = [node.residents[key] for key in self.wanted if self._is_ready(key)]
+        waiting = [r.key for r in wanted if r.part is None and busy.isdisjoint(r.gpus)]
+        pinned = {*forced, *(resident.key for resident in kept), *waiting}
         self._apply(node.local.choose(self._runnable(), pinned, self._overdue(now)))
         self._alarm.set()
 
     def take_back(self, resident: Resident) -> None:
         """A parked gang trains again by itself (it heard no beat for too long): it holds its GPUs."""
         node, now = self._node, self._node.clock.mono()
+        if resident.part is not None:
+            resident.part.wish = IN
         self.switcher.grant(resident)
         node.note("strayed", resident, now)
         node.save()
@@ -101,10 +128,11 @@ class Slicer:
     def _apply(self, chosen: Collection[JobKey]) -> None:
         node = self._node
         for resident in node.holders():
-            if resident.state == RUNNING and resident.key not in chosen and not resident.is_ending:
+            is_asked = resident.state == RUNNING and resident.part is None
+            if is_asked and resident.key not in chosen and not resident.is_ending:
                 self.switcher.park(resident)
         self.wanted = [
-            key for key in chosen if not node.residents[key].holds or _is_leaving(node.residents[key])
+            key for key in chosen if not node.residents[key].holds or is_leaving(node.residents[key])
         ]
         self._grant()
 
@@ -114,35 +142,49 @@ class Slicer:
         ready = []
         for key in self.wanted:
             resident = node.residents[key]
-            if self._is_ready(key) and node.is_free(resident.gpus):
+            is_clear = self._is_ready(key) and node.is_free(resident.gpus, key)
+            if resident.part is not None:
+                resident.part.is_clear = is_clear
+            if is_clear and (resident.part is None or resident.part.wish == IN):
                 self.switcher.grant(resident)
                 ready.append(resident)
+            notice(resident, node.clock.mono())
         if not ready:
             return
         self.wanted = [key for key in self.wanted if not node.residents[key].holds]
         node.save()
         for resident in ready:
             self.switcher.go(resident)
+            notice(resident, node.clock.mono())
 
     def _is_ready(self, key: JobKey) -> bool:
         resident = self._node.residents.get(key)
         return resident is not None and resident.state == SUSPENDED and not resident.is_ending
 
-    def _charge(self, now: int) -> None:
+    def charge(self, now: int) -> None:
+        """Charge all that hold up to now."""
         for resident in self._node.holders():
             charge(self._node, resident, now)
 
     def _runnable(self) -> list[JobKey]:
-        return [resident.key for resident in self._node.residents.values() if not resident.is_ending]
+        return [r.key for r in self._node.residents.values() if not r.is_ending and r.part is None]
+
+    def _forced(self) -> list[JobKey]:
+        """Return the spans whose parts hold their GPUs here, or are to."""
+        spans = [r for r in self._node.residents.values() if r.part is not None and r.part.is_forced]
+        return [resident.key for resident in spans if not resident.is_ending]
 
     def _must_stay(self) -> list[JobKey]:
         wait_ns = self._node.settings.client_wait_ns
         holders = self._node.holders()
-        return [r.key for r in holders if not _is_leaving(r) and r.must_stay(wait_ns)]
+        return [r.key for r in holders if r.part is None and not is_leaving(r) and r.must_stay(wait_ns)]
 
     def _overdue(self, now: int) -> list[JobKey]:
-        parked = [resident for resident in self._node.residents.values() if resident.state == SUSPENDED]
-        return [resident.key for resident in parked if self._due_ns(resident) <= now]
+        return [resident.key for resident in self._parked() if self._due_ns(resident) <= now]
+
+    def _parked(self) -> list[Resident]:
+        """Return the local gangs that are parked; the bounds of spans are kept in `span`."""
+        return [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
 
     def _due_ns(self, resident: Resident) -> int:
         settings = self._node.settings
@@ -151,12 +193,19 @@ class Slicer:
 
     def _next_ns(self) -> int:
         """The next moment to decide at: the quantum's end, or a bound before it, once for each bound."""
-        residents = self._node.residents.values()
-        if not residents:
+        if not self._node.residents:
             return self._node.clock.mono() + _IDLE_NS
-        dues = [self._due_ns(resident) for resident in residents if resident.state == SUSPENDED]
+        dues = [self._due_ns(resident) for resident in self._parked()]
         return min([self.quantum_end_ns, *(due for due in dues if due > self._decided_ns)])
 
+    def _end_ns(self, now: int) -> int:
+        """When this quantum ends if nobody says so; a controller's round is waited for half one longer."""
+        quantum_ns = self._node.local.quantum_ns
+        led_until_ns = self.round_ns + quantum_ns * 3 // 2 if self.round_ns else 0
+        return led_until_ns if led_until_ns > now else now + quantum_ns
 
-def _is_leaving(resident: Resident) -> bool:
-    return resident.state == SUSPENDING or resident.is_ending
+
+def is_leaving(resident: Resident) -> bool:
+    """True when its GPUs will be free soon: it parks, ends, or is a span that is told out."""
+    is_told_out = resident.part is not None and not resident.part.is_forced
+    return resident.state == SUSPENDING or resident.is_ending or is_told_out

@@ -18,6 +18,7 @@ from gandiva_slurm.node import procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
 from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import RankSet
 from gandiva_slurm.wire import page as wire
@@ -57,13 +58,8 @@ class Switcher:
     def park(self, resident: Resident) -> None:
         """Order a gang to give its GPUs back: at a boundary, or frozen whole when it has no client."""
         node, now = self._node, self._node.clock.mono()
-        node.ledger.order_park(resident.key, node.clock.real(now))
-        resident.state, resident.ordered_ns = SUSPENDING, now
-        if resident.overrun_from_ns is None:
-            resident.overrun_from_ns = now
-        is_blind = not resident.has_client()
-        resident.look_at_rate(now)
-        step_ms, margins = _ms(_step_ns(resident)), []
+        is_blind, margins = not resident.has_client(), []
+        step_ms = self.begin(resident, now)
         if not is_blind:
             wake_by_ns = now + node.settings.max_park_ns
             margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
@@ -72,6 +68,15 @@ class Switcher:
         if is_blind:
             self.stop_processes(resident)
         self.follow(resident)
+
+    def begin(self, resident: Resident, now: int) -> float:
+        """Write into the books that a gang is told to park; return its mean step so far, ms."""
+        self._node.ledger.order_park(resident.key, self._node.clock.real(now))
+        resident.state, resident.ordered_ns = SUSPENDING, now
+        if resident.overrun_from_ns is None:
+            resident.overrun_from_ns = now
+        resident.look_at_rate(now)
+        return _ms(_step_ns(resident))
 
     def grant(self, resident: Resident) -> None:
         """Write into the books that a gang has its GPUs; `go` follows when the books are saved."""
@@ -137,21 +142,24 @@ class Switcher:
             self._tick_suspending(resident, now)
         elif resident.state == RESUMING:
             self._tick_resuming(resident, now)
+        notice(resident, now)
         if resident.state not in (SUSPENDING, RESUMING):
             self.forget(resident)
             self._on_change()
 
     def _tick_suspending(self, resident: Resident, now: int) -> None:
+        if resident.part is not None and resident.part.is_released:
+            return
         if resident.is_frozen:
             return self._tick_freezing(resident, now)
         phases = self._advance(resident, now)
         if not phases:
             self._give_up(resident, now, "its ranks are gone")
         elif all(phase == "parked" for phase in phases):
-            self._parked(resident)
+            self._arrived(resident, now)
         elif "running" in phases or "resuming" in phases:
             self._give_up(resident, now, _last_error(resident))
-        elif now - resident.ordered_ns > self._node.settings.park_deadline_ns:
+        elif resident.part is None and now - resident.ordered_ns > self._node.settings.park_deadline_ns:
             self._out_of_time(resident, now)
 
     def _tick_freezing(self, resident: Resident, now: int) -> None:
@@ -160,7 +168,7 @@ class Switcher:
             proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
         ]
         if not runs or now - resident.ordered_ns > _STOP_NS:
-            self._parked(resident)
+            self._arrived(resident, now)
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
         phases = self._advance(resident, now)
@@ -185,7 +193,15 @@ class Switcher:
             phases.append(gang.phase)
         return phases
 
-    def _parked(self, resident: Resident) -> None:
+    def _arrived(self, resident: Resident, now: int) -> None:
+        """All here have released. A part of a span keeps its GPUs until all of its parts have."""
+        if resident.part is None:
+            self.give_on(resident)
+            return
+        resident.part.is_released = True
+        self._node.note("released", resident, now, frozen=resident.is_frozen)
+
+    def give_on(self, resident: Resident) -> None:
         """The last rank has released: the GPUs are free from the moment that was seen, not from before."""
         node, counts, now = self._node, resident.counts, self._node.clock.mono()
         fields = _park_facts(resident)
@@ -199,6 +215,8 @@ class Switcher:
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
+        if resident.part is not None:
+            resident.part.leave()
 
     def release(self, resident: Resident, now: int) -> None:
         """Charge a hold to its end and close it."""
@@ -227,8 +245,21 @@ class Switcher:
         resident.look_at_rate(now, is_first=True)
         self._node.note("running", resident, now, resume_ms=_ms(now - resident.ordered_ns))
 
+    def call_back(self, resident: Resident, why: str) -> None:
+        """Let a part of a span that was told to park, or has parked, go on: its GPUs were not given on."""
+        now = self._node.clock.mono()
+        self._count_failure(resident, now, why)
+        self.go(resident)
+        self._on_change()
+
     def _give_up(self, resident: Resident, now: int, why: str) -> None:
         """It keeps its GPUs, is charged, and is asked again later."""
+        self._count_failure(resident, now, why)
+        for group in resident.sets:
+            _order_run(group, now, False)
+        self._on_change()
+
+    def _count_failure(self, resident: Resident, now: int, why: str) -> None:
         counts = resident.counts
         counts.failed_parks += 1
         counts.reaims += sum(group.new_reaims() for group in resident.sets)
@@ -237,9 +268,8 @@ class Switcher:
         resident.trouble = why
         self._node.note("unparkable", resident, now, why=why, after_ms=_ms(now - resident.ordered_ns))
         resident.state, resident.ordered_ns = RESUMING, now
-        for group in resident.sets:
-            _order_run(group, now, False)
-        self._on_change()
+        if resident.part is not None:
+            resident.part.wish, resident.part.is_released = IN, False
 
     def _out_of_time(self, resident: Resident, now: int) -> None:
         """Its mini-batch does not end: a lone rank can be frozen in the middle of it, a gang cannot."""
@@ -272,6 +302,8 @@ def charge(node: Node, resident: Resident, now: int) -> None:
     over = 0 if start is None else now - max(start, resident.charged_ns)
     node.local.charge(resident.key, held, over)
     resident.charged_ns = now
+    resident.counts.held_ns += held
+    resident.counts.over_ns += max(0, over)
     resident.counts.blind_ns = 0 if resident.has_client() else resident.counts.blind_ns + held
     resident.give_up_waiting(node.settings.client_wait_ns)
 

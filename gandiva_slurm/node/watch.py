@@ -11,6 +11,7 @@ from gandiva_slurm.node import procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.park import beat
+from gandiva_slurm.node.part import held_time, notice
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.wire import page as wire
@@ -66,6 +67,11 @@ class Watcher:
         log.warning("job %s: stopped: %s", resident.key, why)
         self._end(resident)
 
+    def dismiss(self, resident: Resident) -> None:
+        """A part of a span that has no process here is over, or never was."""
+        resident.is_ending = True
+        self._finish(resident)
+
     def beat(self) -> None:
         """Tell every rank that its node lives; look at every page once."""
         node, now = self._node, self._node.clock.mono()
@@ -83,7 +89,8 @@ class Watcher:
                 self._look_at_running(resident, now)
             elif resident.state == SUSPENDED:
                 self._look_at_suspended(resident, now)
-            if not any(procs.is_alive(stepd) for stepd in resident.processes.stepds):
+            is_awaited = resident.part is not None and not resident.part.has_processes
+            if not is_awaited and not any(procs.is_alive(stepd) for stepd in resident.processes.stepds):
                 self._look_for_members(resident)
 
     def _look_at_running(self, resident: Resident, now: int) -> None:
@@ -163,8 +170,40 @@ class Watcher:
             if rounds == 100:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
             await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
-        if resident.is_ending:
+        if not resident.is_ending:
+            return
+        if self._is_awaited_again(resident):
+            self._await_again(resident)
+        else:
             self._finish(resident)
+
+    def _is_awaited_again(self, resident: Resident) -> bool:
+        """A step of a span has ended: only where its batch script ran, or by a plan, does the job end."""
+        part, plan = resident.part, self._node.plan
+        if part is None or part.has_script or resident.is_fenced or plan is None:
+            return False
+        return any(job.key == resident.key for job in plan.jobs)
+
+    def _await_again(self, resident: Resident) -> None:
+        """Its next step may come: until then its part stays as it is, on if it was on."""
+        node, now = self._node, self._node.clock.mono()
+        part = resident.part
+        assert part is not None
+        resident.is_ending, part.has_processes = False, False
+        for rank in resident.ranks:
+            rank.look()
+            rank.is_alive = False
+        resident.forget_dead()
+        resident.tasks.clear()
+        resident.stopped, resident.left_stopped = set(), set()
+        resident.is_frozen = resident.is_frozen and resident.holds
+        node.note("awaited", resident, now)
+        if resident.state == SUSPENDING and not part.is_released:
+            self._slicer.switcher.call_back(resident, "its ranks have ended")
+        elif resident.holds:
+            self._slicer.switcher.follow(resident)
+        notice(resident, now)
+        node.save()
 
     def revive(self, resident: Resident) -> None:
         """Slurm starts another step of a job whose last step has just ended: it is not over."""
@@ -186,10 +225,15 @@ class Watcher:
         node.note("ended", resident, now, **fields)
         for proc in [proc for owner, proc in self._watched if owner is resident]:
             self._unwatch(resident, proc)
+        node.past[resident.key] = (held_time(resident, node.settings, now), now)
         for rank in resident.ranks:
             rank.page.close()
         del node.residents[resident.key]
-        node.ended[resident.key] = 0
+        if resident.part is not None:
+            resident.part.leave()
+            resident.part.news.set()
+        if resident.part is None or resident.part.has_begun:
+            node.ended[resident.key] = 0
         node.set_gangs()
         self._slicer.fill()
         node.save()
