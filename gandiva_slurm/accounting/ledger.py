@@ -1,7 +1,7 @@
 """The GPU-time ledger: every hold once, every job with its runs. One writer: gandivactld.
 
 A job is known by its id and its first submit time (Slurm gives a requeued job a new one, and reuses ids); a
-run is one incarnation of it. `*_ns` are nanoseconds and `*_s` seconds since 1970, 0 = not known.
+run is one incarnation of it, on all its nodes together. `*_ns` are nanoseconds and `*_s` seconds since 1970, 0 = not known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ MOST_STEPS = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class JobRow:
-    """A row of `jobs`: `submit_s` is the first submission, `requeued_s` Slurm's own of this incarnation."""
+    """A row of `jobs`: `submit_s` is the first submission, `requeued_s` Slurm's own of this incarnation.
+
+    `node` has all its nodes, with commas between, and `gpus` its GPUs on all of them.
+    """
 
     job_id: int
     submit_s: int
@@ -99,9 +102,11 @@ _RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns) VALUES (?, ?, ?)
     ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns"""
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
+#: Each node measures its part: the job began with its first process, and the others go on together.
 _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary, ref, restart)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-    registered_ns = excluded.registered_ns, world = excluded.world,
+    registered_ns = CASE WHEN excluded.registered_ns = 0 OR registered_ns BETWEEN 1 AND excluded.registered_ns
+        THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 12)})"
@@ -114,7 +119,8 @@ class Ledger:
         self._db = open_database(path, MIGRATIONS)
         #: job id -> (ref, the row as it stands); of a reused id the newest
         self._jobs: dict[int, tuple[int, JobRow]] = {}
-        self._measured: dict[JobKey, tuple[int, ...]] = {}
+        #: by node: each measures its part
+        self._measured: dict[tuple[str, JobKey], tuple[int, ...]] = {}
         self._tickets = {share.user: share for share in _last_tickets(self._db)}
         for ref, *row in self._db.execute(f"SELECT ref, {', '.join(_COLUMNS)} FROM jobs ORDER BY submit_s"):
             self._jobs[row[0]] = (ref, JobRow(*row))
@@ -163,15 +169,15 @@ class Ledger:
         Returns the number up to which the holds of this node boot are safe.
         """
         holds = [(report.node, report.boot, *self._hold_row(hold)) for hold in report.holds if hold.seq > 0]
-        fresh = [item for item in report.residents if self._is_news(item)]
+        fresh = [item for item in report.residents if self._is_news(report.node, item)]
         if holds or fresh:
             rows = [(*_measures(item), self._jobs[item.job_id][0], item.restart) for item in fresh]
             with Transaction(self._db) as db:
                 db.executemany(_INSERT_HOLD, holds)
                 db.executemany(_MEASURE_RUN, rows)
-        self._measured.update({_key(item): _measures(item) for item in fresh})
+        self._measured.update({(report.node, _key(item)): _measures(item) for item in fresh})
         for job_id, restart in report.ended:
-            self._measured.pop(JobKey(job_id, restart), None)
+            self._measured.pop((report.node, JobKey(job_id, restart)), None)
         return self.safe_up_to(report.node, report.boot)
 
     def safe_up_to(self, node: str, boot: str) -> int:
@@ -186,7 +192,7 @@ class Ledger:
         known = self._known(job.job_id)
         if known is not None and not _is_same(known, job):
             known = None
-        node = job.nodes[0] if job.nodes else ""
+        node = ",".join(job.nodes)
         if not node and known is not None and job.state in FINISHED:
             node = known.node
         return JobRow(
@@ -202,7 +208,7 @@ class Ledger:
             partition=job.partition,
             state=job.state,
             gpus=job.options.gpus if job.options else 0,
-            type=types.get(node) or (job.options.gpu_type if job.options else ""),
+            type=types.get(node.partition(",")[0]) or (job.options.gpu_type if job.options else ""),
             node=node,
             start_s=0 if job.state == "PENDING" else job.start_s,
             end_s=job.end_s if job.state in FINISHED else 0,
@@ -227,8 +233,8 @@ class Ledger:
         times = (hold.t0_ns, hold.t1_ns, hold.park_ns)
         return (hold.seq, ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus), *times)
 
-    def _is_news(self, item: Resident) -> bool:
-        return item.job_id in self._jobs and self._measured.get(_key(item)) != _measures(item)
+    def _is_news(self, node: str, item: Resident) -> bool:
+        return item.job_id in self._jobs and self._measured.get((node, _key(item))) != _measures(item)
 
 
 def _is_same(known: JobRow, job: SlurmJob) -> bool:

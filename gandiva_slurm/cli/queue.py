@@ -46,9 +46,14 @@ def _rate(row: Row) -> str:
 
 
 def _place(row: Row) -> str:
+    """Where a job is: n1(0-1), n[1-2](0-1) when its GPUs have the same numbers on all, else n1(0),n2(3)."""
     if not row.get("node"):
         return "-"
-    return f"{row['node']}({fold_numbers(row['gpu_ids'])})" if row.get("gpu_ids") else row["node"]
+    parts = [(item["node"], fold_numbers(item["gpus"])) for item in row.get("places") or ()]
+    if len({gpus for _, gpus in parts}) > 1:
+        return ",".join(f"{node}({gpus or '?'})" for node, gpus in parts)
+    gpus = parts[0][1] if parts else fold_numbers(row.get("gpu_ids") or ())
+    return f"{row['node']}({gpus})" if gpus else str(row["node"])
 
 
 def fold_numbers(numbers: Sequence[int]) -> str:
@@ -81,6 +86,7 @@ FIELDS = (
     Field("Account", 10, _text("account"), left=True),
     Field("Partition", 9, _text("partition"), left=True),
     Field("Node", 10, _text("node"), left=True),
+    Field("Nodes", 5, _text("nodes")),
     Field("Tickets", 7, _text("tickets")),
     Field("Restart", 7, _text("restart")),
     Field("Submit", 19, lambda row: format_time(row.get("submit_s"))),
@@ -104,6 +110,7 @@ CODES = {
     "R": "reason",
     "r": "reason",
     "N": "node",
+    "D": "nodes",
     "S": "start",
     "V": "submit",
     "b": "gpus",

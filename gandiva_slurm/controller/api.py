@@ -98,7 +98,11 @@ class Api:
         names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
         wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
-        return [{**row, "node": fold_nodes(row["node"].split(","))} if row["node"] else row for row in rows]
+        names = [list(filter(None, row["node"].split(","))) for row in rows]
+        return [
+            {**row, "node": fold_nodes(mine), "nodes": len(mine)}
+            for row, mine in zip(rows, names, strict=True)
+        ]
 
     async def _share(self, args: Args) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()

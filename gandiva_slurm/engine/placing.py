@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
@@ -114,15 +115,28 @@ def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason
         return never
     fitting = [site for site in right if site.is_large_enough(need)]
     open_ = [site for site in fitting if site.is_open]
-    if not open_:
-        return because("NodesDown", *[_state_of(nodes[site.name]) for site in fitting[:SHOWN]])
+    if _of_one_type(open_) < need.nodes:
+        closed = [_state_of(nodes[site.name]) for site in fitting if not site.is_open]
+        return because("NodesDown", *closed[:SHOWN], none_are=_no_node(need, "is", "are"))
     roomy = [site for site in open_ if site.has_memory(need)]
-    if not roomy:
-        taken = [
-            f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in open_[:SHOWN]
-        ]
-        return because("NoFreeMemory", *taken, memory_mib=need.memory_mib)
-    return because("NoFreeSlots", *[_slots_of(site, need) for site in roomy[:SHOWN]], gpus=need.gpus)
+    if _of_one_type(roomy) < need.nodes:
+        full = [site for site in open_ if not site.has_memory(need)]
+        taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
+        facts = {"memory_mib": need.memory_mib, "none_have": _no_node(need, "has", "have")}
+        return because("NoFreeMemory", *taken[:SHOWN], **facts)
+    slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
+    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=_no_node(need, "has", "have"))
+
+
+def _of_one_type(sites: Iterable[Site]) -> int:
+    """The most of these nodes that have the same GPU type."""
+    return max(Counter(site.gpu_type for site in sites).values(), default=0)
+
+
+def _no_node(need: Need, one: str, many: str) -> str:
+    if need.nodes == 1:
+        return f"no node that could take it {one}"
+    return f"fewer than {need.nodes} nodes of one type that could take it {many}"
 
 
 def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
@@ -140,6 +154,9 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
         return because("TooMuchMemory", memory_mib=need.memory_mib, most=most)
     if not any(site.is_large_enough(need) for site in wide):
         return because("TooManyCpus", cpus=need.cpus, most=max(site.cpus for site in wide))
+    enough = _of_one_type(site for site in wide if site.is_large_enough(need))
+    if enough < need.nodes:
+        return because("TooFewNodes", nodes=need.nodes, most=enough, gpus=need.gpus)
     return None
 
 

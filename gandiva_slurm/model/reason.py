@@ -36,28 +36,32 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "cancel it and ask for one of: {known}",
     ),
     "TooManyGpus": (
-        "asks for {gpus} GPUs, the largest node that may take it has {most}",
+        "asks for {gpus} GPUs on a node, the largest that may take it has {most}",
         "cancel it and ask for {most} or fewer",
     ),
     "TooMuchMemory": (
-        "asks for {memory_mib} MiB of memory, the largest node that may take it has {most}",
+        "asks for {memory_mib} MiB of memory on a node, the largest that may take it has {most}",
         "cancel it and ask for less with --mem",
     ),
     "TooManyCpus": (
-        "asks for {cpus} CPUs, the largest node that may take it has {most}",
+        "asks for {cpus} CPUs on a node, the largest that may take it has {most}",
         "cancel it and ask for fewer",
+    ),
+    "TooFewNodes": (
+        "asks for {nodes} nodes of one GPU type; {most} are large enough for its {gpus} GPU(s) on each",
+        "cancel it and ask for fewer nodes",
     ),
     "WrongNodes": (
         "Slurm has it for {nodes} node(s), it was submitted for {want}",
         "an operator sets NumNodes={want} again (scontrol update), or cancel it and submit it anew",
     ),
-    "NodesDown": ("every node that could take it is out of service", "one of them is back, its gandivad too"),
+    "NodesDown": ("{none_are} in service", "one that is not comes back, its gandivad too"),
     "NoFreeMemory": (
-        "no node that could take it has {memory_mib} MiB of memory left; parked jobs keep theirs",
+        "{none_have} {memory_mib} MiB of memory left; parked jobs keep theirs",
         "a job on one of these nodes ends",
     ),
     "NoFreeSlots": (
-        "no node that could take it has a free slot on {gpus} GPU(s)",
+        "{none_have} a free slot on {gpus} GPU(s)",
         "a job on one of these nodes ends (the last slot of a GPU is kept for users who are not on it yet)",
     ),
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),

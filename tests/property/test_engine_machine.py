@@ -18,19 +18,23 @@ from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
 
 USERS = st.sampled_from(("user1", "user2", "user3"))
-NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "WrongNodes", "TooMuchMemory"}
+NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "WrongNodes", "TooMuchMemory", "TooFewNodes"}
 
 
 class EngineMachine(RuleBasedStateMachine):
     """Everything that happens to a cluster, in any order."""
 
-    @initialize(sizes=st.lists(st.sampled_from((2, 4)), min_size=1, max_size=3))
+    @initialize(sizes=st.lists(st.sampled_from((2, 4)), min_size=1, max_size=4))
     def begin(self, sizes: list[int]) -> None:
         self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)})
 
     @rule(user=USERS, gpus=st.sampled_from((1, 1, 2, 4, 9)), tickets=st.sampled_from((1, 100, 1000)))
     def submit(self, user: str, gpus: int, tickets: int) -> None:
         self.world.submit(user, gpus, tickets=tickets)
+
+    @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)))
+    def submit_one_of_several_nodes(self, user: str, nodes: int, each: int) -> None:
+        self.world.submit(user, nodes * each, span=nodes)
 
     @rule(user=USERS, kind=st.sampled_from(("hold", "owner", "type", "nodes", "memory", "dependency")))
     def submit_one_that_waits(self, user: str, kind: str) -> None:
@@ -78,9 +82,13 @@ class EngineMachine(RuleBasedStateMachine):
     def dependencies_are_met(self) -> None:
         self.world.dependencies_met = True
 
-    @rule(data=st.data(), live_on=st.booleans())
-    def lose_a_node(self, data: st.DataObject, live_on: bool) -> None:
-        self.world.lose_node(data.draw(st.sampled_from(sorted(self.world.nodes))), live_on)
+    @rule(data=st.data(), live_on=st.booleans(), gives_up=st.booleans())
+    def lose_a_node(self, data: st.DataObject, live_on: bool, gives_up: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+        if gives_up:
+            self.world.lose_node(name, live_on)
+        else:
+            self.world.down.add(name)
 
     @precondition(lambda self: self.world.down)
     @rule(data=st.data())
@@ -93,9 +101,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.mute ^= {name}
 
     @precondition(lambda self: self.world.procs)
-    @rule(data=st.data(), state=st.sampled_from(states.SLICED))
-    def slice_a_job(self, data: st.DataObject, state: str) -> None:
-        self.world.procs[data.draw(st.sampled_from(sorted(self.world.procs)))].state = state
+    @rule(data=st.data(), state=st.sampled_from(states.SLICED), everywhere=st.booleans())
+    def slice_a_job(self, data: st.DataObject, state: str, everywhere: bool) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.world.procs)))
+        for where, proc in self.world.procs.items():
+            if where == chosen or (everywhere and where[1] == chosen[1]):
+                proc.state = state
 
     @rule(refuse=st.booleans(), ignore=st.booleans())
     def slurm_turns_stubborn_or_willing(self, refuse: bool, ignore: bool) -> None:

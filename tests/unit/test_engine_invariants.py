@@ -68,6 +68,50 @@ def test_split_gang_is_found(engine: Engine, gpus: tuple[int, ...]) -> None:
     only(invariants.gangs_are_whole(engine.state), "1.0", str(gpus))
 
 
+@pytest.fixture
+def spanning() -> Engine:
+    """A job of two nodes that is being started on n1 and n2; k1 is of another type."""
+    engine = Engine()
+    nodes = [a_node("n1"), a_node("n2"), a_node("k1", gpu_type="k80")]
+    events = [*map(ev.NodeSeen, nodes), ev.JobSeen(a_job(1, gpus=2, span=2)), ev.CycleTick()]
+    engine.handle(events, NOW_NS)
+    assert engine.jobs[1].state == states.STARTING
+    assert invariants.violations(engine) == []
+    return engine
+
+
+def test_gang_without_one_of_its_nodes_is_found(spanning: Engine) -> None:
+    del spanning.state.jobs[1].places["n2"]
+    only(invariants.gangs_are_whole(spanning.state), "1.0 starts on ('n1',)", "asked for 2 nodes")
+
+
+def test_gang_of_two_types_is_found(spanning: Engine) -> None:
+    spanning.state.jobs[1].places = {"n1": (0,), "k1": (0,)}
+    only(invariants.gangs_are_whole(spanning.state), "1.0 starts on ('n1', 'k1')")
+
+
+def test_gang_that_is_not_where_slurm_has_it_is_found(spanning: Engine) -> None:
+    record = spanning.state.jobs[1]
+    record.state, record.job = states.RUNNING, replace(record.job, state="RUNNING", nodes=("n1",))
+    only(invariants.gangs_are_whole(spanning.state), "1.0 is on ('n1', 'n2'), Slurm has it on ('n1',)")
+
+
+def test_part_without_a_plan_is_found(spanning: Engine) -> None:
+    spanning._placements = {"n1": spanning.plan_jobs("n1")}
+    found = invariants.tickets_are_conserved(spanning)
+    assert found[0] == "job 1.0 is planned on ['n1'], its nodes are ('n1', 'n2')"
+
+
+def test_tickets_doubled_by_parts_are_found(spanning: Engine) -> None:
+    whole = {
+        node: (replace(place, tickets=2 * place.tickets),)
+        for node in ("n1", "n2")
+        for place in spanning.plan_jobs(node)
+    }
+    spanning._placements = whole
+    only(invariants.tickets_are_conserved(spanning), "user1")
+
+
 def test_overfull_gpu_is_found(engine: Engine) -> None:
     engine.state.jobs[2].places["n1"] = (0,)
     only(invariants.slots_are_bounded(engine.state, 1), "GPU 0 of n1 has 2 residents")

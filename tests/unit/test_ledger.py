@@ -47,6 +47,18 @@ def test_job_is_followed_through_its_states(ledger, tmp_path):
     assert rows(tmp_path, "SELECT restart, start_s, end_s FROM runs") == [(0, 110, 200)]
 
 
+def test_job_of_several_nodes_is_one_row_and_began_with_its_first_process(ledger, tmp_path):
+    span = replace(RUNNING, nodes=("n1", "n2"), options=JobOptions(gpus=4, nodes=2))
+    ledger.record_jobs([span], {"n1": "v100", "n2": "v100"})
+    early, late = RESIDENT, replace(RESIDENT, registered_ns=113 * 10**9, steps=60)
+    unborn = replace(RESIDENT, registered_ns=0, steps=0, suspends=0, reaims=0)
+    for node, part in (("n2", unborn), ("n1", early), ("n2", late), ("n1", early), ("n2", unborn)):
+        ledger.record_report(replace(report(HOLD, residents=(part,)), node=node))
+    assert rows(tmp_path, "SELECT gpus, type, node FROM jobs") == [(4, "v100", "n1,n2")]
+    assert rows(tmp_path, "SELECT registered_ns, steps, suspends FROM runs") == [(111 * 10**9, 60, 4)]
+    assert rows(tmp_path, "SELECT node, gpu_count FROM holds ORDER BY node") == [("n1", 2), ("n2", 2)]
+
+
 def test_requeue_keeps_the_job_and_begins_a_run(ledger, tmp_path):
     again = replace(JOB, restart=1, submit_s=150)
     later = replace(again, state="RUNNING", nodes=("n2",), start_s=160)

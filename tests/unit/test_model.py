@@ -48,7 +48,7 @@ def test_wrong_move_says_what_is_allowed_and_tells_the_story() -> None:
 
 def test_reason_has_its_facts_filled_in() -> None:
     reason = because("TooManyGpus", "n1 has 4", gpus=9, most=4)
-    assert reason.text == "asks for 9 GPUs, the largest node that may take it has 4"
+    assert reason.text == "asks for 9 GPUs on a node, the largest that may take it has 4"
     assert reason.next == "cancel it and ask for 4 or fewer"
     assert reason.evidence == ("n1 has 4",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, place_all
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, node_order, place_all
 from gandiva_slurm.policy.shares import Leaf
 from tests.builders import ACCOUNT, TICKET
 
@@ -137,3 +137,57 @@ def test_running_job_is_bound_even_where_all_is_full() -> None:
     home.stays[99] = Stay(99, Leaf(ACCOUNT, "cat"), (), 100)
     assert wall.bind(need(99, "cat", 2), home) == (0, 1)
     assert wall.bind(need(98, "cat", 5), home) == ()
+
+
+# jobs of several nodes
+
+
+def test_gang_over_nodes_takes_the_best_of_them() -> None:
+    """n2 is the busiest; the others are taken, each with its least loaded GPUs."""
+    busy = {n: Stay(n, Leaf(ACCOUNT, "ben"), (n,), 1) for n in range(4)}
+    light = {9: Stay(9, Leaf(ACCOUNT, "ben"), (0,), 1)}
+    wall = board(site("n1", stays=light), site("n2", stays=busy), site("n3"))
+    place = place_all(wall, [need(50, "ann", 2, nodes=2)])[50]
+    assert place == Place((NodeGpus("n1", (1, 2)), NodeGpus("n3", (0, 1))))
+
+
+def test_gang_over_nodes_stays_within_one_type() -> None:
+    k80s = [Site(name, "k80", 4, 4) for name in ("k1", "k2")]
+    wall = board(site("n1"), *k80s, ben=1)
+    place_all(wall, [need(1, "ben", 4, types=("k80",))])
+    assert place_all(wall, [need(2, gpus=1, nodes=2)])[2].nodes == ("k1", "k2"), "the only type with two"
+    assert place_all(wall, [need(3, gpus=1, nodes=3)]) == {}
+
+
+def test_gang_over_nodes_takes_the_type_of_less_load() -> None:
+    loaded = Stay(9, Leaf(ACCOUNT, "ben"), (0, 1, 2, 3), 1)
+    v100s = [site("n1"), site("n2", stays={9: loaded})]
+    k80s = [Site(name, "k80", 4, 4) for name in ("x1", "x2")]
+    assert place_all(board(*v100s, *k80s), [need(2, nodes=2)])[2].nodes == ("x1", "x2")
+
+
+def test_load_of_a_gang_over_nodes_counts_once() -> None:
+    """Its tickets lie on all its GPUs: a GPU of two nodes' gang of four is as loaded as one of four here."""
+    spread, alone = board(site("n1"), site("n2")), board(site("n1"))
+    place_all(spread, [need(1, "ann", 2, nodes=2), need(2, "ben")])
+    place_all(alone, [need(1, "ann", 4), need(2, "ben")])
+    (gang,) = set(spread.loads(spread.sites["n2"])) - {0}
+    assert gang == alone.loads(alone.sites["n1"])[1]
+    assert spread.gpus_of("ann") == alone.gpus_of("ann") == 4
+
+
+def test_larger_counts_all_nodes() -> None:
+    wall = board(site("n1"), site("n2"))
+    assert list(place_all(wall, [need(1, "ann", 3), need(2, "ben", 2, nodes=2)])) == [2, 1]
+
+
+def test_gang_over_nodes_finds_no_half_place() -> None:
+    wall = board(site("n1"), site("n2", is_open=False), site("n3", memory_mib=100))
+    assert place_all(wall, [need(1, memory_mib=200, nodes=2)]) == {}
+    assert all(not home.stays for home in wall.sites.values())
+    assert place_all(wall, [need(2, memory_mib=90, nodes=2)])[2].nodes == ("n1", "n3")
+
+
+def test_nodes_come_in_the_order_of_their_numbers() -> None:
+    names = ["gpu10", "gpu9", "gpu9b", "a", "gpu010"]
+    assert sorted(names, key=node_order) == ["a", "gpu9", "gpu9b", "gpu010", "gpu10"]

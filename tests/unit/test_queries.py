@@ -25,19 +25,21 @@ class Book:
         self.ledger = Ledger(path)
         self.db = open_reader(path)
         self._seq = 0
+        #: whose holds these are
+        self.node = "n1"
 
     def job(self, job_id, user, gpus, start_s=0, end_s=0, **changes) -> None:
         state = "COMPLETED" if end_s else "RUNNING" if start_s else "PENDING"
         job = SlurmJob(job_id, user, 1, "lab", "gandiva", state, submit_s=90, options=JobOptions(gpus=gpus))
         nodes = ("n1",) if start_s else ()
-        job = replace(job, start_s=start_s, end_s=end_s, nodes=nodes, **changes)
+        job = replace(job, **{"start_s": start_s, "end_s": end_s, "nodes": nodes, **changes})
         self.ledger.record_jobs([job], {"n1": "v100"})
 
     def hold(self, job_id, user, gpus, t0_s, t1_s, park_s=0) -> None:
         self._seq += 1
         times = [round(value * NS) for value in (t0_s, t1_s, park_s)]
         hold = Hold(self._seq, job_id, 0, user, tuple(range(gpus)), *times)
-        self.ledger.record_report(NodeReport("n1", "b", 0, 0, 0, 4, (), (hold,), ()))
+        self.ledger.record_report(NodeReport(self.node, "b", 0, 0, 0, 4, (), (hold,), ()))
 
     def usage(self, window, wanted=Filter(), open_holds=()):  # noqa: B008 - immutable
         return {row["job_id"]: row for row in job_usage(self.db, window, wanted, open_holds)}
@@ -68,6 +70,21 @@ def test_holds_are_cut_to_the_window(book):
     assert (part["gpu_held_s"], part["gpu_run_s"], part["gpu_parked_s"]) == (30, 22, 60)
     late = book.usage(span(118, 119))[7]
     assert (late["gpu_held_s"], late["gpu_run_s"]) == (2, 0)
+
+
+def test_gpu_time_of_a_job_is_the_sum_over_its_nodes(book):
+    """4 GPUs on two nodes for 100 s; its parts held them 20 s and 22 s, one goes on."""
+    book.job(7, "user1", 4, start_s=100, end_s=200, nodes=("n1", "n2"))
+    book.hold(7, "user1", 2, 100, 120, park_s=4)
+    book.node = "n2"
+    book.hold(7, "user1", 2, 100, 122, park_s=6)
+    going = OpenHold("n2", JobKey(7, 0), "user1", (0, 1), 150 * NS, 155 * NS, 0)
+    (row,) = book.usage(span(0, 1000), open_holds=[going]).values()
+    assert row["gpu_held_s"] == 2 * 20 + 2 * 22 + 2 * 5
+    assert row["gpu_run_s"] == row["gpu_held_s"] - 2 * 4 - 2 * 6
+    assert row["gpu_parked_s"] == 4 * 100 - row["gpu_held_s"]
+    assert (row["node"], row["gpus"]) == ("n1,n2", 4)
+    assert book.shares(span(0, 1000), open_holds=[going]) == {}, "no tickets written"
 
 
 def test_without_truncation_a_job_of_the_window_shows_all_it_used(book):
