@@ -21,7 +21,7 @@ from gandiva_slurm.engine.central import Central, CentralSettings, Domain, Verdi
 from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
 from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import GATHER, IN, OFF, ON, OUT, ROUND, STAY
+from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY
 from gandiva_slurm.wire.span import SpanAnswer
 
 #: Without a round for so many quanta, and this much longer, nodes bring their spans in by themselves.
@@ -181,7 +181,7 @@ class Spans:
         nodes = [node for node in domain.nodes if node in lead.answered]
         spans = {
             node: tuple(
-                (*key, verdict.where)
+                (*key, BACK if verdict.comes_back else verdict.where)
                 for key, verdict in verdicts.items()
                 if key in domain.spans and node in domain.spans[key].nodes
             )

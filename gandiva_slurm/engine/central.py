@@ -39,6 +39,8 @@ class Verdict(NamedTuple):
     #: all of its parts hold their GPUs; some do and some do not: the others must follow
     is_on: bool = False
     is_torn: bool = False
+    #: it is out, and may come in by itself when the controller falls silent: it meets no other span then
+    comes_back: bool = False
 
 
 class Seen(NamedTuple):
@@ -134,6 +136,8 @@ class Domain:
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
+        for key in self._alone():
+            self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
 
     def tried(self, key: JobKey, error: str) -> None:
@@ -274,6 +278,19 @@ class Domain:
         if not is_chosen:
             return Verdict(OUT, self._why_out(key, moving), is_on, is_torn)
         return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
+
+    def _alone(self) -> list[JobKey]:
+        """Return the spans that are out and meet, on no node, one that is to be in or one of these."""
+        masks = {gang.key: gang.mask for gang in self.stride.gangs if gang.key in self.spans}
+        taken, alone = 0, []
+        for key, mask in masks.items():
+            if self.verdicts[key].where != OUT:
+                taken |= mask
+        for key, mask in masks.items():
+            if self.verdicts[key].where == OUT and not taken & mask:
+                taken |= mask
+                alone.append(key)
+        return alone
 
 
 class Central:

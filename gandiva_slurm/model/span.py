@@ -35,8 +35,9 @@ ORDERS: dict[str, tuple[str, str]] = {
     RUN: ("takes an aim, a hold, or a release that was not freed back", ON),
 }
 
-#: Where a span is to be until the next round.
-IN, STAY, OUT = "in", "on", "out"
+#: Where a span is to be until the next round. BACK is OUT, too, but it comes in by itself at the lease's end:
+#: it meets no other span on any of its nodes then.
+IN, STAY, OUT, BACK = "in", "on", "out", "back"
 
 #: State of a resident in HeldTime beside ON and OFF.
 ENDED = "ended"
