@@ -98,11 +98,7 @@ class Api:
         names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
         wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
-        names = [list(filter(None, row["node"].split(","))) for row in rows]
-        return [
-            {**row, "node": fold_nodes(mine), "nodes": len(mine)}
-            for row, mine in zip(rows, names, strict=True)
-        ]
+        return [{**row, **_folded(row["node"])} for row in rows]
 
     async def _share(self, args: Args) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()
@@ -189,6 +185,12 @@ class Api:
 def _until(hold: OpenHold, now_ns: int) -> OpenHold:
     """An open hold of a report a moment ago goes on."""
     return dataclasses.replace(hold, t1_ns=now_ns) if now_ns - hold.t1_ns < 5 * NS_PER_S else hold
+
+
+def _folded(nodes: str) -> dict[str, Any]:
+    """The node list of a job in Slurm's manner, and its length."""
+    names = [name for name in nodes.split(",") if name]
+    return {"node": fold_nodes(names), "nodes": len(names)}
 
 
 def _json(answer: Mapping[str, Any]) -> bytes:

@@ -35,12 +35,13 @@ class FakeSlurm:
         self.on_start: Callable[[int, Sequence[str]], None] = lambda job_id, nodes: None
         self._ids = itertools.count(101)
 
-    def submit(self, user: str, gpus: int = 1, **changes: object) -> int:
+    def submit(self, user: str, gpus: int = 1, nodes_asked: int = 1, **changes: object) -> int:
         job_id = next(self._ids)
         uid = 1000 + int(user[-1]) if user[-1].isdigit() else 1000
         job = SlurmJob(
             job_id, user, uid, "lab", "gandiva", "PENDING", "JobHeldAdmin", f"job{job_id}",
-            memory_mib=1000, submit_s=int(time.time()), options=JobOptions(gpus=gpus),
+            memory_mib=1000, submit_s=int(time.time()), node_count=nodes_asked,
+            options=JobOptions(gpus=gpus, nodes=nodes_asked),
         )  # fmt: skip
         self.jobs[job_id] = replace(job, **changes)  # type: ignore[arg-type]
         return job_id

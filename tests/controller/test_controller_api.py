@@ -72,6 +72,42 @@ async def test_queue_shows_running_and_waiting_jobs(world, ask):
     assert [row["job_id"] for row in await data(ask, "queue", job_ids=[waiting])] == [waiting]
 
 
+async def test_job_of_two_nodes_is_shown_as_one(world, ask):
+    job_id = world.slurm.submit("user1", 4, nodes_asked=2)
+    await world.until(lambda: world.runs(job_id))
+    for name in ("n1", "n2"):
+        home = world.fleet[name]
+        await world.until(lambda home=home: (job_id, 0) in home.planned())
+        home.hold(job_id, 2.0, gpus=(0, 1))
+        await world.until(lambda home=home: home.plan.ack_seq == 1)
+    (part,) = world.fleet["n2"].plan.jobs
+    assert (part.gpus, part.span) == ((0, 1), (("n1", (0, 1)), ("n2", (0, 1))))
+    reports = world.controller.reports
+    await world.until(lambda: all(reports[name].residents for name in ("n1", "n2")))
+    (row,) = await data(ask, "queue")
+    assert (row["gpus"], row["node"], row["nodes"], row["type"]) == (4, "n[1-2]", 2, "v100")
+    assert row["places"] == [{"node": "n1", "gpus": [0, 1]}, {"node": "n2", "gpus": [0, 1]}]
+    assert (row["gpu_ids"], row["ranks"]) == ([0, 1, 0, 1], 2)
+    # 8 GPU-seconds of the last minute's 480
+    assert row["share"] == pytest.approx(8 / 480, rel=0.1)
+    (row,) = await data(ask, "acct", start_s=0)
+    assert (row["gpu_held_s"], row["node"], row["nodes"], row["gpus"]) == (pytest.approx(8.0), "n[1-2]", 2, 4)
+    evidence = (await data(ask, "why", job_id=job_id))["evidence"]
+    assert "node n1, GPUs 0,1" in evidence and "node n2, GPUs 0,1" in evidence
+    assert [line for line in evidence if "1 of 1 ranks" in line] == [evidence[2], evidence[5]]
+    nodes = await data(ask, "nodes")
+    assert [[item["job_id"] for item in row["residents"]] for row in nodes] == [[job_id], [job_id]]
+
+
+async def test_silent_node_of_two_is_named(world, ask):
+    job_id = world.slurm.submit("user1", 4, nodes_asked=2)
+    await world.until(lambda: world.runs(job_id))
+    world.fleet["n2"].is_down = True
+    await world.until(lambda: world.controller.nodes["n2"].is_silent)
+    evidence = (await data(ask, "why", job_id=job_id))["evidence"]
+    assert [line for line in evidence if "does not answer" in line][0].startswith("gandivad on n2 does not")
+
+
 async def test_acct_and_share_tell_gpu_time(world, ask):
     job_id = await running(world)
     home = world.fleet[world.slurm.jobs[job_id].nodes[0]]

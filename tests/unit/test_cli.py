@@ -29,6 +29,10 @@ HELD = {
     "gpu_ids": [], "share": None, "rate": 0, "parked_s": None, "reason": "NoRoom",
 }  # fmt: skip
 ENDED = {**JOB, "job_id": 9, "state": "ENDED"}
+SPAN = {
+    **JOB, "gpus": 4, "node": "n[1-2]", "nodes": 2, "gpu_ids": [0, 1, 0, 1],
+    "places": [{"node": "n1", "gpus": [0, 1]}, {"node": "n2", "gpus": [0, 1]}],
+}  # fmt: skip
 DONE = {
     "job_id": 12, "name": "a_very_long_name", "user": "user1", "account": "a1", "partition": "gandiva",
     "state": "COMPLETED", "gpus": 2, "type": "v100", "node": "n1", "submit_s": NOW_S, "start_s": NOW_S + 1,
@@ -124,6 +128,29 @@ def test_queue_takes_squeue_codes_and_fields(gandiva: Shell) -> None:
     assert gandiva("queue", "-h", "-j", "12", "-o", "node(gpus),name:8").split() == ["n1(0-1)", "train"]
     assert "fields: JobID User" in gandiva("queue", "-o", "nonsense", status=2)
     assert "codes: %A" in gandiva("queue", "-o", "%Z", status=2)
+
+
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [
+        ([("n1", [0, 1]), ("n2", [0, 1])], "n[1-2](0-1)"),
+        ([("n1", [0, 1]), ("n2", [2, 3])], "n1(0-1),n2(2-3)"),
+        ([("n1", [0, 2]), ("n2", [])], "n1(0,2),n2(?)"),
+        ([("n1", []), ("n2", [])], "n[1-2]"),
+    ],
+)
+def test_queue_names_all_nodes_of_a_job(
+    gandiva: Shell, monkeypatch: pytest.MonkeyPatch, places: list[tuple[str, list[int]]], shown: str
+) -> None:
+    told = [{"node": node, "gpus": gpus} for node, gpus in places]
+    monkeypatch.setitem(ANSWERS, "queue", [{**SPAN, "places": told}])
+    assert gandiva("queue", "-h", "-o", "node(gpus),node,nodes,gpus").split() == [shown, "n[1-2]", "2", "4"]
+    assert gandiva("queue", "-h", "-o", "%D").split() == ["2"]
+
+
+def test_acct_folds_nodes(gandiva: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "acct", [{**DONE, "node": "n[1-2]", "nodes": 2}])
+    assert gandiva("acct", "-n", "-P", "-o", "nodelist,nnodes").split() == ["n[1-2]|2"]
 
 
 def test_json_is_versioned(gandiva: Shell) -> None:
