@@ -1,0 +1,234 @@
+"""engine.span_park: one change of hands, order by order."""
+
+from __future__ import annotations
+
+from gandiva_slurm.engine.span_park import (
+    MAX_REAIMS,
+    MAX_RESENDS,
+    RENEW_NS,
+    TORN,
+    MoveSettings,
+    Send,
+    SpanMove,
+    Stood,
+    margin,
+    move_wanted,
+)
+from gandiva_slurm.model import span as words
+from gandiva_slurm.model.span import IN, OUT, PartStand
+
+MS = 1_000_000
+NODES = ("n1", "n2")
+
+
+def a_part(phase: str, node: str = "n1", **more: object) -> PartStand:
+    """A part of a span of two nodes with two ranks each."""
+    ranks = (0, 1) if node == "n1" else (2, 3)
+    facts: dict[str, object] = {"world": 4, "ranks": ranks, "min_seq": 40, "max_seq": 41, "is_parkable": True}
+    facts |= {"step_ns": 12 * MS, "fast_ns": 10 * MS, "spread_ns": 2 * MS} | more
+    return PartStand(7, 0, phase, **facts)  # type: ignore[arg-type]
+
+
+class Bench:
+    """A move and nodes that answer as they are told."""
+
+    def __init__(self, to: str, *phases: str, **more: object) -> None:
+        parts = {n: a_part(phase, n, **more) for n, phase in zip(NODES, phases, strict=True)}
+        self.move = SpanMove({node: Stood(part, 0) for node, part in parts.items()}, to, MoveSettings())
+        self.now_ns = MS
+        self.sends = self.move.begin(self.now_ns)
+
+    def asked(self) -> list[tuple[str, str]]:
+        """What is under way."""
+        return [(send.node, send.what) for send in self.sends]
+
+    def yes(self, node: str, phase: str = "", **more: object) -> None:
+        """A node has done as it was told."""
+        send = self._take(node)
+        stands = a_part(phase or words.ORDERS[send.what][1], node, at=send.at, **more)
+        self._add(self.move.answered(send.number, True, "", "", Stood(stands, self.now_ns), self.now_ns))
+
+    def no(self, node: str, code: str, phase: str, **more: object) -> None:
+        """A node has not, and says why."""
+        send, part = self._take(node), a_part(phase, node, **more)
+        answer = self.move.answered(
+            send.number, False, code, "because", Stood(part, self.now_ns), self.now_ns
+        )
+        self._add(answer)
+
+    def lost(self, node: str) -> None:
+        """A node does not answer."""
+        self._add(self.move.lost(self._take(node).number, "no answer", self.now_ns))
+
+    def all(self) -> None:
+        """All nodes do as they were told, once."""
+        for node in [send.node for send in self.sends]:
+            self.yes(node)
+
+    def _take(self, node: str) -> Send:
+        send = [send for send in self.sends if send.node == node][-1]
+        self.sends.remove(send)
+        return send
+
+    def _add(self, sends: list[Send]) -> None:
+        self.now_ns += MS
+        if sends and sends[0].what != (self.sends[0].what if self.sends else ""):
+            self.sends = []  # a new stage: older orders no longer matter
+        self.sends = [old for old in self.sends if old.node not in {send.node for send in sends}] + sends
+
+
+def test_park_holds_then_commits_then_frees() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    assert bench.asked() == [("n1", words.AIM), ("n2", words.AIM)]
+    assert {send.at for send in bench.sends} == {bench.move.at} and bench.move.at > 41
+    bench.yes("n1")
+    assert bench.asked() == [("n2", words.AIM)], "nobody is told to release before all hold"
+    bench.yes("n2")
+    assert bench.asked() == [("n1", words.COMMIT), ("n2", words.COMMIT)]
+    bench.yes("n2")
+    assert bench.asked() == [("n1", words.COMMIT)], "nothing is given on before all have released"
+    bench.yes("n1")
+    assert bench.asked() == [("n1", words.FREE), ("n2", words.FREE)]
+    bench.all()
+    assert (bench.move.outcome, bench.move.error) == (words.OFF, "")
+    assert [mark.stage for mark in bench.move.marks] == ["AIM", "COMMIT", "FREE", "off"]
+
+
+def test_a_miss_aims_further_ahead_and_the_sixth_gives_up() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    margins, ats = [bench.move.margin], [bench.move.at]
+    for missed in range(1, MAX_REAIMS + 1):
+        bench.no("n2", words.MISS, words.AIMING, max_seq=ats[-1] + 1)
+        assert bench.asked() == [("n1", words.AIM), ("n2", words.AIM)] and bench.move.reaims == missed
+        margins.append(bench.move.margin)
+        ats.append(bench.move.at)
+        assert ats[-1] > ats[-2] + 1
+    assert margins[-1] >= margins[0] << MAX_REAIMS - 1
+    bench.no("n1", words.LATE, words.AIMING)
+    assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
+    bench.all()
+    assert bench.move.outcome == words.ON and "because" in bench.move.error
+
+
+def test_a_yes_that_shows_another_boundary_is_a_miss() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    send = bench._take("n1")
+    part = Stood(a_part(words.HOLDING, "n1", at=send.at - 1), 0)
+    again = bench.move.answered(send.number, True, "", "", part, bench.now_ns)
+    assert [(s.node, s.what) for s in again] == [("n1", words.AIM), ("n2", words.AIM)]
+
+
+def test_silence_before_free_takes_everything_back() -> None:
+    for answered in range(2):
+        bench = Bench(OUT, words.ON, words.ON)
+        for _ in range(answered):
+            bench.all()
+        bench.lost("n2")
+        assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
+        bench.all()
+        assert bench.move.outcome == words.ON and bench.move.error == "no answer"
+
+
+def test_a_release_that_failed_takes_everything_back() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    bench.yes("n1")
+    bench.no("n2", words.NO, words.RELEASING)
+    assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
+
+
+def test_free_is_said_again_and_a_part_that_came_back_by_itself_tears_the_span() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    bench.all()
+    bench.yes("n1")
+    bench.lost("n2")
+    assert bench.asked() == [("n2", words.FREE)]
+    bench.no("n2", words.NO, words.ON)
+    assert bench.move.outcome == TORN and bench.move.error
+
+
+def test_lost_orders_are_sent_again_so_often_and_no_more() -> None:
+    bench = Bench(IN, words.OFF, words.OFF)
+    bench.all()
+    bench.yes("n1")
+    for _ in range(MAX_RESENDS):
+        bench.lost("n2")
+        assert bench.asked() == [("n2", words.GO)]
+    bench.lost("n2")
+    assert bench.move.outcome == TORN and not bench.sends
+
+
+def test_whoever_waits_for_slower_ones_is_told_again() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    bench.yes("n1")
+    assert bench.move.tick(bench.now_ns) == []
+    bench.now_ns += RENEW_NS
+    bench.sends += bench.move.tick(bench.now_ns)
+    assert bench.asked() == [("n2", words.COMMIT), ("n1", words.COMMIT)]
+    bench.yes("n2")
+    assert bench.asked() == [("n1", words.COMMIT)]
+    bench.yes("n1")
+    assert bench.asked() == [("n1", words.FREE), ("n2", words.FREE)]
+
+
+def test_no_client_is_frozen_and_ranks_that_wait_for_nobody_stop_where_they_are() -> None:
+    frozen = Bench(OUT, words.ON, words.ON, is_parkable=False)
+    assert frozen.asked() == [("n1", words.FREEZE), ("n2", words.FREEZE)]
+    frozen.all()
+    assert frozen.asked() == [("n1", words.FREE), ("n2", words.FREE)]
+    solo = Bench(OUT, words.ON, words.ON, world=1)
+    assert [(send.what, send.at) for send in solo.sends] == [(words.AIM, 0)] * 2
+
+
+def test_missing_ranks_are_no_gang_to_aim_at() -> None:
+    bench = Bench(OUT, words.ON, words.ON, world=5)
+    assert bench.asked() == [("n1", words.FREEZE), ("n2", words.FREEZE)]
+
+
+def test_all_come_in_together_or_none() -> None:
+    bench = Bench(IN, words.OFF, words.OFF)
+    assert bench.asked() == [("n1", words.RESERVE), ("n2", words.RESERVE)]
+    bench.yes("n1")
+    bench.no("n2", words.NO, words.RESERVED)
+    assert bench.asked() == [("n1", words.UNRESERVE), ("n2", words.UNRESERVE)]
+    bench.all()
+    assert (bench.move.outcome, bench.move.error) == (words.OFF, "because")
+
+
+def test_a_go_that_came_too_late_for_one_clears_its_gpus_again() -> None:
+    bench = Bench(IN, words.OFF, words.OFF)
+    bench.all()
+    bench.yes("n1")
+    bench.no("n2", words.NO, words.OFF)
+    assert bench.asked() == [("n2", words.RESERVE)]
+    bench.yes("n2")
+    bench.yes("n2")
+    assert (bench.move.outcome, bench.move.error) == (words.ON, "")
+
+
+def test_what_another_controller_left_in_mid_turn_runs_and_the_rest_follows() -> None:
+    bench = Bench(IN, words.RELEASED, words.OFF)
+    assert bench.asked() == [("n1", words.RUN)]
+    bench.yes("n1")
+    assert bench.asked() == [("n2", words.RESERVE)]
+    bench.no("n2", words.LATE, words.RESERVED)
+    assert bench.move.outcome == TORN, "one part runs: the other one's GPUs are asked for again"
+
+
+def test_margin_covers_what_may_pass_meanwhile() -> None:
+    part = Stood(a_part(words.ON), 0)
+    assert margin([part], rtt_ns=5 * MS, now_ns=3 * MS) == 2 + 1
+    assert margin([part], rtt_ns=20 * MS, now_ns=20 * MS) == 2 + 5
+    slow = Stood(a_part(words.ON, fast_ns=900 * MS), 0)
+    assert margin([slow], rtt_ns=5 * MS, now_ns=3 * MS) == 1
+
+
+def test_which_move_is_wanted() -> None:
+    on, off = words.ON, words.OFF
+    assert move_wanted([on, on], words.STAY) == move_wanted([off, off], OUT) == ""
+    assert move_wanted([on, on], OUT) == OUT
+    assert move_wanted([off, words.READY], IN) == IN
+    for phase in (off, words.AIMING, words.HOLDING, words.RELEASED):
+        assert move_wanted([on, phase], OUT) == IN, "whole first"
