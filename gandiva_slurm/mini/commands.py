@@ -8,9 +8,8 @@ import click
 
 from gandiva_slurm.mini import cluster as clusters
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.demo_command import demo
+from gandiva_slurm.mini.demo_command import backend_options, chosen_backend, demo
 from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, parse_nodes
-from gandiva_slurm.model.errors import UsageError
 
 
 @click.group()
@@ -18,23 +17,16 @@ def mini() -> None:
     """A private Slurm on this machine, with fake GPUs, to try and to test with."""
 
 
-def check_backend(backend: str) -> None:
-    """Only `local` is built; say so for the other."""
-    if backend != "local":
-        raise UsageError(f"--backend {backend}: this version has only 'local' (this host's Slurm packages)")
-
-
 @mini.command()
-@click.option("--backend", default="local", show_default=True, help="local: this host's Slurm packages")
-@click.option("--suite", default="", help="Debian release; the back end local takes the host's")
+@backend_options
 @click.option("--nodes", default=DEFAULT_NODES, show_default=True, help="TYPE:NODESxGPUS[,...]")
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
-def up(backend: str, suite: str, nodes: str, quantum: float, daemons: bool) -> None:
+def up(backend: str | None, suite: str, nodes: str, quantum: float, daemons: bool) -> None:
     """Bring a mini cluster up (its name: $GANDIVA_MINI, else mini)."""
-    check_backend(backend)
     began = time.monotonic()
-    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons)
+    where = chosen_backend(backend, suite)
+    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons, where)
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))
     names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"
                       for n in spec.all_nodes)

@@ -71,9 +71,10 @@ def _gandiva(spec: MiniSpec, site: Site) -> list[Daemon]:
     conf, programs = "/etc/slurm/gandiva.yaml", site.programs
     controller = Daemon("gandivactld", (f"{programs}/gandivactld", "-D", "--check-invariants", "-f", conf),
                         "slurm", site.controller.host, _port(layout.CONTROLLER_PORT))
-    nodes = [Daemon(f"gandivad:{node.name}", (f"{programs}/gandivad", "-f", conf, "--node", node.name), "root",
-                    site.nodes[node.name].host, _port(site.nodes[node.name].gandivad_port))
-             for node in spec.nodes]
+    nodes = []
+    for node in spec.nodes:
+        words, place = (f"{programs}/gandivad", "-f", conf, "--node", node.name), site.nodes[node.name]
+        nodes.append(Daemon(f"gandivad:{node.name}", words, "root", place.host, _port(place.gandivad_port)))
     return [controller, *nodes]
 
 

@@ -1,5 +1,6 @@
-"""What a mini cluster is asked to be: the text of `--nodes`, checked, as values."""
+"""What a mini cluster is asked to be: the text of `--nodes` and `--backend`, checked, as values."""
 
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -14,6 +15,13 @@ DEFAULT_NODES = "v100:1x4"
 PLAIN_NODE = "p1"
 MAX_NODES = 32
 MAX_GPUS_PER_NODE = 16
+
+#: What `--backend` takes: this host's own Slurm, or containers with Debian's.
+BACKENDS = ("local", "docker")
+#: Debian releases the containers are made of, and Slurm's version there.
+SUITES = {"bookworm": "22.05", "trixie": "24.11", "forky": "26.05"}
+#: Names the back end where none is asked for: `local`, or `docker:SUITE`.
+BACKEND_VARIABLE = "GANDIVA_MINI_BACKEND"
 
 _GROUP = re.compile(r"(?P<type>[a-z][a-z0-9_]{0,15}):(?P<nodes>[1-9][0-9]?)x(?P<gpus>[1-9][0-9]?)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -41,6 +49,8 @@ class MiniSpec:
     nodes: tuple[MiniNode, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
     quantum_s: float = 1.0
     daemons: bool = True
+    #: "local", or "docker:SUITE"
+    backend: str = field(default_factory=lambda: default_backend())
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -61,6 +71,23 @@ class MiniSpec:
         for node in self.nodes:
             most[node.gpu_type] = max(most.get(node.gpu_type, 0), node.gpus)
         return most
+
+
+def default_backend() -> str:
+    """The back end meant when none is named: $GANDIVA_MINI_BACKEND, else `local`."""
+    kind, _, suite = (os.environ.get(BACKEND_VARIABLE) or "local").partition(":")
+    return backend_text(kind, suite)
+
+
+def backend_text(kind: str, suite: str) -> str:
+    """`--backend` and `--suite`, checked, as one word: `local` or `docker:SUITE`."""
+    if kind not in BACKENDS:
+        raise UsageError(f"--backend {kind}: choose from {', '.join(BACKENDS)}")
+    if kind == "local":
+        return kind
+    if (suite or "bookworm") not in SUITES:
+        raise UsageError(f"--suite {suite}: choose from {', '.join(SUITES)}")
+    return f"{kind}:{suite or 'bookworm'}"
 
 
 def parse_nodes(text: str) -> tuple[MiniNode, ...]:

@@ -125,7 +125,7 @@ class Fleet:
     def strays(self) -> list[str]:
         """Command lines of processes of the users that still live inside."""
         found = []
-        for pid, _ in probe.processes_of(self.mini.init_pid):
+        for pid in self.mini.processes():
             if probe.start_ticks(pid) is None:
                 continue
             try:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gandiva_slurm import config
-from gandiva_slurm.mini import conffiles, mounts
+from gandiva_slurm.mini import conffiles, docker, mounts
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import UsageError
@@ -51,8 +51,9 @@ def test_to_open_lists_what_others_cannot_read(tmp_path: Path) -> None:
 
 
 def test_yaml_of_mini_and_template_are_accepted(tmp_path: Path) -> None:
-    file = tmp_path / "gandiva.yaml"
-    file.write_text(yaml.safe_dump(conffiles.gandiva_yaml(MiniSpec(), Layout.of("x"))))
+    file, spec = tmp_path / "gandiva.yaml", MiniSpec(backend="docker:forky")
+    site = docker.site_of(spec, Layout.of("x"), "10.99.9")
+    file.write_text(yaml.safe_dump(conffiles.gandiva_yaml(spec, site)))
     assert config.load_config(file).quantum_s == 1.0
     assert config.load_config(CLONE / "slurm_conf/gandiva.yaml").partitions == ("gandiva",)
 

@@ -1,0 +1,87 @@
+#!/bin/sh
+# Build the image of `gandiva mini --backend docker`, gandiva-mini:SUITE, unless it is there and up to date.
+#
+#   container/build.sh bookworm|trixie|forky
+#
+# The base is debian:SUITE-slim: pulled where an image registry is reachable, else made with debootstrap. What this
+# machine needs to reach packages goes into the build: its own CA certificates, apt's proxies, pip's index.
+set -eu
+suite=${1:-}
+case $suite in
+    bookworm | trixie | forky) ;;
+    *) echo "gandiva: no suite '$suite'; next: choose bookworm, trixie or forky" >&2; exit 2 ;;
+esac
+here=$(cd "$(dirname "$0")" && pwd)
+clone=$(dirname "$here")
+DOCKER_HOST=$(sh "$here/engine.sh" host)
+export DOCKER_HOST
+image=gandiva-mini:$suite
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+say() { echo "== $*" >&2; }
+
+# forky's script came with newer debootstraps; every suite since is built as sid is.
+base_script() { [ -e "/usr/share/debootstrap/scripts/$suite" ] && echo "$suite" || echo sid; }
+
+# This machine's own Debian mirror; nothing (debootstrap's own choice) where it has none.
+mirror() {
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        grep -m1 '/debian/$' || :
+}
+
+make_base() {
+    if timeout 300 docker pull -q "debian:$suite-slim" >/dev/null 2>&1; then
+        return
+    fi
+    if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
+        echo "gandiva: debian:$suite-slim cannot be pulled, and making it takes root and debootstrap" >&2
+        echo "gandiva: next: apt-get install debootstrap, and run this as root" >&2
+        exit 1
+    fi
+    say "no image registry is reached: making debian:$suite-slim with debootstrap"
+    # shellcheck disable=SC2046  # an empty mirror is no word
+    debootstrap --variant=minbase --include=ca-certificates "$suite" "$work/root" $(mirror) \
+        "/usr/share/debootstrap/scripts/$(base_script)" >"$work/debootstrap.log" 2>&1 || {
+        tail -n 15 "$work/debootstrap.log" "$work/root/debootstrap/debootstrap.log" >&2
+        exit 1
+    }
+    rm -rf "$work/root/var/cache/apt/archives" "$work/root/var/lib/apt/lists"
+    tar -C "$work/root" -c . | docker import - "debian:$suite-slim" >/dev/null
+    rm -rf "$work/root"
+}
+
+# Everything the image is made of, and nothing else.
+make_context() {
+    mkdir -p "$work/context/host/ca" "$work/context/package/gandiva_slurm"
+    cp "$here/Dockerfile" "$here"/image/* "$work/context/"
+    cp -r "$clone/spank" "$work/context/spank"
+    rm -f "$work"/context/spank/*.so "$work"/context/spank/*.o
+    cp "$clone/pyproject.toml" "$clone/README.md" "$clone/LICENSE" "$work/context/package/"
+    find /usr/local/share/ca-certificates -name '*.crt' -exec cp {} "$work/context/host/ca/" \; 2>/dev/null || :
+    host_settings
+    chmod -R a+rX "$work/context"
+    find "$work/context" -exec touch -h -d @0 {} +
+}
+
+host_settings() {
+    apt-config dump 2>/dev/null | grep -iE '^Acquire::(https?::Proxy|Check-Valid-Until|Check-Date) ' \
+        >"$work/context/host/apt.conf" || :
+    index=$(python3 -m pip config get global.index-url 2>/dev/null) || index=${PIP_INDEX_URL:-}
+    { echo '[global]'; [ -z "$index" ] || echo "index-url = $index"; } >"$work/context/host/pip.conf"
+}
+
+fingerprint() { (cd "$work/context" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16); }
+
+make_context
+want=$(fingerprint)
+have=$(docker image inspect --format '{{index .Config.Labels "gandiva.context"}}' "$image" 2>/dev/null || :)
+[ "$want" != "$have" ] || exit 0
+docker image inspect "debian:$suite-slim" >/dev/null 2>&1 || make_base
+say "building $image"
+# One builder on every engine: BuildKit is an extra package for some clients.
+DOCKER_BUILDKIT=0 docker build --network host --build-arg "SUITE=$suite" --label "gandiva.context=$want" \
+    -t "$image" "$work/context" >"$work/build.log" 2>&1 || {
+    tail -n 40 "$work/build.log" >&2
+    exit 1
+}

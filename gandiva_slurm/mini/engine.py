@@ -1,0 +1,110 @@
+"""The Docker engine, as `gandiva mini` uses it; container/engine.sh finds or starts one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm.mini import layout
+from gandiva_slurm.mini.layout import CLONE
+from gandiva_slurm.model.errors import GandivaError
+
+CALL_DEADLINE_S = 120.0
+#: An image of the slowest suite, from nothing, on two slow processors.
+BUILD_DEADLINE_S = 3600.0
+#: The label docker-compose puts on everything of a project.
+PROJECT_LABEL = "com.docker.compose.project"
+SERVICE_LABEL = "com.docker.compose.service"
+#: Networks of clusters are 10.99.1.0/24 to 10.99.254.0/24.
+NETWORK = "10.99"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A Docker engine that answers at `address` (DOCKER_HOST)."""
+
+    address: str
+
+    @classmethod
+    def find(cls) -> Engine:
+        """The engine of this machine, or GandivaError with what is missing."""
+        told = _script("engine.sh", "host")
+        if told.returncode != 0:
+            raise GandivaError(told.stderr.strip().removeprefix("gandiva: ").replace("\ngandiva: ", "; "))
+        return cls(told.stdout.strip())
+
+    def call(self, *words: str, check: bool = True) -> str:
+        """Run `docker WORDS`; returns what it printed."""
+        return self._run(["docker", *words], check=check).stdout.strip()
+
+    def compose(self, file: Path, project: str, *words: str) -> None:
+        """Run docker-compose, in whichever form this machine has it."""
+        command = ["docker-compose"] if shutil.which("docker-compose", path=layout.system_path()) else [
+            "docker", "compose"]
+        self._run([*command, "-p", project, "-f", str(file), *words])
+
+    def build(self, suite: str) -> None:
+        """Build the image of this suite, where it is missing or older than the clone."""
+        told = _script("build.sh", suite, DOCKER_HOST=self.address)
+        if told.returncode != 0:
+            raise GandivaError(f"the image for {suite} cannot be built (container/build.sh {suite}):\n"
+                               f"{told.stderr.strip()}")
+
+    def has_image(self, image: str) -> bool:
+        """True when there is such an image, old or new."""
+        return bool(self.call("image", "ls", "-q", image))
+
+    def hosts(self, project: str) -> dict[str, int]:
+        """Service name -> pid of process 1, of every running container of a project."""
+        ids = self._of(project, "ps", "-q")
+        if not ids:
+            return {}
+        form = f'{{{{index .Config.Labels "{SERVICE_LABEL}"}}}} {{{{.State.Pid}}}}'
+        lines = self.call("inspect", "--format", form, *ids).splitlines()
+        return {name: int(pid) for name, pid in (line.split() for line in lines) if int(pid) > 0}
+
+    def remove(self, project: str) -> None:
+        """Remove a project's containers, networks and volumes; nothing there is fine."""
+        if ids := self._of(project, "ps", "-aq"):
+            self.call("rm", "-fv", *ids)
+        if ids := self._of(project, "network", "ls", "-q"):
+            self.call("network", "rm", *ids)
+        if ids := self._of(project, "volume", "ls", "-q"):
+            self.call("volume", "rm", *ids)
+
+    def free_network(self, first: int) -> str:
+        """The first three numbers of a network that nobody here uses, looking from 10.99.FIRST on."""
+        ids = self.call("network", "ls", "-q").split()
+        told: list[dict[str, Any]] = json.loads(self.call("network", "inspect", *ids))
+        ranges = [part["Subnet"] for net in told for part in net["IPAM"]["Config"] or []]
+        routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True,
+                                env={"PATH": layout.system_path()}).stdout
+        for step in range(254):
+            prefix = f"{NETWORK}.{(first + step) % 254 + 1}"
+            if f"{prefix}." not in routes and not any(used.startswith(f"{prefix}.") for used in ranges):
+                return prefix
+        raise GandivaError(f"every network of {NETWORK}.0.0/16 is in use; take clusters down")
+
+    def _of(self, project: str, *words: str) -> list[str]:
+        return self.call(*words, "--filter", f"label={PROJECT_LABEL}={project}").split()
+
+    def _run(self, words: list[str], check: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = dict(os.environ) | {"DOCKER_HOST": self.address, "PATH": layout.system_path()}
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              timeout=CALL_DEADLINE_S, env=environment, check=False)
+        if check and done.returncode != 0:
+            raise GandivaError(f"{' '.join(words[:4])} ... ended with {done.returncode}: "
+                               f"{(done.stderr or done.stdout).strip()}")
+        return done
+
+
+def _script(name: str, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    environment: Mapping[str, str] = dict(os.environ) | {"PATH": layout.system_path()} | extra
+    return subprocess.run(["sh", str(CLONE / "container" / name), *words], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=BUILD_DEADLINE_S, env=environment, check=False)

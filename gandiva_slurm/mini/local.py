@@ -1,0 +1,101 @@
+"""The back end `local`: one host made of namespaces of this machine, with this machine's Slurm packages.
+
+One `unshare` process holds everything in namespaces of its own (pid, mount, network, host name, IPC):
+killing it kills all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gandiva_slurm.mini import layout, localfiles, probe
+from gandiva_slurm.mini.cluster import MiniCluster, namespaces, remove_directory
+from gandiva_slurm.mini.layout import Layout
+from gandiva_slurm.mini.spec import MiniSpec
+
+INIT = Path(__file__).with_name("init.py")
+NAMESPACE_DEADLINE_S = 10.0
+DOWN_DEADLINE_S = 15.0
+
+
+class LocalCluster(MiniCluster):
+    """All daemons on one host, `mini`, told apart by their ports."""
+
+    @classmethod
+    def require_here(cls) -> None:
+        """Raise unless this machine has root, namespaces and Slurm's packages."""
+        layout.require_host()
+
+    @classmethod
+    def _make(cls, spec: MiniSpec, at: Layout, say: Callable[[str], None]) -> LocalCluster:
+        site = localfiles.site_of(spec, at)
+        localfiles.write_all(spec, site)
+        return cls(spec, site, {site.controller.host: _launch(at)})
+
+    @classmethod
+    def _find(cls, spec: MiniSpec, at: Layout) -> LocalCluster | None:
+        pid = _running_init(at)
+        if pid is None:
+            return None
+        site = localfiles.site_of(spec, at)
+        return cls(spec, site, {site.controller.host: pid})
+
+    @classmethod
+    def _remove(cls, at: Layout) -> None:
+        """Kill the outer process, wait until the whole pid namespace is gone, delete the directory."""
+        outer = _outer(at)
+        if outer is not None:
+            inner = [(pid, probe.start_ticks(pid)) for pid in probe.children(outer)]
+            os.kill(outer, signal.SIGKILL)
+            probe.wait_until(
+                lambda: probe.start_ticks(outer) is None and all(probe.start_ticks(p) != t for p, t in inner),
+                f"the processes of {at.root} to end", DOWN_DEADLINE_S,
+            )
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(outer, os.WNOHANG)
+        remove_directory(at)
+
+    def _enter(self, host: str) -> list[str]:
+        return namespaces(self.pids[host])
+
+
+def _launch(at: Layout) -> int:
+    """Start the namespaces with their process 1; returns its pid once its mounts are made."""
+    log = at.log / "init.log"
+    unshare = ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child=KILL", "--mount-proc",
+               sys.executable, "-I", "-S", str(INIT), str(at.root)]
+    script = 'echo $$ > "$0.new" && mv "$0.new" "$0" && exec "$@"'
+    with log.open("wb") as out:
+        subprocess.run(["setsid", "--fork", "sh", "-c", script, str(at.outer_pid), *unshare], check=True,
+                       stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
+                       env={"PATH": layout.system_path(), "LANG": "C.UTF-8"})
+    probe.wait_until(at.outer_pid.exists, "the namespaces to start", NAMESPACE_DEADLINE_S, log=log)
+    outer = int(at.outer_pid.read_text())
+    probe.wait_until(
+        (at.root / "ready").exists, "the private mounts and network", NAMESPACE_DEADLINE_S, log=log,
+        broken=lambda: "" if probe.start_ticks(outer) is not None else "process 1 ended",
+    )
+    return probe.children(outer)[0]
+
+
+def _running_init(at: Layout) -> int | None:
+    """Pid of the cluster's process 1, None when the cluster does not run."""
+    outer = _outer(at)
+    inner = probe.children(outer) if outer is not None else []
+    return inner[0] if inner else None
+
+
+def _outer(at: Layout) -> int | None:
+    """Pid of the unshare process if it is still the one we started."""
+    try:
+        pid = int(at.outer_pid.read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if str(at.root).encode() in command and probe.start_ticks(pid) is not None else None
