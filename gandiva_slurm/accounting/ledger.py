@@ -1,7 +1,8 @@
 """The GPU-time ledger: every hold once, every job with its runs. One writer: gandivactld.
 
 A job is known by its id and its first submit time (Slurm gives a requeued job a new one, and reuses ids); a
-run is one incarnation of it, on all its nodes together. `*_ns` are nanoseconds and `*_s` seconds since 1970, 0 = not known.
+run is one incarnation of it, on all its nodes together. `*_ns` are nanoseconds and `*_s` seconds since 1970,
+0 = not known.
 """
 
 from __future__ import annotations

@@ -101,10 +101,15 @@ class Journal:
         return state if isinstance(state, dict) else None
 
     def open_actions(self) -> list[Action]:
-        """Return the actions without an outcome, oldest first."""
-        query = "SELECT kind, action FROM actions WHERE done_ns IS NULL ORDER BY number"
-        read = [_read(kind, text) for kind, text in self._db.execute(query) if kind in _KINDS]
-        return [action for action in read if action is not None]
+        """Return the actions without an outcome, oldest first; what cannot be read is closed."""
+        query = "SELECT number, kind, action FROM actions WHERE done_ns IS NULL ORDER BY number"
+        read = {number: _read(kind, text) for number, kind, text in self._db.execute(query) if kind in _KINDS}
+        strange = [(number,) for number, action in read.items() if action is None]
+        if strange:
+            query = "UPDATE actions SET done_ns = asked_ns, error = 'unread' WHERE number = ?"
+            with Transaction(self._db) as db:
+                db.executemany(query, strange)
+        return [action for action in read.values() if action is not None]
 
     def write(self, engine_json: str, asked: Iterable[Action], now_ns: int) -> None:
         """Write the engine's state, if it changed, and the actions it asks for, as one."""

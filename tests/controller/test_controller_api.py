@@ -105,7 +105,8 @@ async def test_silent_node_of_two_is_named(world, ask):
     world.fleet["n2"].is_down = True
     await world.until(lambda: world.controller.nodes["n2"].is_silent)
     evidence = (await data(ask, "why", job_id=job_id))["evidence"]
-    assert [line for line in evidence if "does not answer" in line][0].startswith("gandivad on n2 does not")
+    (told,) = [line for line in evidence if "does not answer" in line]
+    assert told.startswith("gandivad on n2 does not answer: ")
 
 
 async def test_acct_and_share_tell_gpu_time(world, ask):

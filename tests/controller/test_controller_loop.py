@@ -37,6 +37,29 @@ async def test_nothing_is_released_before_the_node_has_taken_the_plan(world, mon
     assert world.slurm.calls_of(job_id) == []
 
 
+async def test_gang_over_nodes_waits_until_each_of_them_has_taken_the_plan(world, monkeypatch):
+    monkeypatch.setattr("gandiva_slurm.controller.executor.ACCEPT_DEADLINE_S", 0.3)
+    world.fleet["n2"].is_deaf = True
+    job_id = world.slurm.submit("user1", 2, nodes_asked=2)
+    await world.start()
+    await world.until(lambda: "did not accept" in _text(world, job_id), "the start fails with the reason")
+    assert world.slurm.calls_of(job_id) == []
+    world.fleet["n2"].is_deaf = False
+    await world.until(lambda: world.runs(job_id), "started once n2 obeys")
+    assert world.slurm.jobs[job_id].nodes == ("n1", "n2")
+    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+
+
+async def test_gang_over_nodes_that_is_requeued_is_started_again(world):
+    job_id = world.slurm.submit("user1", 4, nodes_asked=2)
+    await world.start()
+    await world.until(lambda: world.runs(job_id))
+    world.slurm.requeue(job_id)
+    await world.until(lambda: world.slurm.calls_of(job_id).count("start") == 2, "second start")
+    await world.until(lambda: world.runs(job_id), "runs again")
+    assert world.controller.engine.jobs[job_id].key == (job_id, 1)
+
+
 async def test_requeued_job_returns_held_and_is_started_again(world):
     job_id = world.slurm.submit("user1")
     await world.start()

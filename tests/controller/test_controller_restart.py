@@ -105,6 +105,27 @@ async def test_job_on_a_node_is_left_alone_and_keeps_its_gpus(world, journal, st
 
 
 @KEPT_OR_LOST
+async def test_gang_over_nodes_keeps_its_gpus_on_each(world, journal):
+    first = world.slurm.submit("user2", 2)
+    await world.start()
+    await world.until(lambda: world.runs(first))
+    span = world.slurm.submit("user1", 4, nodes_asked=2)
+    await world.until(lambda: world.runs(span))
+    for node in world.fleet.values():
+        node.states[span] = "SUSPENDED"
+    await world.until(lambda: world.state(span) == "SUSPENDED")
+    places = world.controller.engine.jobs[span].places
+    assert places == {"n1": (2, 3), "n2": (0, 1)}
+    calls = list(world.slurm.calls)
+    await restart(world, journal)
+    await world.until(lambda: world.state(span) == "SUSPENDED", "the same state again")
+    await world.until(lambda: world.controller.engine.jobs[span].places == places, "the same GPUs again")
+    await world.until(lambda: all((span, 0) in node.planned() for node in world.fleet.values()), "planned")
+    await world.cycles(3)
+    assert world.slurm.calls == calls
+
+
+@KEPT_OR_LOST
 async def test_job_that_ran_unheld(world, journal):
     job_id = world.slurm.submit("user1")
     world.slurm.run(job_id, "n2")

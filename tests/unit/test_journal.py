@@ -40,6 +40,20 @@ def test_actions_without_outcome_come_back_as_they_were(journal, tmp_path):
     again.close()
 
 
+def test_action_of_another_version_is_left_out_and_closed(journal, tmp_path, caplog):
+    old = '{"action_id": "start:7.1:1", "key": [7, 1], "node": "n1", "gpus": [0], "code": "x", "text": "y"}'
+    journal.write("{}", [START, HOLD], 1)
+    db = sqlite3.connect(tmp_path / "journal.sqlite")
+    db.execute("UPDATE actions SET action = ? WHERE kind = 'Start'", (old,))
+    db.commit()
+    db.close()
+    assert journal.open_actions() == [HOLD]
+    assert "a journalled Start cannot be used" in caplog.text
+    caplog.clear()
+    assert journal.open_actions() == [HOLD]
+    assert caplog.text == ""
+
+
 def test_outcome_is_kept_with_slurms_sentence(journal, tmp_path):
     journal.write("{}", [START], 1)
     journal.write_outcomes([ActionDone(START.action_id, "Invalid node name", retry=True)], 2)
