@@ -98,6 +98,20 @@ async def test_a_task_is_started_alone(world: World) -> None:
     assert now[last.array_task_id].nodes == ("n2",)
 
 
+async def test_a_job_of_two_nodes_is_started_on_both(world: World) -> None:
+    """What it asks of each node is known while it waits, and again when it is requeued."""
+    job_id = await submit(world, "-N2", "--gpus-per-node=2", "-n4", "--mem=200", gpus=4)
+    waiting = job(await world.port.snapshot(False), job_id)
+    assert (waiting.node_count, waiting.nodes, waiting.memory_mib, waiting.cpus) == (2, (), 200, 4)
+    await world.port.start(job_id, ["n1", "n2"])
+    running = job(await world.until(lambda s: job(s, job_id).state == "RUNNING"), job_id)
+    assert (running.node_count, running.nodes, running.memory_mib) == (2, ("n1", "n2"), 200)
+    await world.port.hold(job_id)
+    await world.run("scontrol", "requeue", str(job_id))
+    back = job(await world.until(lambda s: job(s, job_id).state == "PENDING"), job_id)
+    assert (back.is_held, back.restart, back.node_count, back.nodes) == (True, 1, 2, ())
+
+
 async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None:
     jobs = [await submit(world, "--gpus=1") for _ in range(3)]
     await world.run("scancel", str(jobs[1]))
