@@ -242,7 +242,7 @@ class Spans:
         self._write_move(key, move)
         lead = self._lead_of(key)
         if lead is not None:
-            lead.domain.tried(key, move.error)
+            lead.domain.tried(key, move.error, {node: at.part for node, at in move.stood.items()})
             # Idle GPUs may fit somebody now. A span that came in as it was told changes nothing for others.
             if move.outcome != ON or move.error:
                 lead.changed.set()

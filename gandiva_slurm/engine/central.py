@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from gandiva_slurm.engine.domains import Planned, find_domains, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
+from gandiva_slurm.engine.starving import Starving
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
 
@@ -84,6 +85,7 @@ class Domain:
         self._owed: list[tuple[JobKey, str, int, int]] = []
         self._over: set[JobKey] = set()
         self._luck: dict[JobKey, _Luck] = {}
+        self._starving = Starving()
 
     def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
         """Take over the plan: the domain's nodes with their GPUs, and all planned jobs."""
@@ -124,15 +126,18 @@ class Domain:
         self._charge(is_end)
         self._set_gangs()
         kept, can_run, holders = self._kept(moving), self._runnable(moving), self._holders()
-        overdue, pinned, yielding = self._overdue(), set(kept), holders
+        overdue = self._overdue() + self._starving.starved()
+        pinned, yielding = set(kept), holders
         if is_end:
             coming = [key for key in kept if moving.get(key) == IN]
             on_merit = self.stride.choose(can_run, coming, overdue, yielding)
-            self._over = {key for key in self.spans if self._is_on(key) and key not in on_merit}
+            self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
+        if is_end:
+            self._starving.note(self.stride.gangs, self.stride.passes()[1], can_run, chosen)
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
@@ -140,8 +145,12 @@ class Domain:
             self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
 
-    def tried(self, key: JobKey, error: str) -> None:
-        """A span's change of hands is over: empty when it went well, else why it did not."""
+    def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand]) -> None:
+        """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now."""
+        for node, part in parts.items():
+            if node in self.seen:
+                seen = self.seen[node]
+                self.seen[node] = seen._replace(parts={**seen.parts, key: part})
         luck = self._luck.setdefault(key, _Luck())
         luck.failures = luck.failures + 1 if error else 0
         # The round to come counts.
@@ -214,6 +223,10 @@ class Domain:
     def _is_on(self, key: JobKey) -> bool:
         return bool(self._phases(key)) and not self._phases(key) & WITHOUT
 
+    def _has_gpus(self, key: JobKey) -> bool:
+        """True when some part of it has GPUs."""
+        return not self._phases(key) <= WITHOUT
+
     def _silent(self, key: JobKey) -> str:
         nodes = self.spans[key].nodes
         silent = [node for node in nodes if node not in self.seen or self.seen[node].is_silent]
@@ -232,7 +245,7 @@ class Domain:
         phases = self._phases(key)
         if moving == IN:
             return "its GPUs are being cleared"
-        if moving == OUT or phases <= WITHOUT:
+        if moving == OUT or not self._has_gpus(key):
             return ""
         if phases & WITHOUT:
             return self._silent(key) or "some of its parts hold their GPUs: the others follow"
@@ -274,7 +287,7 @@ class Domain:
 
     def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:
         is_on = self._is_on(key)
-        is_torn = not is_on and not self._phases(key) <= WITHOUT
+        is_torn = self._has_gpus(key) and not is_on
         if not is_chosen:
             return Verdict(OUT, self._why_out(key, moving), is_on, is_torn)
         return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
