@@ -92,8 +92,11 @@ def test_two_gangs_that_overlap_on_a_node_of_three() -> None:
     since_ns = world.now_ns
     world.run(90)
     assert len(world.central.domains) == 1
-    assert_fair(world.got(since_ns), {"user1": 180, "user2": 180, "user3": 180})
-    # The job between the gangs never fits while its user is served beside them: it goes first after a while.
+    got = world.got(since_ns)
+    # The job between the gangs never fits while its user is served beside them: it goes first after a while,
+    # and in that round nobody but its user can use the other nodes.
+    assert 180 <= got.pop("user3") <= 180 * 1.07
+    assert_fair(got, {"user1": 180, "user2": 180})
     assert max(job.longest_wait for job in world.jobs.values()) <= PASSED_OVER + 2
     world.check()
 
