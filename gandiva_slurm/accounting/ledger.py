@@ -191,6 +191,9 @@ class Ledger:
 
     def _row(self, job: SlurmJob, types: Mapping[str, str]) -> JobRow:
         known = self._known(job.job_id)
+        if known is not None and job.state == "COMPLETING" and job.restart > known.restart:
+            # what ends is the run before: Slurm counts the new one already, and its submit time comes later
+            job = replace(job, restart=known.restart)
         if known is not None and not _is_same(known, job):
             known = None
         node = ",".join(job.nodes)

@@ -46,10 +46,13 @@ def _oddity(at: Cycle, node: str, key: JobKey) -> tuple[Reason, bool] | None:
 
 
 def _cancelled_unborn(at: Cycle, key: JobKey, sighting: Sighting) -> tuple[Reason, bool] | None:
-    """Slurm ends a job whose tasks are stopped before they begin: they go at once.
+    """Slurm ends or requeues a job whose tasks are stopped before they begin: they go at once.
 
-    slurmstepd signals only tasks that have begun: without a fence the job would end at its first turn.
+    slurmstepd signals only tasks that have begun: without a fence the job would end at its first turn, and
+    what is requeued would wait for that.
     """
     record = at.state.jobs.get(key.job_id)
-    is_ending = record is not None and record.key == key and record.job.state == "COMPLETING"
-    return (because("Leftover"), True) if is_ending and sighting.is_unborn else None
+    if record is None or not sighting.is_unborn:
+        return None
+    is_ending = record.key == key and record.job.state == "COMPLETING"
+    return (because("Leftover"), True) if is_ending or key.restart < record.job.restart else None

@@ -48,7 +48,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "cancel it and ask for fewer",
     ),
     "TooFewNodes": (
-        "asks for {nodes} nodes of one GPU type; {most} are large enough for its {gpus} GPU(s) on each",
+        "asks for {nodes} nodes of one GPU type with {gpus} GPU(s) on each; large enough: {most}",
         "cancel it and ask for fewer nodes",
     ),
     "WrongNodes": (

@@ -170,6 +170,18 @@ def test_job_cancelled_before_its_first_turn_is_fenced_at_once(reason: str, fenc
     assert [action.code for action in actions] == ["Leftover"] * fenced
 
 
+@pytest.mark.parametrize(("reason", "fenced"), [("WaitingTurn", True), ("Parked", False)])
+def test_job_requeued_before_its_first_turn_is_fenced_at_once(reason: str, fenced: bool) -> None:
+    """Slurm shows the new incarnation while the old one ends, whose tasks hear nothing of it."""
+    world = FakeWorld({"n1": 4})
+    job_id = world.submit()
+    world.run(3)
+    job = replace(world.engine.jobs[job_id].job, state="COMPLETING", restart=1)
+    seen = ev.ResidentSeen("n1", JobKey(job_id, 0), states.SUSPENDED, (0,), reason, "")
+    world.engine.handle([seen, ev.JobSeen(job), ev.CycleTick()], world.now_ns)
+    assert world.engine.fences("n1") == (JobKey(job_id, 0),) * fenced
+
+
 def test_nothing_is_fenced_before_slurm_was_read() -> None:
     engine = Engine()
     stranger = ev.ResidentSeen("n1", JobKey(5, 0), states.RUNNING, (0,), "", "")

@@ -113,7 +113,7 @@ def test_each_waiting_span_has_its_reason() -> None:
     engine = Engine()
     engine.handle([*map(ev.NodeSeen, nodes), *map(ev.JobSeen, jobs), ev.CycleTick()], NOW_NS)
     assert {job_id: record.text for job_id, record in engine.jobs.items()} == {
-        1: "asks for 3 nodes of one GPU type; 2 are large enough for its 1 GPU(s) on each",
+        1: "asks for 3 nodes of one GPU type with 1 GPU(s) on each; large enough: 2",
         2: "asks for 3 GPUs on a node, the largest that may take it has 2",
         3: "fewer than 2 nodes of one type that could take it are in service",
         4: "Slurm has it for 1 node(s), it was submitted for 2",

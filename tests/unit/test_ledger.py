@@ -68,6 +68,17 @@ def test_requeue_keeps_the_job_and_begins_a_run(ledger, tmp_path):
     assert rows(tmp_path, "SELECT restart, start_s, end_s FROM runs") == [(0, 110, 150), (1, 160, 0)]
 
 
+def test_requeued_job_that_is_still_ending_is_no_other_job(ledger, tmp_path):
+    """Slurm shows it COMPLETING with the new restart count and the old submit time."""
+    ending = replace(RUNNING, state="COMPLETING", restart=1)
+    again = replace(JOB, restart=1, submit_s=150)
+    later = replace(again, state="RUNNING", nodes=("n2",), start_s=160)
+    for job in (JOB, RUNNING, ending, again, later):
+        ledger.record_jobs([job], {})
+    assert rows(tmp_path, "SELECT job_id, submit_s, restart, state FROM jobs") == [(7, 100, 1, "RUNNING")]
+    assert rows(tmp_path, "SELECT restart, start_s, end_s FROM runs") == [(0, 110, 150), (1, 160, 0)]
+
+
 def test_identity_survives_a_restart_of_the_controller(ledger, tmp_path):
     ledger.record_jobs([replace(RUNNING, restart=2, submit_s=150)], {})
     ledger.close()
