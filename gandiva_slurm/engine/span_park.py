@@ -13,6 +13,7 @@ was lost on the way is left to the next round, which asks every node how its par
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,7 +48,7 @@ MAX_REAIMS, MAX_RESENDS = 5, 3
 FIRST_STEP_NS = 10_000_000
 #: The next boundary will do when a step is so many times longer than an order is under way.
 NEXT_IS_SAFE = 20
-#: Never aim further ahead than this at first.
+#: Never aim further ahead than this.
 WIDEST_MARGIN = 128
 #: All ranks hold within this long of the time the aim should take, or four steps: else aim again.
 HOLD_NS, HOLD_STEPS = 250_000_000, 4
@@ -109,7 +110,7 @@ class SpanMove:
         #: the boundary aimed at, how far ahead that was, and how often it was missed
         self.at = self.margin = self.reaims = 0
         self.marks: list[Mark] = []
-        self._number = self._resends = 0
+        self._number = self._resends = self._misses = 0
         self._open: dict[str, Send] = {}
         self._done: set[str] = set()
         self._targets: tuple[str, ...] = ()
@@ -185,7 +186,7 @@ class SpanMove:
         """One has not: `code` is empty when it did not answer."""
         if self.stage == AIM:
             is_lost = code not in (MISS, LATE) or self.reaims >= MAX_REAIMS
-            return self._back(why, now_ns) if is_lost else self._aim_again(why, now_ns)
+            return self._back(why, now_ns) if is_lost else self._aim_again(code, why, now_ns)
         if self.stage in (COMMIT, FREEZE):
             return self._back(why, now_ns)
         if self.stage == RESERVE:
@@ -214,13 +215,18 @@ class SpanMove:
         if is_solo(parts):
             self.at = self.margin = 0
         else:
-            self.margin = margin(self.stood.values(), self.settings.rtt_ns, now_ns) << self.reaims
+            first = margin(self.stood.values(), self.settings.rtt_ns, now_ns)
+            self.margin = min(first << self._misses, WIDEST_MARGIN)
             self.at = max(part.max_seq for part in parts) + self.margin
         return self._enter(AIM, self.nodes, now_ns)
 
-    def _aim_again(self, why: str, now_ns: int) -> list[Send]:
+    def _aim_again(self, code: str, why: str, now_ns: int) -> list[Send]:
+        """A boundary that was passed is aimed past; one that is not reached yet is waited for again."""
         self.reaims += 1
-        self.marks.append(Mark(f"missed: {why}", now_ns))
+        self.marks.append(Mark(f"{code}: {why}", now_ns))
+        if code == LATE:
+            return self._enter(AIM, self.nodes, now_ns)
+        self._misses += 1
         return self._aim(now_ns)
 
     def _back(self, why: str, now_ns: int) -> list[Send]:
@@ -255,7 +261,7 @@ class SpanMove:
     def _wait_ns(self) -> int:
         if self.stage == AIM:
             slowest = max((stood.part.step_ns for stood in self.stood.values()), default=0) or FIRST_STEP_NS
-            return (self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)
+            return ((self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)) << (self.reaims - self._misses)
         slow = {COMMIT: self.settings.deadline_ns, RESERVE: self.settings.deadline_ns}
         return slow.get(self.stage, BACK_NS if self.stage in (RUN, FREEZE) else PROMPT_NS)
 
@@ -272,14 +278,18 @@ def margin(stood: Iterable[Stood], rtt_ns: int, now_ns: int) -> int:
     """Return how many boundaries ahead of the fastest rank to aim at first.
 
     Between a node's look at its pages and the aim in all of them lie the age of its answer, the way of an
-    order, and the writing; whatever the fastest rank passes meanwhile must lie before the aim.
+    order, and the writing; what the ranks pass meanwhile must lie before the aim. They go in step, so the
+    freshest answer speaks for all, at a pace between the fastest step of late and the slowest.
     """
     known = list(stood)
-    fastest = min((at.part.fast_ns or FIRST_STEP_NS for at in known), default=FIRST_STEP_NS)
-    late_ns = max((now_ns - at.asked_ns + at.part.spread_ns for at in known), default=0) + rtt_ns
-    if fastest >= NEXT_IS_SAFE * late_ns:
+    spread_ns = max((at.part.spread_ns for at in known), default=0)
+    late_ns = min((now_ns - at.asked_ns for at in known), default=0) + rtt_ns + spread_ns
+    fastest = min((at.part.fast_ns for at in known), default=0) or FIRST_STEP_NS
+    slowest = max((at.part.step_ns for at in known), default=0) or FIRST_STEP_NS
+    pace_ns = math.isqrt(fastest * slowest)
+    if pace_ns >= NEXT_IS_SAFE * late_ns:
         return 1
-    return min(2 + -(-late_ns // fastest), WIDEST_MARGIN)
+    return min(2 + -(-late_ns // pace_ns), WIDEST_MARGIN)
 
 
 def move_wanted(phases: Iterable[str], where: str) -> str:

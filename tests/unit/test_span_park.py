@@ -7,6 +7,7 @@ from gandiva_slurm.engine.span_park import (
     MAX_RESENDS,
     RENEW_NS,
     TORN,
+    WIDEST_MARGIN,
     MoveSettings,
     Send,
     SpanMove,
@@ -97,17 +98,27 @@ def test_park_holds_then_commits_then_frees() -> None:
 def test_a_miss_aims_further_ahead_and_the_sixth_gives_up() -> None:
     bench = Bench(OUT, words.ON, words.ON)
     margins, ats = [bench.move.margin], [bench.move.at]
+    assert margins == [3]
     for missed in range(1, MAX_REAIMS + 1):
         bench.no("n2", words.MISS, words.AIMING, max_seq=ats[-1] + 1)
         assert bench.asked() == [("n1", words.AIM), ("n2", words.AIM)] and bench.move.reaims == missed
         margins.append(bench.move.margin)
         ats.append(bench.move.at)
         assert ats[-1] > ats[-2] + 1
-    assert margins[-1] >= margins[0] << MAX_REAIMS - 1
+    assert margins[-1] >= margins[0] << MAX_REAIMS - 1 and margins[-1] <= WIDEST_MARGIN
     bench.no("n1", words.LATE, words.AIMING)
     assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
     bench.all()
     assert bench.move.outcome == words.ON and "because" in bench.move.error
+
+
+def test_a_boundary_that_is_not_reached_in_time_is_waited_for_twice_as_long() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    at, waited_ns = bench.move.at, bench.sends[0].wait_ns
+    bench.yes("n1")
+    bench.no("n2", words.LATE, words.AIMING)
+    assert bench.asked() == [("n1", words.AIM), ("n2", words.AIM)]
+    assert {(send.at, send.wait_ns) for send in bench.sends} == {(at, 2 * waited_ns)}
 
 
 def test_a_yes_that_shows_another_boundary_is_a_miss() -> None:
@@ -218,10 +229,12 @@ def test_what_another_controller_left_in_mid_turn_runs_and_the_rest_follows() ->
 
 
 def test_margin_covers_what_may_pass_meanwhile() -> None:
-    part = Stood(a_part(words.ON), 0)
+    part = Stood(a_part(words.ON, fast_ns=5 * MS, step_ns=20 * MS), 0)
     assert margin([part], rtt_ns=5 * MS, now_ns=3 * MS) == 2 + 1
     assert margin([part], rtt_ns=20 * MS, now_ns=20 * MS) == 2 + 5
-    slow = Stood(a_part(words.ON, fast_ns=900 * MS), 0)
+    fresh = Stood(a_part(words.ON), 19 * MS)
+    assert margin([part, fresh], rtt_ns=20 * MS, now_ns=20 * MS) == 2 + 3, "they go in step"
+    slow = Stood(a_part(words.ON, fast_ns=900 * MS, step_ns=900 * MS), 0)
     assert margin([slow], rtt_ns=5 * MS, now_ns=3 * MS) == 1
 
 
