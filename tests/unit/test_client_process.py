@@ -63,7 +63,9 @@ def script(tmp_path, monkeypatch):
 
 
 def test_interrupt_ends_a_parked_script_as_it_ends_any(node, script):
-    process = script(LOOP)
+    # What runs in the background of a shell, as CI may, has SIGINT ignored, and its children too.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    process = script(heed + LOOP)
     node.serve()
     node.park()
     process.send_signal(signal.SIGINT)

@@ -46,8 +46,10 @@ def spawn():
     started = []
 
     def start(code, title="", **options):
-        argv = [title or sys.executable, "-c", code]
-        process = subprocess.Popen(argv, executable=sys.executable, start_new_session=True, **options)
+        # The interpreter itself: another user may not reach the virtual environment's link to it.
+        python = os.path.realpath(sys.executable)
+        argv = [title or python, "-c", code]
+        process = subprocess.Popen(argv, executable=python, start_new_session=True, **options)
         started.append(process)
         return process
 
