@@ -261,7 +261,8 @@ class SpanMove:
     def _wait_ns(self) -> int:
         if self.stage == AIM:
             slowest = max((stood.part.step_ns for stood in self.stood.values()), default=0) or FIRST_STEP_NS
-            return ((self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)) << (self.reaims - self._misses)
+            once_ns = (self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)
+            return once_ns << self.reaims - self._misses
         slow = {COMMIT: self.settings.deadline_ns, RESERVE: self.settings.deadline_ns}
         return slow.get(self.stage, BACK_NS if self.stage in (RUN, FREEZE) else PROMPT_NS)
 
