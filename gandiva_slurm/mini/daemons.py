@@ -51,7 +51,8 @@ def table(spec: MiniSpec, site: Site) -> dict[str, Daemon]:
                "mysql", site.database.host, _socket("/run/mysqld/mysqld.sock")),
         Daemon("slurmdbd", ("slurmdbd", "-D"), "slurm", site.database.host,
                _port(layout.SLURMDBD_PORT), True),
-        Daemon("slurmctld", ("slurmctld", "-D"), "slurm", site.controller.host,
+        # -i: 26.05, killed before it has saved assoc_usage for the first time, would not start again.
+        Daemon("slurmctld", ("slurmctld", "-D", "-i"), "slurm", site.controller.host,
                _port(layout.SLURMCTLD_PORT), True),
     ]
     slurmds = [Daemon(f"slurmd:{node.name}", ("slurmd", "-D", "-N", node.name), "root",
