@@ -100,7 +100,7 @@ local function take(desc, options, partition)
     local before = request.without_record(desc.admin_comment)
     desc.admin_comment = (is_named(before) and before .. " " or "") .. request.record_of(options)
     desc.min_nodes, desc.max_nodes = options.nodes, options.nodes
-    -- else Slurm may spread 4 tasks as 3 and 1 where that suits the nodes' CPUs, and their GPUs with them
+    -- else Slurm spreads 4 tasks over 2 nodes as 3 and 1 (22.05.8)
     if options.nodes > 1 and options.tasks_of_node then desc.ntasks_per_node = options.tasks_of_node end
     if not is_named(desc.partition) then desc.partition = partition end
     if options.user_hold then desc.begin_time = OWNER_HOLD end

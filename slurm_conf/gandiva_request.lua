@@ -318,7 +318,7 @@ local function read(desc, sent, cfg, most_nodes)
     options.nodes = nodes_asked(desc)
     check_nodes(options, most_nodes)
     check_gpus(cfg.nodes_gpus, desc, options)
-    options.tasks_of_node = is_named(desc.tres_per_task) and tasks_of_node(desc, options.nodes)
+    options.tasks_of_node = tasks_of_node(desc, options.nodes)
     options.user_hold = tonumber(desc.priority) == 0
     return options
 end
