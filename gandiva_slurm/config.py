@@ -48,6 +48,8 @@ class ControllerConfig(_Section):
     start_deadline_s: float = Field(default=60, ge=1, le=3600)
     #: the user gandivactld runs as, and whose signature the nodes obey (root's too)
     slurm_user: Name = "slurm"
+    #: parked time is given back to a job's time limit, up to its partition's MaxTime times this
+    time_limit_stretch: float = Field(default=2.0, ge=1, le=100)
     #: how long one call to Slurm may take
     slurm_timeout_s: float = Field(default=10, ge=1, le=300)
     #: a node that has not answered for so long gets no new jobs

@@ -148,7 +148,7 @@ end
 --- What an owner may not change of a Gandiva job: where it runs, what it holds, when Slurm starts it.
 --- Nice is among them: Slurm computes the priority anew from it, and so releases a held job.
 local TEXTS = {"tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
-               "req_nodes", "exc_nodes", "partition", "features", "prefer"}
+               "req_nodes", "exc_nodes", "partition", "features", "prefer", "reservation"}
 local NUMBERS = {"nice", "min_nodes", "max_nodes", "num_tasks", "ntasks_per_node", "sockets_per_node",
                  "shared"}
 

@@ -310,6 +310,12 @@ local function check_shape(desc)
     end
 end
 
+--- The one reservation the job is to run in: the controller places it on that one's nodes.
+local function read_reservation(name)
+    if is_name(name) then return name end
+    refuse('--reservation: got "%s", takes one name; next: name one reservation', shown(name))
+end
+
 --- Everything the job asks, checked; raises the refusal of what cannot be met. most_nodes: there are no more.
 local function read(desc, sent, cfg, most_nodes)
     local options = read_options(sent)
@@ -320,6 +326,7 @@ local function read(desc, sent, cfg, most_nodes)
     check_gpus(cfg.nodes_gpus, desc, options)
     options.tasks_of_node = tasks_of_node(desc, options.nodes)
     options.user_hold = tonumber(desc.priority) == 0
+    options.reservation = is_named(desc.reservation) and read_reservation(desc.reservation) or nil
     return options
 end
 
@@ -330,6 +337,9 @@ local function record_of(options)
         local value = options[rule[1]]
         local text = type(value) == "number" and string.format("%d", value) or json_text(value)
         parts[#parts + 1] = '"' .. rule[1] .. '":' .. text
+    end
+    if options.reservation then
+        parts[#parts + 1] = '"reservation":' .. json_text(options.reservation)
     end
     parts[#parts + 1] = string.format('"gpus":%d,"nodes":%d,"type":%s,"user_hold":%s', options.gpus,
                                       options.nodes, json_text(options.type), tostring(options.user_hold))

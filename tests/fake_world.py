@@ -15,11 +15,13 @@ from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, HoldRunning, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 
+#: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
+REQUEUE_DELAY_S = 11
 #: Priority of a job that nobody holds.
 RELEASED = 4_294_900_000
 
@@ -77,13 +79,13 @@ class FakeWorld:
             self._kill(job_id)
 
     def requeue(self, job_id: int, lingers: bool = False) -> None:
-        """Requeue a job, as its owner or Slurm itself would: it returns held if it was held while it ran."""
+        """Requeue a job, as its owner or Slurm itself would."""
         job = self.jobs[job_id]
         if not lingers:
             self._kill(job_id)
-        self.jobs[job_id] = replace(
-            job, state="PENDING", restart=job.restart + 1, nodes=(), reason="BeginTime"
-        )
+        begin_s = self.now_ns // SECOND_NS + REQUEUE_DELAY_S
+        again = {"restart": job.restart + 1, "nodes": (), "eligible_s": begin_s}
+        self.jobs[job_id] = replace(job, state="PENDING", reason="BeginTime", **again)
 
     def lose_node(self, name: str, processes_live_on: bool = False) -> None:
         """A node's slurmd dies; Slurm requeues its jobs."""
@@ -102,7 +104,7 @@ class FakeWorld:
 
     def release(self, job_id: int) -> None:
         """Somebody with the right to do so releases a held job."""
-        self.jobs[job_id] = replace(self.jobs[job_id], priority=RELEASED, reason="Priority")
+        self.jobs[job_id] = replace(self.jobs[job_id], priority=RELEASED, reason="Priority", eligible_s=0)
 
     # the controller
 
@@ -196,7 +198,7 @@ class FakeWorld:
         job = self.jobs.get(action.key.job_id)
         if job is None or job.restart != action.key.restart or isinstance(action, Fence):
             return ev.ActionDone(action.action_id, "Invalid job id specified" if job is None else "")
-        if isinstance(action, HoldRunning | HoldAgain):
+        if isinstance(action, HoldAgain):
             reason = "JobHeldAdmin" if job.state == "PENDING" else job.reason
             self.jobs[job.job_id] = replace(job, priority=0, reason=reason)
         if isinstance(action, Start):
@@ -212,7 +214,8 @@ class FakeWorld:
     def _schedule(self) -> None:
         """Slurm starts what is released, where it was told to."""
         for job in [*self.jobs.values()]:
-            if job.state != "PENDING" or job.is_held or self.ignore_starts:
+            is_early = self.now_ns < job.eligible_s * SECOND_NS
+            if job.state != "PENDING" or job.is_held or self.ignore_starts or is_early:
                 continue
             if job.dependency and not self.dependencies_met:
                 self.jobs[job.job_id] = replace(job, reason="Dependency")

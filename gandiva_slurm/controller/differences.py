@@ -109,4 +109,5 @@ def _key(item: Resident) -> JobKey:
 
 
 def _seen(node: str, item: Resident) -> ResidentSeen:
-    return ResidentSeen(node, _key(item), item.state, item.gpus, item.reason, item.detail)
+    words = (item.reason, item.detail)
+    return ResidentSeen(node, _key(item), item.state, item.gpus, *words, item.parked_ns)

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gandiva_slurm.controller.nodes import Nodes
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, HoldRunning, Note, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, SetTimeLimit, Start
 from gandiva_slurm.model.errors import GandivaError, PeerError, SlurmBusy, SlurmUnreachable
 from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+from gandiva_slurm.slurm.limits import Limits
 from gandiva_slurm.slurm.port import SlurmPort
 
 #: How long a node may take to accept the plan with a job that is to start there.
@@ -27,8 +28,11 @@ log = logging.getLogger(__name__)
 class Executor:
     """Executes actions, those of one call side by side."""
 
-    def __init__(self, port: SlurmPort, nodes: Nodes, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, port: SlurmPort, limits: Limits | None, nodes: Nodes, clock_ns: Callable[[], int]
+    ) -> None:
         self._port = port
+        self._limits = limits
         self._nodes = nodes
         self._clock_ns = clock_ns
         #: when `start` was called, by incarnation, until the ledger has it
@@ -60,7 +64,9 @@ class Executor:
         if isinstance(action, Start):
             is_startable = is_current and job is not None and job.state == "PENDING" and job.is_held
             return self._start(action) if is_startable else _nothing()
-        if isinstance(action, HoldRunning | HoldAgain):
+        if isinstance(action, SetTimeLimit):
+            return self._set_limit(action, job) if is_current and job is not None else _nothing()
+        if isinstance(action, HoldAgain):
             is_free = is_current and job is not None and not job.is_held
             return self._port.hold(action.key.job_id) if is_free else _nothing()
         return self._fence(action) if isinstance(action, Fence) else _nothing()
@@ -70,6 +76,11 @@ class Executor:
         await asyncio.gather(*map(self._accepted, action.nodes))
         self.released[action.key] = self._clock_ns()
         await self._port.start(action.key.job_id, action.nodes)
+
+    def _set_limit(self, action: SetTimeLimit, job: SlurmJob) -> Awaitable[None]:
+        if self._limits is None or job.time_limit_s == action.minutes * 60:
+            return _nothing()
+        return self._limits.set_time_limit(job, action.minutes)
 
     async def _fence(self, action: Fence) -> None:
         """The node's plan names the incarnation; it must only have reached the node."""

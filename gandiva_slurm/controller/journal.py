@@ -41,7 +41,7 @@ MIGRATIONS = (
 KEEP_NS = 7 * 24 * 3600 * 1_000_000_000
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (actions.Start, actions.HoldRunning, actions.HoldAgain, actions.Fence)
+    kind.__name__: kind for kind in (actions.Start, actions.HoldAgain, actions.SetTimeLimit, actions.Fence)
 }
 
 log = logging.getLogger(__name__)

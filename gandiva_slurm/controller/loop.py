@@ -15,6 +15,7 @@ from pathlib import Path
 from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.books import Books
+from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport
@@ -28,6 +29,7 @@ from gandiva_slurm.model.action import Action, Fence, Start
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
+from gandiva_slurm.slurm.limits import Limits
 from gandiva_slurm.slurm.port import SlurmPort
 from gandiva_slurm.wire.messages import NodeReport, PlannedJob
 
@@ -69,6 +71,7 @@ class Controller:
         port: SlurmPort,
         transport: Transport,
         clock_ns: Callable[[], int] = time.time_ns,
+        limits: Limits | None = None,
     ) -> None:
         self.config = config
         self.status = Status(clock_ns() / NS_PER_S)
@@ -84,7 +87,8 @@ class Controller:
         self.reports: dict[str, NodeReport] = {}
         self._port = port
         self._clock_ns = clock_ns
-        self._executor = Executor(port, self.nodes, clock_ns)
+        self._bounds = BoundsWatch(limits)
+        self._executor = Executor(port, limits, self.nodes, clock_ns)
         #: called after each decision; what it returns is logged and counted
         self.invariants: Callable[[Engine], Iterable[str]] = lambda engine: ()
         self._vanished: list[int] = []
@@ -154,11 +158,12 @@ class Controller:
         self.status.fresh_s = time.monotonic()
         if with_associations:
             self._associations_s = time.monotonic() + ASSOCIATIONS_EVERY_S
+        await self._bounds.look()
         return snapshot
 
     def find_differences(self, snapshot: Snapshot | None) -> list[Event]:
         """Step 2: what happened since the last cycle, as events."""
-        events: list[Event] = [*self._outcomes]
+        events: list[Event] = [*self._outcomes, *self._bounds.take()]
         self._outcomes = []
         if snapshot is not None:
             picture = look(snapshot, self.picture, self._held())
@@ -259,6 +264,7 @@ class Controller:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""
         self.engine = self._restore()
         self.picture, self.reports, self._alive = None, {}, {}
+        self._bounds.forget()
 
     def _held(self) -> dict[int, SlurmJob]:
         records = self.engine.jobs.items()
@@ -318,7 +324,10 @@ def _nodes_of(action: Action) -> set[str]:
 
 def _engine_settings(config: Config) -> EngineSettings:
     deadline_ns = round(config.controller.start_deadline_s * NS_PER_S)
-    return EngineSettings(config.quantum_ns, config.slots_per_gpu, deadline_ns)
+    stretch_percent = round(config.controller.time_limit_stretch * 100)
+    return EngineSettings(
+        config.quantum_ns, config.slots_per_gpu, deadline_ns, stretch_percent=stretch_percent
+    )
 
 
 def _link_settings(config: Config, epoch_ns: int) -> LinkSettings:

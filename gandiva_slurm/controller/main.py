@@ -22,6 +22,7 @@ from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import ConfigError, GandivaError
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
+from gandiva_slurm.slurm.limits import CommandLimits
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import MungeSigner, Signer
 
@@ -78,7 +79,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
     port = CommandsPort(config.partitions, Timeouts(limits.slurm_timeout_s, limits.slurm_timeout_s))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         nodes = NodeTransport(config, session, signer, peers)
-        controller = Controller(config, port, nodes)
+        controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
         controller.invariants = violations if check_invariants else controller.invariants
         answer = Api(controller, peers).answer
         route = http.signed_route(signer, lambda uid: True, answer, http.MAX_QUESTION_BYTES)

@@ -9,6 +9,7 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
+from gandiva_slurm.engine import timelimit
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
 from gandiva_slurm.model import job as states
@@ -122,6 +123,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
+    yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     seen = world.residents(record)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"

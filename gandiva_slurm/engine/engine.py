@@ -12,7 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from gandiva_slurm.engine import follow
+from gandiva_slurm.engine import follow, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.state import (
@@ -40,6 +40,7 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.NodeSeen: follow.node_seen,
     ev.NodeGone: follow.node_gone,
     ev.SharesSeen: follow.shares_seen,
+    ev.BoundsSeen: follow.bounds_seen,
     ev.ResidentSeen: follow.resident_seen,
     ev.ResidentGone: follow.resident_gone,
     ev.DaemonSeen: follow.daemon_seen,
@@ -68,6 +69,8 @@ class Engine:
                 self._decide(at)
             else:
                 _FOLLOW[type(event)](at, event)
+            if isinstance(event, ev.ResidentSeen):
+                timelimit.note_parked(at, event)
         return at.actions
 
     @property
@@ -125,6 +128,7 @@ class Engine:
         self._watch_nodes(at)
         ask_holds(at)
         place_waiting(at)
+        timelimit.give_back(at)
         fence_strays(at)
         self._forget(at)
 

@@ -100,6 +100,11 @@ def shares_seen(at: Cycle, event: ev.SharesSeen) -> None:
     at.state.associations = event.associations
 
 
+def bounds_seen(at: Cycle, event: ev.BoundsSeen) -> None:
+    """Take what bounds time: partitions and reservations."""
+    at.state.bounds = event.bounds
+
+
 def daemon_seen(at: Cycle, event: ev.DaemonSeen) -> None:
     """Note whether a node's daemon answers."""
     node = at.state.nodes.get(event.node)
@@ -189,11 +194,17 @@ def _end(at: Cycle, job: SlurmJob) -> None:
     for other in at.state.jobs.values():  # who waits for it is tried again at once
         if other.code == "Dependency" and _may_wait_for(other.job, job):
             other.retry_ns = 0
+        if other.code == "Limit" and _may_share_limit(other.job, job):
+            other.retry_ns = 0
 
 
 def _may_wait_for(waiting: SlurmJob, ended: SlurmJob) -> bool:
     is_twin = waiting.user == ended.user and waiting.name == ended.name
     return ended.job_id in named_jobs(waiting.dependency) or (is_twin and "singleton" in waiting.dependency)
+
+
+def _may_share_limit(waiting: SlurmJob, ended: SlurmJob) -> bool:
+    return waiting.account == ended.account or waiting.user == ended.user or waiting.qos == ended.qos
 
 
 def _give_back(at: Cycle, record: JobRecord) -> None:
@@ -208,7 +219,8 @@ def _pending(at: Cycle, record: JobRecord) -> None:
         _give_back(at, record)
     if record.state == states.HELD and not record.job.is_held and not record.hold_asked_ns:
         record.user_hold_lifted = record.user_hold_lifted or record.is_owner_held
-        record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
+        if record.code != "Requeued":
+            record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
         hold_again(at, record)
     if record.job.is_held and record.state == states.HELD:
         record.hold_asked_ns = 0
@@ -225,10 +237,8 @@ def _on_node(at: Cycle, record: JobRecord) -> None:
     code = "Started" if record.state == states.STARTING else "Adopted"
     record.move(states.RUNNING, because(code, node=",".join(nodes)), at.now_ns)
     record.places = places
-    record.failures = record.retry_ns = 0
+    record.failures = record.retry_ns = record.hold_asked_ns = 0
     record.user_hold_lifted = False
-    # a start of ours is always followed by a hold; whoever is found running and held needs none
-    record.hold_asked_ns = at.now_ns if code == "Adopted" and record.job.is_held else 0
 
 
 def _whole_state(at: Cycle, record: JobRecord) -> tuple[str, Reason]:

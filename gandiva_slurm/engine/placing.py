@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
+from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
+from gandiva_slurm.engine.windows import closed_nodes
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import HoldRunning, Note, Start
+from gandiva_slurm.model.action import Note, Start
+from gandiva_slurm.model.pending import explain
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.placement import Board, Need, Place, Site, Stay, place_all
 from gandiva_slurm.policy.shares import job_weight, leaf_tickets
@@ -38,20 +42,17 @@ def watch_starts(at: Cycle) -> None:
             record.retry_ns = at.now_ns + 1  # the next cycle: the hold comes first
             hold_again(at, record)
         elif at.now_ns - record.since_ns >= at.settings.start_deadline_ns:
-            reason = record.job.reason or "no reason given"
-            start_failed(at, record, f"not started in time, Slurm says: {reason}")
+            start_failed(at, record, f"not started in time, Slurm says: {_in_words(record)}")
+
+
+def _in_words(record: JobRecord) -> str:
+    reason = record.job.reason or "no reason given"
+    words = explain(reason, record.job.job_id).words
+    return f"{reason}, {words}" if words else reason
 
 
 def ask_holds(at: Cycle) -> None:
-    """Hold each running job once after its start; again while Slurm shows it, or one taken back, unheld."""
-    for record in in_order(at, *states.SLICED, states.CHECKPOINTING):
-        was_asked = record.hold_asked_ns != 0
-        is_late = at.now_ns - record.hold_asked_ns >= at.settings.hold_again_ns
-        if not was_asked or (is_late and not record.job.is_held):
-            record.hold_asked_ns = at.now_ns
-            action_id = f"hold:{record.key}:{at.now_ns}"
-            text = "held while it runs, so that a requeue by anyone returns it to Gandiva"
-            at.actions.append(HoldRunning(action_id, record.key, "HoldRunning", text))
+    """Hold again what waits and is not held, as long as Slurm shows it so."""
     for record in in_order(at, states.HELD):
         is_late = at.now_ns - record.hold_asked_ns >= at.settings.hold_again_ns
         if not record.job.is_held and is_late:
@@ -64,15 +65,16 @@ def place_waiting(at: Cycle) -> None:
     for record in placed:
         take_reported_gpus(at, record)
     ready: dict[int, JobRecord] = {}
+    limited = waiting_for_limits(at)
     for record in in_order(at, states.HELD):
-        reason = obstacle(at, record)
+        reason = obstacle(at, record) or behind(at, record, limited)
         if reason is None:
             ready[record.job.job_id] = record
         else:
             _tell(at, record, reason)
     board = _board(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
-    needs = {job_id: need_of(record) for job_id, record in ready.items()}
+    needs = {job_id: _need_now(at, record) for job_id, record in ready.items()}
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [need for job_id, need in needs.items() if not ready[job_id].job.dependency]
     others = [need for job_id, need in needs.items() if ready[job_id].job.dependency]
@@ -105,6 +107,10 @@ def need_of(record: JobRecord) -> Need:
     )
 
 
+def _need_now(at: Cycle, record: JobRecord) -> Need:
+    return replace(need_of(record), closed=frozenset(closed_nodes(at, record)))
+
+
 def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:
     """Say why a job has no place: what can never be first, then what must be waited for."""
     partitions = set(need.partitions)
@@ -118,6 +124,10 @@ def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason
     if _of_one_type(open_) < need.nodes:
         closed = [_state_of(nodes[site.name]) for site in fitting if not site.is_open]
         return because("NodesDown", *closed[:SHOWN], none_are=_no_node(need, "is", "are"))
+    reserved = [site.name for site in open_ if site.name in need.closed]
+    open_ = [site for site in open_ if site.name not in need.closed]
+    if _of_one_type(open_) < need.nodes:
+        return because("Reserved", names=", ".join(reserved[:SHOWN]))
     roomy = [site for site in open_ if site.has_memory(need)]
     if _of_one_type(roomy) < need.nodes:
         full = [site for site in open_ if not site.has_memory(need)]

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from gandiva_slurm.engine.giving import Giving
 from gandiva_slurm.engine.plain import build, plain
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
@@ -36,15 +38,17 @@ class EngineSettings:
     #: First wait after a start that failed; doubles with each failure up to the longest.
     retry_ns: int = 5 * SECOND_NS
     longest_retry_ns: int = 300 * SECOND_NS
-    #: How often Slurm is asked, by a start, whether what a job depends on is met.
+    #: How often Slurm is asked, by a start, whether what a job depends on is met, or a limit lifted.
     probe_ns: int = 30 * SECOND_NS
-    #: How long a running job may stay unheld before the hold is asked for again.
+    #: How long a job that is to be held may stay unheld before that is asked for again.
     hold_again_ns: int = 10 * SECOND_NS
     #: How long a running job's GPUs may stay unreported before the engine assigns some.
     adopt_ns: int = 5 * SECOND_NS
     #: How long processes may outlive their job before they are fenced. Longer than Slurm's KillWait (30 s): a
     #: cancelled job may use all of that to save its work.
     fence_grace_ns: int = 45 * SECOND_NS
+    #: How far past its partition's MaxTime parked time may take a time limit, in hundredths of MaxTime.
+    stretch_percent: int = 200
     #: How long a finished job is remembered.
     keep_ended_ns: int = 900 * SECOND_NS
 
@@ -78,7 +82,7 @@ class JobRecord:
     starts: int = 0
     failures: int = 0
     retry_ns: int = 0
-    #: when Slurm was last told to hold it while it ran; 0 = not since it started
+    #: when Slurm was last told to hold it; 0 = it is held, or runs
     hold_asked_ns: int = 0
     #: an operator released it although its owner held it; until it runs
     user_hold_lifted: bool = False
@@ -283,6 +287,10 @@ class EngineState:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     associations: tuple[Association, ...] = ()
     sightings: dict[tuple[str, JobKey], Sighting] = field(default_factory=dict)
+    #: parked time and time limits, by job id
+    givings: dict[int, Giving] = field(default_factory=dict)
+    #: read anew in each life; None until then
+    bounds: Bounds | None = None
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
     has_read_slurm: bool = False
 
@@ -293,6 +301,7 @@ class EngineState:
             "jobs": [plain(record) for record in self.jobs.values()],
             "nodes": [plain(record) for record in self.nodes.values()],
             "associations": [plain(row) for row in self.associations],
+            "givings": [[job_id, plain(giving)] for job_id, giving in self.givings.items()],
             "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
         }
 
@@ -307,6 +316,7 @@ class EngineState:
             jobs={record.job.job_id: record for record in jobs},
             nodes={record.node.name: record for record in nodes},
             associations=tuple(build(Association, raw) for raw in data["associations"]),
+            givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={
                 (node, JobKey(job_id, restart)): build(Sighting, raw)
                 for node, job_id, restart, raw in data["sightings"]

@@ -9,6 +9,7 @@ at once when a job it names has ended.
 from __future__ import annotations
 
 from gandiva_slurm.engine.follow import Cycle, hold_again
+from gandiva_slurm.engine.limits import take_back_limited
 from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
@@ -51,6 +52,8 @@ def heed_slurm(at: Cycle, record: JobRecord) -> None:
         wait_ns = at.settings.longest_retry_ns if is_hopeless else at.settings.probe_ns
         record.retry_ns = at.now_ns + wait_ns
         hold_again(at, record)
+    else:
+        take_back_limited(at, record)
 
 
 def _names_live_job(at: Cycle, dependency: str) -> bool:

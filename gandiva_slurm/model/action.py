@@ -25,8 +25,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class HoldRunning:
-    """Hold a job that runs, so that every requeue returns held (ADR 0003)."""
+class HoldAgain:
+    """Hold a pending job that is not to start now: put off, requeued, or released by others (ADR 0003)."""
 
     action_id: str
     key: JobKey
@@ -35,11 +35,12 @@ class HoldRunning:
 
 
 @dataclass(frozen=True)
-class HoldAgain:
-    """Hold a released job that Slurm did not start in time; its place is free again."""
+class SetTimeLimit:
+    """Set a job's time limit in Slurm (ADR 0013)."""
 
     action_id: str
     key: JobKey
+    minutes: int
     code: str
     text: str
 
@@ -66,4 +67,4 @@ class Note:
     evidence: tuple[str, ...] = ()
 
 
-Action = Start | HoldRunning | HoldAgain | Fence | Note
+Action = Start | HoldAgain | SetTimeLimit | Fence | Note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Association, SlurmJob, SlurmNode
 
@@ -47,6 +48,13 @@ class SharesSeen:
 
 
 @dataclass(frozen=True)
+class BoundsSeen:
+    """Partitions' MaxTime and reservations were read."""
+
+    bounds: Bounds
+
+
+@dataclass(frozen=True)
 class ResidentSeen:
     """What a node says of one job (from its report)."""
 
@@ -56,6 +64,8 @@ class ResidentSeen:
     gpus: tuple[int, ...]
     reason: str
     detail: str
+    #: how long this incarnation has held no GPU there, in all
+    parked_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ Event = (
     | NodeSeen
     | NodeGone
     | SharesSeen
+    | BoundsSeen
     | ResidentSeen
     | ResidentGone
     | DaemonSeen

@@ -67,6 +67,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
     "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits"),
+    "Limit": ("Slurm does not start it: {words} ({word})", "{then}; asked again every {wait_s} s"),
+    "BehindLimit": (
+        "waits behind job {job}, which a limit of Slurm's keeps waiting",
+        "job {job} starts, ends, or asks again in vain: then this one may ask",
+    ),
+    "Reserved": (
+        "reserved for others before its time limit would be over: {names}",
+        "the reservation ends, or its owner asks for less time (--time)",
+    ),
     "StartFailed": ("Slurm did not start it on {node}: {why}", "the next try comes in {wait_s} s"),
     # being started
     "Starting": ("released to start on {node}, GPUs {gpus}", "Slurm starts it, or {deadline_s} s pass"),

@@ -44,6 +44,7 @@ class JobOptions:
     gpus: int = 1
     gpu_type: str = ""
     user_hold: bool = False
+    reservation: str = ""
     nodes: int = 1
 
     @property

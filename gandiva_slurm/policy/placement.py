@@ -42,6 +42,8 @@ class Need:
     cpus: int = 1
     memory_mib: int = 0
     nodes: int = 1
+    #: nodes it may not be placed on now (reserved for others), whatever else is right
+    closed: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -52,7 +54,7 @@ class Need:
     def shape(self) -> tuple[object, ...]:
         """All that decides whether it has a place: equal shapes fit or fail together."""
         room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
-        return (self.leaf.user, self.types, self.partitions, *room)
+        return (self.leaf.user, self.types, self.partitions, self.closed, *room)
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ class Board:
 
     def _candidate(self, need: Need, site: Site) -> Candidate | None:
         """The GPUs of least load a node has for (a part of) this job; None when it has no room."""
-        if not (site.is_open and site.is_large_enough(need) and site.has_memory(need)):
+        is_open = site.is_open and site.name not in need.closed
+        if not (is_open and site.is_large_enough(need) and site.has_memory(need)):
             return None
         free = site.free_gpus(need.leaf)
         if len(free) < need.gpus:

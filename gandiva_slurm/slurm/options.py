@@ -61,6 +61,7 @@ def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
         nodes=shape[1],
         gpu_type=_word(record, "type"),
         user_hold=record.get("user_hold") is True,
+        reservation=_word(record, "reservation"),
     )
 
 

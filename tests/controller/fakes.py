@@ -230,7 +230,7 @@ class World:
         return record.state if record else ""
 
     def runs(self, job_id: int) -> bool:
-        return self.state(job_id) == "RUNNING" and self.slurm.jobs[job_id].is_held
+        return self.state(job_id) == "RUNNING"
 
     def live(self) -> list[int]:
         return [job_id for job_id, job in self.slurm.jobs.items() if job.state not in FINISHED]

@@ -6,13 +6,13 @@ from functools import wraps
 from gandiva_slurm.model.snapshot import Association
 
 
-async def test_job_is_planned_started_and_held(world):
+async def test_job_is_planned_and_started(world):
     job_id = world.slurm.submit("user1", 2)
     await world.start()
-    await world.until(lambda: world.runs(job_id), "runs and is held")
-    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+    await world.until(lambda: world.runs(job_id), "runs")
+    assert world.slurm.calls_of(job_id) == ["start"]
     await world.cycles(5)
-    assert world.slurm.calls_of(job_id) == ["start", "hold"], "a settled job is left alone"
+    assert world.slurm.calls_of(job_id) == ["start"], "a settled job is left alone"
 
 
 async def test_nothing_starts_on_a_node_that_does_not_answer(world):
@@ -47,7 +47,7 @@ async def test_gang_over_nodes_waits_until_each_of_them_has_taken_the_plan(world
     world.fleet["n2"].is_deaf = False
     await world.until(lambda: world.runs(job_id), "started once n2 obeys")
     assert world.slurm.jobs[job_id].nodes == ("n1", "n2")
-    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+    assert world.slurm.calls_of(job_id) == ["start"]
 
 
 async def test_gang_over_nodes_that_is_requeued_is_started_again(world):
@@ -60,12 +60,11 @@ async def test_gang_over_nodes_that_is_requeued_is_started_again(world):
     assert world.controller.engine.jobs[job_id].key == (job_id, 1)
 
 
-async def test_requeued_job_returns_held_and_is_started_again(world):
+async def test_requeued_job_is_held_and_started_again(world):
     job_id = world.slurm.submit("user1")
     await world.start()
     await world.until(lambda: world.runs(job_id))
     world.slurm.requeue(job_id)
-    assert world.slurm.jobs[job_id].is_held
     await world.until(lambda: world.slurm.calls_of(job_id).count("start") == 2, "second start")
     await world.until(lambda: world.runs(job_id), "runs again")
     assert world.controller.engine.jobs[job_id].key == (job_id, 1)

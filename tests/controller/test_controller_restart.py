@@ -28,7 +28,7 @@ async def test_waiting_job(world, journal):
     for node in world.fleet.values():
         node.is_down = False
     await world.until(lambda: world.runs(job_id))
-    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+    assert world.slurm.calls_of(job_id) == ["start"]
 
 
 @KEPT_OR_LOST
@@ -46,7 +46,7 @@ async def test_start_that_was_journalled_and_not_done(world, journal, monkeypatc
     monkeypatch.setattr(world.slurm, "start", start)
     await restart(world, journal)
     await world.until(lambda: world.runs(job_id))
-    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+    assert world.slurm.calls_of(job_id) == ["start"]
 
 
 @KEPT_OR_LOST
@@ -64,9 +64,9 @@ async def test_start_that_was_done_and_its_outcome_not_written(world, journal, m
     await asyncio.wait_for(done.wait(), 5)
     monkeypatch.setattr(world.slurm, "start", start)
     await restart(world, journal)
-    await world.until(lambda: world.runs(job_id), "adopted and held")
+    await world.until(lambda: world.runs(job_id), "adopted")
     await world.cycles(3)
-    assert world.slurm.calls_of(job_id) == ["start", "hold"]
+    assert world.slurm.calls_of(job_id) == ["start"]
 
 
 @KEPT_OR_LOST
@@ -131,7 +131,9 @@ async def test_job_that_ran_unheld(world, journal):
     world.slurm.run(job_id, "n2")
     world.slurm.change(job_id, priority=1000)
     await world.start()
-    await world.until(lambda: world.slurm.calls_of(job_id) == ["hold"])
+    await world.until(lambda: world.runs(job_id))
+    await world.cycles(3)
+    assert world.slurm.calls_of(job_id) == [], "whoever runs is left as he is"
     await restart(world, journal)
     await world.until(lambda: world.runs(job_id))
     assert world.slurm.jobs[job_id].nodes == ("n2",)

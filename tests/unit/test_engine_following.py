@@ -9,7 +9,7 @@ import pytest
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Start
+from gandiva_slurm.model.action import HoldAgain, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -41,7 +41,8 @@ def test_requeued_job_is_placed_anew(world: FakeWorld) -> None:
     job_id = world.submit()
     world.run(3)
     world.requeue(job_id)
-    assert world.run(2) == [], "slurmd would refuse it within the second of the kill"
+    (hold,) = world.run(2)
+    assert isinstance(hold, HoldAgain), "and no start: slurmd would refuse it within the second of the kill"
     (start,) = world.cycle()
     assert isinstance(start, Start)
     assert start.key == JobKey(job_id, 1)

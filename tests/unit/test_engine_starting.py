@@ -11,7 +11,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import OWNER_HOLD_S
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import HoldAgain, HoldRunning, Note, Start
+from gandiva_slurm.model.action import HoldAgain, Note, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS, TICKET, a_job, a_node
 from tests.fake_world import FakeWorld, starts
@@ -27,15 +27,13 @@ def world() -> FakeWorld:
 # starts and holds
 
 
-def test_held_job_is_started_then_held_while_it_runs(world: FakeWorld) -> None:
+def test_held_job_is_started_and_left_alone_while_it_runs(world: FakeWorld) -> None:
     job_id = world.submit(gpus=2)
     (start,) = world.cycle()
     assert isinstance(start, Start)
     assert (start.places, start.code) == ((("n1", (0, 1)),), "Starting")
-    (hold,) = world.cycle()
-    assert isinstance(hold, HoldRunning)
+    assert world.cycle() == []
     assert world.state_of(job_id) == states.RUNNING
-    assert world.jobs[job_id].is_held
     assert world.run(120) == [], "settled: nothing acts any more"
 
 
@@ -52,12 +50,12 @@ def test_start_slurm_does_not_make_in_time_is_taken_back(world: FakeWorld) -> No
     job_id = world.submit()
     world.ignore_starts = True
     world.cycle()
-    world.jobs[job_id] = replace(world.jobs[job_id], reason="AssocGrpGRES")
+    world.jobs[job_id] = replace(world.jobs[job_id], reason="Resources")
     actions = world.run(61)
     assert [type(action) for action in actions] == [HoldAgain]
     record = world.engine.jobs[job_id]
     assert (record.state, record.code) == (states.HELD, "StartFailed")
-    assert "Slurm says: AssocGrpGRES" in record.text
+    assert "Slurm says: Resources, the node has not enough" in record.text
     assert world.engine.plan_jobs("n1") == ()
 
 
@@ -109,10 +107,12 @@ def test_node_lost_while_starting_costs_no_back_off() -> None:
 
 def test_hold_that_did_not_take_is_asked_for_again(world: FakeWorld) -> None:
     job_id = world.submit()
-    world.run(3)
-    world.jobs[job_id] = replace(world.jobs[job_id], priority=7)
+    world.ignore_starts = True
+    world.release(job_id)
+    world.cycle()
+    world.release(job_id)
     actions = world.run(11)
-    assert [type(action) for action in actions] == [HoldRunning]
+    assert [type(action) for action in actions] == [HoldAgain, Start]
 
 
 def test_job_released_by_someone_else_is_taken_back_and_placed(world: FakeWorld) -> None:

@@ -5,13 +5,13 @@ import sqlite3
 import pytest
 
 from gandiva_slurm.controller.journal import KEEP_NS, Journal
-from gandiva_slurm.model.action import Fence, HoldAgain, HoldRunning, Note, Start
+from gandiva_slurm.model.action import Fence, HoldAgain, Note, SetTimeLimit, Start
 from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
 
 KEY = JobKey(7, 1)
 START = Start("start:7.1:1", KEY, (("n1", (0, 1)), ("n2", (2, 3))), "Starting", "released")
-HOLD = HoldRunning("hold:7.1:5", KEY, "HoldRunning", "held")
+HOLD = SetTimeLimit("limit:7.1:5", KEY, 90, "TimeLimit", "from 60 to 90 min")
 AGAIN = HoldAgain("hold:7.1:6", KEY, "StartFailed", "held again")
 FENCE = Fence("fence:7.0:9", JobKey(7, 0), "n1", "Stale", "old")
 NOTE = Note("note:7.1:9", KEY, "NoFreeSlots", "waits", ("n1",))
