@@ -42,16 +42,16 @@ _ROWS = (
     StateRow(
         STARTING,
         ("PENDING, released",),
-        "one node and its GPUs are set aside; the node knows the plan; a deadline runs",
+        "its nodes and GPUs are set aside; each node knows the plan; a deadline runs",
         (RUNNING, HELD, ENDED),
         "journal; without it Slurm shows the job released and it is held again, or running and it is adopted",
     ),
     StateRow(
         RUNNING,
         ("RUNNING", "CONFIGURING", "SUSPENDED"),
-        "on one node; holds its GPUs or may be given them in the next quantum; held again in Slurm",
+        "on its nodes; holds its GPUs or may be given them in the next quantum; held again in Slurm",
         (SUSPENDING, SUSPENDED, RESUMING, CHECKPOINTING, HELD, ENDED),
-        "all: Slurm has job and node, the node's report has the GPUs",
+        "all: Slurm has job and nodes, the nodes' reports have the GPUs",
     ),
     StateRow(
         SUSPENDING,
@@ -104,7 +104,7 @@ STATES = {row.name: row for row in _ROWS}
 #: of them a job may pass through several, so any of these may be seen after any other.
 SLICED = (RUNNING, SUSPENDING, SUSPENDED, RESUMING)
 
-#: States in which a job has a place: a node, GPUs and slots.
+#: States in which a job has a place: nodes, GPUs and slots.
 PLACED = (STARTING, *SLICED, CHECKPOINTING)
 
 
