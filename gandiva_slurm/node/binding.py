@@ -79,7 +79,7 @@ class Admission:
             self._slicer.fill()
         # The batch script of a span must run to start its tasks, and uses no GPU by itself.
         is_starter = resident.part is not None and not bind.is_numbered_step
-        if not resident.holds and bind.has_gpus and not is_starter:
+        if resident.is_at_rest and bind.has_gpus and not is_starter:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
@@ -118,7 +118,7 @@ class Admission:
             torch=hello.torch,
             kind=hello.kind,
         )
-        if not resident.holds:
+        if resident.is_at_rest:
             self._slicer.switcher.stop_processes(resident, [rank.proc])
         self._node.save()
 
@@ -198,6 +198,7 @@ class Admission:
             return
         if not part.has_begun:
             resident.registered_real_ns = self._node.clock.real()
+            resident.since_ns = resident.since_ns if resident.holds else self._node.clock.mono()
             resident.slots = bind.job_slots
         part.has_begun = part.has_processes = True
         part.has_script = part.has_script or bind.step == "batch"

@@ -89,6 +89,12 @@ class Resident:
         return self.state in (RUNNING, SUSPENDING, RESUMING)
 
     @property
+    def is_at_rest(self) -> bool:
+        """True when nothing of it may run now: what comes to it is stopped."""
+        has_released = self.part is not None and self.part.is_released
+        return not self.holds or self.is_frozen or has_released
+
+    @property
     def ranks(self) -> list[Rank]:
         """All ranks of all its process groups."""
         return [rank for group in self.sets for rank in group.in_order()]

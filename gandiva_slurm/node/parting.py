@@ -27,7 +27,7 @@ class Parting:
         """Take a word of a round: the GPUs of what is to come in are cleared, what is on may be told out."""
         part, phase = _part(resident), phase_of(resident)
         if phase == words.ON:
-            part.wish = OUT if where in (words.OUT, "back") else IN
+            part.wish = OUT if where in (words.OUT, words.BACK) else IN
         elif phase in _OUTSIDE:
             self._wish(resident, RESERVE if where == words.IN else OUT)
 

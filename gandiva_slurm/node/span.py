@@ -26,8 +26,6 @@ from gandiva_slurm.wire.span import LONGEST_WAIT_MS, SpanAnswer, SpanOrder
 
 #: Bounds are looked at so often: while a part waits for an order, and else.
 BUSY_LOOK_S, LOOK_S = 0.05, 0.25
-#: A span that is told out may be told to come back by itself, should the controller fall silent.
-BACK = "back"
 #: What ended residents had held is told for so long.
 _PAST_NS = 600_000_000_000
 _MS = 1_000_000
@@ -134,7 +132,7 @@ class Spans:
             assert part is not None
             if resident.state != SUSPENDED:
                 part.wish = part.wish if resident.state == SUSPENDING else IN
-            elif part.word in (words.IN, words.STAY, BACK) and not self._meets_other(resident):
+            elif part.word in (words.IN, words.STAY, words.BACK) and not self._meets_other(resident):
                 part.wish = IN
                 names.append(str(resident.key))
         if self._parts():

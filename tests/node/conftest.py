@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -26,11 +27,10 @@ def make_node() -> Iterator[Callable[..., NodeHarness]]:
         return node
 
     yield make
-    for node in nodes:
-        try:
-            check_invariants(node)
-        finally:
-            node.close()
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.close)
+            stack.callback(check_invariants, node)
 
 
 def check_invariants(node: NodeHarness) -> None:

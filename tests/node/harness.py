@@ -64,6 +64,7 @@ class NodeHarness:
 
     def __init__(self, gpus: int = 1, quantum_s: float = 0.3, **settings: Any) -> None:
         self.gpus = gpus
+        self.name = settings.pop("name", "n1")
         self.base = Path(tempfile.mkdtemp(prefix="gandiva-node-"))
         self.base.chmod(0o755)
         self.out = self.base / "out"
@@ -83,10 +84,10 @@ class NodeHarness:
             port = probe.getsockname()[1]
         self.quantum_ns = round(quantum_s * 1e9)
         self.settings: dict[str, Any] = {
-            "node": "n1",
+            "node": self.name,
             "host": "127.0.0.1",
             "port": port,
-            "socket": str(self.base / "n1.sock"),
+            "socket": str(self.base / "node.sock"),
             "state_dir": str(self.state_dir),
             "quantum_ns": self.quantum_ns,
             "slurm_up": str(self.slurm_up),
@@ -150,7 +151,7 @@ class NodeHarness:
         self._planned |= {job.key: job for job in jobs}
         self._generation += 1
         plan = NodePlan(
-            node="n1",
+            node=self.name,
             epoch_ns=self._epoch_ns,
             generation=self._generation,
             quantum_ns=self.quantum_ns,
@@ -275,13 +276,14 @@ class NodeHarness:
             "OUT": str(self.out),
         }
 
-    def _post(self, path: str, payload: bytes) -> NodeReport:
-        async def post() -> bytes:
-            url = f"http://127.0.0.1:{self.settings['port']}{path}"
-            async with aiohttp.ClientSession() as session:
-                return await http.post(session, url, PlainSigner(0), payload, 5.0, frozenset({0}))
+    async def post(self, path: str, payload: bytes, timeout_s: float = 5.0) -> bytes:
+        """Send this to gandivad, return its answer."""
+        url = f"http://127.0.0.1:{self.settings['port']}{path}"
+        async with aiohttp.ClientSession() as session:
+            return await http.post(session, url, PlainSigner(0), payload, timeout_s, frozenset({0}))
 
-        return decode_report(asyncio.run(post()))
+    def _post(self, path: str, payload: bytes) -> NodeReport:
+        return decode_report(asyncio.run(self.post(path, payload)))
 
 
 def tree(pid: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Who holds the GPUs, quantum by quantum: a node whose jobs have no processes, on a clock moved by hand."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,23 @@ def test_nobody_at_home_rings_no_alarm(bench):
     node = bench(1)
     node.remove(node.add(1, "user1", (0,)))
     assert node.slicer._next_ns() - node.clock.mono() > 1000 * QUANTUM_NS
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_it_can_be_stopped_whenever_something_changes(bench, turns):
+    slicer = bench(1).slicer
+
+    async def stop() -> bool:
+        task = asyncio.create_task(slicer.run())
+        await asyncio.sleep(0)
+        slicer._alarm.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
+        return task.cancelled()
+
+    assert asyncio.run(stop())
 
 
 @settings(max_examples=40, deadline=None)

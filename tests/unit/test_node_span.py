@@ -290,8 +290,11 @@ def test_out_by_aim_commit_and_free(floor):
     assert node.phase() == words.HOLDING and node.commands() == [wire.CMD_AIM] * 2
     answer = node.order(words.COMMIT)
     assert answer.code == words.LATE and node.commands() == [wire.CMD_COMMIT] * 2
+    assert not node.resident().is_at_rest
     node.say(wire.PARKED)
     assert node.order(words.COMMIT).ok and node.phase() == words.RELEASED
+    # What comes to it now is stopped, as if its GPUs were given on already.
+    assert node.resident().is_at_rest
     # Its GPUs are nobody's until FREE.
     node.quantum()
     assert node.holders() == {SPAN} and node.holds()

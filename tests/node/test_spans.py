@@ -1,0 +1,257 @@
+"""A gang over two nodes: two daemons on one host, real ranks, and a controller that does as the test says."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gandiva_slurm.model import span as words
+from gandiva_slurm.node import procs
+from gandiva_slurm.wire.messages import PlannedJob
+from tests.node.coordinator import Coordinator
+from tests.node.harness import HERE, ROOT, TICKET, a_planned_job, tree, uid_of
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+GANG = str(HERE / "scripts" / "gang.py")
+SPAN = 50
+LONG = 100_000
+
+
+def a_part(gpus=(0,)):
+    nodes = (("n1", gpus), ("n2", gpus))
+    return PlannedJob(SPAN, 0, "user3", uid_of("user3"), gpus, 100 * TICKET, SPAN * 10**9, span=nodes)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Pair:
+    """Two nodes with one GPU each, a local job on each, and a span over both."""
+
+    def __init__(self, make_node, **settings):
+        settings = {"quantum_s": 60} | settings
+        self.one = make_node(name="n1", **settings)
+        self.two = make_node(name="n2", **settings)
+        self.nodes = (self.one, self.two)
+        self.control = Coordinator(*self.nodes)
+        self.port = free_port()
+        for job_id, node in enumerate(self.nodes, start=1):
+            node.plan(a_part(), a_planned_job(job_id, f"user{job_id}", (0,)))
+            node.start_job(job_id, LOOP)
+            node.wait(lambda node=node, job_id=job_id: node.resident(job_id).steps > 3)
+
+    def start_ranks(self, steps=LONG):
+        """srun starts a task on each node, a rank each."""
+        for rank, node in enumerate(self.nodes):
+            env = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)}
+            node.start_job(SPAN, [GANG, "2", str(steps), str(self.port)], step="0", env=env)
+
+    def run_gang(self, steps=LONG):
+        """Bring it in, all its ranks warm."""
+        self.start_ranks(steps)
+        self.control.come_in(SPAN)
+        self.one.wait(lambda: self.control.is_parkable(SPAN), 60)
+
+    def steps(self):
+        """Mini-batches by node."""
+        return [node.resident(SPAN).steps for node in self.nodes]
+
+    def trains(self):
+        """Wait until both ranks go on."""
+        before = self.steps()
+        self.one.wait(lambda: all(now > was + 10 for now, was in zip(self.steps(), before, strict=True)))
+
+
+@pytest.fixture
+def pair(make_node):
+    return lambda **settings: Pair(make_node, **settings)
+
+
+def test_a_gang_over_nodes_takes_turns_and_loses_no_bit(pair):
+    floor = pair()
+    floor.run_gang(steps=400)
+    parks = 0
+    while floor.one.events("rank_ended", SPAN) == [] and parks < 8:
+        if not floor.control.park(SPAN):
+            continue
+        parks += 1
+        floor.one.wait(lambda: [n.states()[i] for i, n in enumerate(floor.nodes, 1)] == ["RUNNING"] * 2)
+        floor.control.come_in(SPAN)
+        floor.trains()
+    assert parks >= 3
+    floor.one.wait(lambda: (floor.one.out / f"loss.{SPAN}").exists(), 60)
+    one, two = (node.events("parked", SPAN) for node in floor.nodes)
+    assert [park["seqs"] for park in one] == [park["seqs"] for park in two]
+    assert sum(park["off_boundary"] for park in [*one, *two]) == 0
+    out = floor.one.out
+    env = {"OUT": str(out), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin"}
+    subprocess.run([sys.executable, GANG, "2", "400", str(free_port())], env=env, check=True, timeout=60)
+    assert (out / f"loss.{SPAN}").read_text() == (out / "loss.alone").read_text()
+
+
+def test_tasks_wait_for_the_span_s_turn_but_its_batch_script_runs(pair):
+    floor = pair()
+    floor.one.start_job(SPAN, [*LOOP, "none"], step="batch")
+    floor.one.wait(lambda: (floor.one.out / f"steps.{SPAN}.0").exists())
+    floor.start_ranks()
+    for node in floor.nodes:
+        node.wait(lambda node=node: node.events("freeze", SPAN))
+        stopped = [step.pid for step in node.steps[(SPAN, 0)]][-1]
+        node.wait(lambda pid=stopped: [procs.read_proc(p).state for p in tree(pid)] == ["T"])
+    assert floor.control.phases(SPAN) == ["off", "off"]
+    floor.control.come_in(SPAN)
+    floor.one.wait(lambda: floor.control.is_parkable(SPAN), 60)
+    assert floor.control.park(SPAN)
+    # The script notes steps beside the local job: it has no GPU, and is not for the common check.
+    (floor.one.out / f"steps.{SPAN}.0").unlink()
+
+
+def test_a_boundary_that_has_passed_is_told_and_another_is_found(pair):
+    floor = pair()
+    floor.run_gang()
+    answers = floor.control.tell(words.AIM, SPAN, at=3)
+    assert {answer.code for answer in answers.values()} == {words.MISS}
+    assert {answer.parts[0].phase for answer in answers.values()} == {words.AIMING}
+    assert floor.control.aim(SPAN)
+    floor.control.do(words.RUN, SPAN)
+    floor.trains()
+    assert floor.control.park(SPAN)
+
+
+@pytest.mark.parametrize("phase", [words.HOLDING, words.RELEASED])
+def test_a_controller_that_falls_silent_stops_nobody_and_gives_nothing_on(pair, phase):
+    floor = pair()
+    floor.run_gang()
+    grants = [len(node.events("grant")) for node in floor.nodes]
+    assert floor.control.park(SPAN, until=phase)
+    assert set(floor.control.phases(SPAN)) == {phase}
+    floor.one.wait(lambda: floor.control.phases(SPAN) == ["on", "on"], 10)
+    floor.trains()
+    assert [len(node.events("grant")) for node in floor.nodes] == grants
+
+
+def test_cleared_gpus_and_a_lease_do_not_outlast_a_silent_controller(pair):
+    floor = pair()
+    floor.run_gang()
+    assert floor.control.park(SPAN)
+    floor.control.do(words.RESERVE, SPAN)
+    floor.one.wait(lambda: floor.control.phases(SPAN) == ["off", "off"], 10)
+    floor.one.wait(lambda: [n.states()[i] for i, n in enumerate(floor.nodes, 1)] == ["RUNNING"] * 2)
+    floor.control.round((SPAN, "back"), lease_ms=1500)
+    assert floor.control.phases(SPAN) == ["off", "off"]
+    floor.one.wait(lambda: floor.control.phases(SPAN) == ["on", "on"], 10)
+    floor.trains()
+
+
+@pytest.mark.parametrize("phase", [words.ON, words.HOLDING, words.RELEASED, words.OFF])
+def test_a_daemon_killed_in_any_phase_comes_back_to_it_or_lets_the_gang_go_on(pair, phase):
+    floor = pair()
+    floor.run_gang()
+    if phase != words.ON:
+        assert floor.control.park(SPAN, until=phase)
+    floor.two.kill9()
+    floor.two.start()
+    if phase == words.OFF:
+        assert floor.control.phases(SPAN) == ["off", "off"]
+        assert floor.two.states()[SPAN] == "SUSPENDED"
+        floor.control.come_in(SPAN)
+    elif phase != words.ON:
+        # What had released or held there goes on; here the controller, or the bound, lets it.
+        floor.one.wait(lambda: floor.control.phases(SPAN)[-1] == words.ON, 10)
+        assert floor.control.tell(words.FREE, SPAN, nodes=[floor.two])["n2"].code == words.NO
+        floor.control.tell(words.RUN, SPAN)
+    floor.trains()
+    assert floor.control.park(SPAN)
+
+
+def test_both_daemons_killed_while_the_span_is_parked_wake_nobody(pair):
+    floor = pair()
+    floor.run_gang()
+    assert floor.control.park(SPAN)
+    steps = floor.steps()
+    for node in floor.nodes:
+        node.kill9()
+    for node in floor.nodes:
+        node.start()
+    assert floor.control.phases(SPAN) == ["off", "off"]
+    assert floor.steps() == steps
+    held = {row.job_id: row.held_ns for row in floor.control.tell(words.GATHER)["n1"].held}
+    assert held[SPAN] > 0 and held[1] > 0
+    floor.control.come_in(SPAN)
+    floor.trains()
+
+
+def test_a_job_killed_while_it_is_parked_is_gone_when_the_plan_says_so(pair):
+    floor = pair()
+    floor.run_gang()
+    assert floor.control.park(SPAN)
+    for node in floor.nodes:
+        node.kill_job(SPAN)
+        node.wait(lambda node=node: node.events("awaited", SPAN))
+    assert floor.control.phases(SPAN) == ["off", "off"]
+    for number, node in enumerate(floor.nodes, start=1):
+        node.plan(a_planned_job(number, f"user{number}", (0,)), forget=True)
+    assert floor.control.phases(SPAN) == []
+    assert [sorted(node.states()) for node in floor.nodes] == [[1], [2]]
+
+
+def test_a_job_killed_while_it_is_on_gives_its_gpus_on_with_the_plan(pair):
+    floor = pair()
+    floor.run_gang()
+    assert floor.control.aim(SPAN)
+    for node in floor.nodes:
+        node.kill_job(SPAN)
+        node.wait(lambda node=node: node.events("awaited", SPAN))
+    for number, node in enumerate(floor.nodes, start=1):
+        node.plan(a_planned_job(number, f"user{number}", (0,)), forget=True)
+        node.wait(lambda node=node, n=number: node.states() == {n: "RUNNING"})
+
+
+def test_a_span_without_client_is_frozen_on_all_nodes(pair):
+    floor = pair(client_wait_ns=300_000_000)
+    for node in floor.nodes:
+        node.start_job(SPAN, [*LOOP, "none"], step="0")
+    floor.control.come_in(SPAN)
+
+    def is_blind():
+        parts = [part for answer in floor.control.tell(words.GATHER).values() for part in answer.parts]
+        return min(part.blind_ns for part in parts) >= 300_000_000
+
+    floor.one.wait(is_blind)
+    floor.control.do(words.FREEZE, SPAN)
+    for node in floor.nodes:
+        pid = node.steps[(SPAN, 0)][0].pid
+        assert [procs.read_proc(p).state for p in tree(pid)] == ["T"]
+        assert node.states()[SPAN] == "SUSPENDING"
+    floor.control.do(words.FREE, SPAN)
+    floor.one.wait(lambda: [n.states()[i] for i, n in enumerate(floor.nodes, 1)] == ["RUNNING"] * 2)
+    floor.control.come_in(SPAN)
+    for node in floor.nodes:
+        pid = node.steps[(SPAN, 0)][0].pid
+        assert "T" not in [procs.read_proc(p).state for p in tree(pid)]
+        # A step that was frozen in its middle seems to last as long as the freeze.
+        (node.out / f"steps.{SPAN}.0").unlink()
+
+
+def test_ranks_by_torchrun_form_one_part_on_each_node(pair):
+    floor = pair()
+    run = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+    for rank, node in enumerate(floor.nodes):
+        script = [*run, f"--master-port={floor.port}", f"--node-rank={rank}", GANG, "2", str(LONG), "0"]
+        node.start_job(SPAN, script, step="0")
+    floor.control.come_in(SPAN)
+    floor.one.wait(lambda: floor.control.is_parkable(SPAN), 60)
+    began = time.monotonic()
+    assert floor.control.park(SPAN)
+    print(f"parked in {time.monotonic() - began:.3f} s")
+    assert [node.events("parked", SPAN)[0]["off_boundary"] for node in floor.nodes] == [0, 0]
+    floor.control.come_in(SPAN)
+    floor.trains()
