@@ -11,7 +11,7 @@ import pwd
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -56,6 +56,13 @@ class ControllerConfig(_Section):
     silent_after_s: float = Field(default=10, ge=1, le=3600)
 
 
+class SlurmConfig(_Section):
+    """How gandivactld talks with Slurm."""
+
+    #: pyslurm or Slurm's own commands; auto takes pyslurm where it works with this slurmctld
+    backend: Literal["auto", "pyslurm", "commands"] = "auto"
+
+
 class NodeConfig(_Section):
     """gandivad: where it listens, and the bounds of every park and freeze. `%n` is the node's name."""
 
@@ -97,6 +104,7 @@ class Config(_Section):
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")
     controller: ControllerConfig
     node: NodeConfig = NodeConfig()
+    slurm: SlurmConfig = SlurmConfig()
 
     @property
     def quantum_ns(self) -> int:
@@ -178,7 +186,11 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
         raise ConfigError("\n".join(_sentence(file, lines, detail) for detail in details)) from err
 
 
-_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {("controller",): ControllerConfig, ("node",): NodeConfig}
+_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
+    ("controller",): ControllerConfig,
+    ("node",): NodeConfig,
+    ("slurm",): SlurmConfig,
+}
 
 
 class _DuplicateKey(Exception):

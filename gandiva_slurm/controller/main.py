@@ -21,7 +21,8 @@ from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import ConfigError, GandivaError
-from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
+from gandiva_slurm.slurm.backend import ChosenPort
+from gandiva_slurm.slurm.commands import Timeouts
 from gandiva_slurm.slurm.limits import CommandLimits
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import MungeSigner, Signer
@@ -29,7 +30,7 @@ from gandiva_slurm.wire.auth import MungeSigner, Signer
 QUERY_PATH = "/v1/query"
 LOCK_NAME, LOG_NAME = "lock", "gandivactld.log"
 #: Keys that take effect at a restart only.
-FIXED = ("cluster", "partitions", "slots_per_gpu", "munge_socket")
+FIXED = ("cluster", "partitions", "slots_per_gpu", "munge_socket", "slurm")
 FIXED_CONTROLLER = ("host", "port", "state_dir", "slurm_user", "slurm_timeout_s")
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,8 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
     signer = MungeSigner(config.munge_socket)
     peers = frozenset({0, config.slurm_uid()})
     limits = config.controller
-    port = CommandsPort(config.partitions, Timeouts(limits.slurm_timeout_s, limits.slurm_timeout_s))
+    timeouts = Timeouts(limits.slurm_timeout_s, limits.slurm_timeout_s)
+    port = ChosenPort(config.slurm.backend, config.partitions, timeouts)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         nodes = NodeTransport(config, session, signer, peers)
         controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
@@ -90,6 +92,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
             await controller.run(stop)
         finally:
             await server.cleanup()
+            await port.close()
             log.info("gandivactld ended; nodes go on slicing by their last plan")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.snapshot import Association
@@ -29,19 +30,24 @@ async def read_associations(
 
 
 def parse(text: str) -> tuple[Association, ...]:
-    """Read sacctmgr's table; a user has one row an account (of several, the one for all partitions)."""
-    found: dict[tuple[str, str], tuple[bool, Association]] = {}
+    """Read sacctmgr's table."""
+    rows = []
     for line in text.splitlines():
         cells = line.split("|")
         if len(cells) != len(COLUMNS):
             log.warning("association ignored, not %d cells: %r", len(COLUMNS), line[:80])
             continue
         account, user, parent, shares, partition = cells
-        key = (account, user)
+        number = int(shares) if shares.isdecimal() else DEFAULT_SHARES
+        rows.append((Association(account, user, parent, number), partition))
+    return one_each(rows)
+
+
+def one_each(rows: Iterable[tuple[Association, str]]) -> tuple[Association, ...]:
+    """Keep one (association, partition) row a user and account: of several, the one for all partitions."""
+    found: dict[tuple[str, str], tuple[bool, Association]] = {}
+    for association, partition in rows:
+        key = (association.account, association.user)
         if key not in found or (found[key][0] and not partition):
-            found[key] = (bool(partition), Association(account, user, parent, _shares(shares)))
+            found[key] = (bool(partition), association)
     return tuple(association for _, association in found.values())
-
-
-def _shares(text: str) -> int:
-    return int(text) if text.isdecimal() else DEFAULT_SHARES

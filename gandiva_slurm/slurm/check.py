@@ -12,7 +12,7 @@ from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.slurm import check_files, check_site
 from gandiva_slurm.slurm.commands import CommandsPort
 from gandiva_slurm.slurm.finding import ERROR, WARNING, Finding, error
-from gandiva_slurm.slurm.reader import read_gres
+from gandiva_slurm.slurm.reader import read_gres, release
 from gandiva_slurm.slurm.run import Commands
 
 __all__ = ["ERROR", "WARNING", "Finding", "run_checks"]
@@ -39,7 +39,7 @@ async def read_site(config: Config, commands: Commands) -> check_site.Site:
     return check_site.Site(
         config=running,
         partitions=await port.partitions(),
-        gres=await read_gres(commands, READ_TIMEOUT_S),
+        gres=await read_gres(commands, READ_TIMEOUT_S, release(await port.version())),
         client_version=await port.version(),
         admin_level=await _admin_level(commands, user),
     )

@@ -12,7 +12,7 @@ from gandiva_slurm.model.snapshot import Association, SlurmJob, Snapshot
 from gandiva_slurm.slurm import arrays
 from gandiva_slurm.slurm.accounts import read_associations
 from gandiva_slurm.slurm.control import Control
-from gandiva_slurm.slurm.reader import read_picture
+from gandiva_slurm.slurm.reader import Picture, read_picture, release
 from gandiva_slurm.slurm.run import Commands, together
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,14 @@ class CommandsPort:
         self._clock_ns = clock_ns
         self._task_names: dict[int, str] = {}
         self._cluster = ""
+        self._version = ""
         self._accounts_again_ns = 0
 
     async def snapshot(self, with_associations: bool) -> Snapshot:
         """Return one coalesced picture of our partitions; SlurmUnreachable when it was not had whole."""
         taken_ns = self._clock_ns()
         picture, associations = await together(
-            read_picture(self._commands, self._partitions, self._timeouts.read_s),
+            self._picture(),
             self._associations(with_associations),
         )
         self._task_names = arrays.names_of_tasks(picture.jobs)
@@ -87,8 +88,10 @@ class CommandsPort:
 
     async def version(self) -> str:
         """Return the version of the commands, as 22.05.8; slurm_config has slurmctld's own."""
-        words = (await self._commands.output(("scontrol", "--version"), self._timeouts.read_s)).split()
-        return words[-1] if words else ""
+        if not self._version:
+            words = (await self._commands.output(("scontrol", "--version"), self._timeouts.read_s)).split()
+            self._version = words[-1] if words else ""
+        return self._version
 
     async def slurm_config(self) -> Mapping[str, str]:
         """Return Slurm's running configuration; (null) reads as nothing."""
@@ -101,6 +104,14 @@ class CommandsPort:
         rows = [parse_words(line) for line in text.splitlines()]
         return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
+    async def _picture(self) -> Picture:
+        of = release(await self.version())
+        try:
+            return await read_picture(self._commands, self._partitions, self._timeouts.read_s, of)
+        except SlurmUnreachable:
+            self._version = ""  # perhaps Slurm is being upgraded below us
+            raise
+
     def _name(self, job_id: int) -> str:
         return self._task_names.get(job_id, str(job_id))
 
@@ -111,6 +122,9 @@ class CommandsPort:
             except GandivaError as err:
                 log.warning("array %d stays in one record for now: %s", array_job_id, err)
 
+    async def _read_associations(self, cluster: str) -> tuple[Association, ...] | None:
+        return await read_associations(self._commands, cluster, self._timeouts.accounts_s)
+
     async def _associations(self, wanted: bool) -> tuple[Association, ...] | None:
         now_ns = self._clock_ns()
         if not wanted or now_ns < self._accounts_again_ns:
@@ -120,7 +134,7 @@ class CommandsPort:
         except GandivaError as err:
             log.warning("associations not read, the old shares stay: %s", err)
             return None
-        found = await read_associations(self._commands, self._cluster, self._timeouts.accounts_s)
+        found = await self._read_associations(self._cluster)
         if found is None:
             self._accounts_again_ns = now_ns + int(ACCOUNTS_PAUSE_S * 1e9)
         return found

@@ -8,12 +8,16 @@ and node names are checked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused
 from gandiva_slurm.slurm.run import Commands
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +37,7 @@ class Control:
 
     async def place(self, name: str, nodes: Sequence[str]) -> None:
         """Name the nodes where a held job may start, from now on: as many as it asks for."""
-        if not nodes:
-            raise SlurmRefused(f"job {name}: no node is named")
-        for node in nodes:
-            if not _NODE_NAME.fullmatch(node):
-                raise SlurmRefused(f"job {name}: {node!r} is no node name; is NodeName in slurm.conf right?")
+        check_nodes(name, nodes)
         wanted = f"ReqNodeList={','.join(nodes)}"
         await self._act("scontrol", "update", f"JobId={name}", wanted, "StartTime=now")
 
@@ -89,10 +89,22 @@ class Control:
         return refused
 
     async def _act(self, *argv: str) -> None:
-        for _ in range(TRIES - 1):
-            try:
-                await self._commands.output(argv, self._timeout_s)
-                return
-            except SlurmBusy:
-                await asyncio.sleep(PAUSE_S)
-        await self._commands.output(argv, self._timeout_s)
+        await insist(lambda: self._commands.output(argv, self._timeout_s))
+
+
+async def insist(act: Callable[[], Awaitable[T]]) -> T:
+    """Act again for as long as Slurm answers "try again"."""
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(SlurmBusy):
+            return await act()
+        await asyncio.sleep(PAUSE_S)
+    return await act()
+
+
+def check_nodes(job: str, nodes: Sequence[str]) -> None:
+    """SlurmRefused unless each of these is one node's name: Slurm would take a range, too."""
+    if not nodes:
+        raise SlurmRefused(f"job {job}: no node is named")
+    for node in nodes:
+        if not _NODE_NAME.fullmatch(node):
+            raise SlurmRefused(f"job {job}: {node!r} is no node name; is NodeName in slurm.conf right?")

@@ -22,7 +22,6 @@ _CONDITION = re.compile(
     r"(?P<kind>after|afterany|afterok|afternotok|aftercorr):(?P<job>\d+)(?:_(?P<task>\d+|\*))?(?:\+\d+)?"
     r"(?P<verdict>\(\w+\))?"
 )
-_WELL = "COMPLETED"
 
 
 class Dependencies:
@@ -84,4 +83,4 @@ def _verdict(kind: str, state: str) -> bool | None:
         return None
     if kind == "afterany":
         return True
-    return (state == _WELL) != (kind == "afternotok")
+    return (state == states.WELL) != (kind == "afternotok")

@@ -1,4 +1,8 @@
-"""Reading Slurm's JSON: every value is fetched by name and type, and an error names the field."""
+"""Reading Slurm's JSON: every value is fetched by name and type, and an error names the field.
+
+Two forms are read: 22.05's plain values, and those of 23.02 and later, where a number that may be missing is
+`{"set": true, "infinite": false, "number": 7}`, and states are lists.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,12 @@ from gandiva_slurm.model.errors import SlurmUnreachable
 T = TypeVar("T")
 
 
+#: Slurm's number for "no limit", in 32 bits and in 64.
+INFINITE = frozenset({2**32 - 1, 2**64 - 1})
+
+
 class Fields:
-    """One record of an answer. A number Slurm does not know (null) reads as 0, a text as ""."""
+    """One record of an answer. A number Slurm does not know (null, not set) reads as 0, a text as ""."""
 
     __slots__ = ("_raw", "_where")
 
@@ -25,14 +33,19 @@ class Fields:
         value = self._get(key)
         return value if isinstance(value, str) else self._absent(key, value, "", "a text")
 
-    def number(self, key: str) -> int:
-        """Return an integer."""
-        value = self._get(key)
-        return value if type(value) is int else self._absent(key, value, 0, "a number")
+    def number(self, key: str, infinite: int = 0) -> int:
+        """Return an integer; `infinite` where Slurm has no limit."""
+        return self.number_or_none(key, infinite) or 0
 
-    def number_or_none(self, key: str) -> int | None:
+    def number_or_none(self, key: str, infinite: int = 0) -> int | None:
         """Return an integer, or None where Slurm has none."""
-        return None if self._get(key) is None else self.number(key)
+        value = self._get(key)
+        if type(value) is dict:
+            value = self._counted(key, value)
+        if type(value) is int:
+            return infinite if value in INFINITE else value
+        nothing: int | None = None
+        return self._absent(key, value, nothing, "a number")
 
     def flag(self, key: str) -> bool:
         """Return a truth value."""
@@ -40,12 +53,38 @@ class Fields:
         return value if isinstance(value, bool) else self._absent(key, value, False, "true or false")
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a list of texts; one text is a list of one."""
         value = self._get(key)
+        if isinstance(value, str):
+            return (value,)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
         nothing: tuple[str, ...] = ()
         return self._absent(key, value, nothing, "a list of words")
+
+    def is_text(self, key: str) -> bool:
+        """True when the field is one text."""
+        return isinstance(self._get(key), str)
+
+    def is_record(self, key: str) -> bool:
+        """True when the field is a record of its own."""
+        return isinstance(self._get(key), dict)
+
+    def record(self, key: str) -> Fields:
+        """Return a record within this one."""
+        value = self._get(key)
+        if not isinstance(value, dict):
+            raise SlurmUnreachable(f"{self._name(key)}: expected a record, got {repr(value)[:60]}; {ADVICE}")
+        command, table, index = self._where
+        inner = f"{table}[{index}].{key}" if index >= 0 else f"{table}.{key}"
+        return Fields(value, (command, inner, -1))
+
+    def _counted(self, key: str, value: dict[str, Any]) -> int | None:
+        told = value.get("set"), value.get("infinite"), value.get("number")
+        if [type(item) for item in told] != [bool, bool, int]:
+            return self._absent(key, value, None, "a number")
+        is_set, is_infinite, number = told
+        return min(INFINITE) if is_infinite else number if is_set else None
 
     def _get(self, key: str) -> Any:
         try:
@@ -60,7 +99,7 @@ class Fields:
 
     def _name(self, key: str) -> str:
         command, table, index = self._where
-        return f"{command}: {table}[{index}].{key}"
+        return f"{command}: {table}{f'[{index}]' if index >= 0 else ''}.{key}"
 
 
 #: What to do when Slurm's answer has another shape than the versions we know.

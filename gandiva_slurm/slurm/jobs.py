@@ -1,4 +1,4 @@
-"""From one record of `squeue --json` to the job of the model."""
+"""From one record of `squeue --json`, of any release, to the job of the model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from gandiva_slurm.slurm import gres, states
 from gandiva_slurm.slurm.fields import ADVICE, Fields
 from gandiva_slurm.slurm.options import read_options
 
+#: Slurm's number for a priority that is as high as can be; 0 would mean held.
+TOP_PRIORITY = 2**32 - 1
+
 
 def read_job(record: Fields) -> SlurmJob:
     """Return the job; SlurmUnreachable names a field that is missing or of another form."""
     job_id = record.number("job_id")
-    state = states.job_state(record.text("job_state"))
+    state = states.job_state(record.words("job_state"))
     started = states.has_started(state)
     counts = _counts(record)
     nodes = node_names(record.text("nodes"))
@@ -29,9 +32,9 @@ def read_job(record: Fields) -> SlurmJob:
         account=record.text("account"),
         partition=record.text("partition"),
         state=state,
-        reason=record.text("state_reason"),
+        reason=record.text("state_description") or record.text("state_reason"),
         name=record.text("name"),
-        priority=record.number("priority"),
+        priority=record.number("priority", infinite=TOP_PRIORITY),
         restart=record.number("restart_cnt"),
         nodes=nodes,
         array_job_id=record.number("array_job_id"),
@@ -45,7 +48,7 @@ def read_job(record: Fields) -> SlurmJob:
         eligible_s=record.number("eligible_time"),
         start_s=record.number("start_time") if started else 0,
         end_s=record.number("end_time") if states.is_finished(state) else 0,
-        exit_code=exit_code(record.number("exit_code")),
+        exit_code=_exit_code(record),
         batch=record.flag("batch_flag"),
         requeue=record.flag("requeue"),
         dependency=record.text("dependency"),
@@ -61,6 +64,13 @@ def _counts(record: Fields) -> dict[str, int]:
     """
     allocated = gres.tres(record.text("tres_alloc_str"))
     return allocated or gres.tres(record.text("tres_req_str"))
+
+
+def _exit_code(record: Fields) -> str:
+    if not record.is_record("exit_code"):
+        return exit_code(record.number("exit_code"))
+    told = record.record("exit_code")
+    return f"{told.number('return_code')}:{told.record('signal').number('id')}"
 
 
 def exit_code(status: int) -> str:

@@ -1,4 +1,4 @@
-"""From one record of `sinfo --json` to the node of the model."""
+"""From one record of `sinfo --json` (22.05) or `scontrol show nodes --json` to the node of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def read_node(record: Fields) -> SlurmNode:
     slots = gres.gpus(record.text("gres"))
     return SlurmNode(
         name=record.text("name"),
-        state=states.node_state(record.text("state"), record.words("state_flags")),
+        # Base state and flags are one list since 23.02.
+        state=states.node_state([*record.words("state"), *_flags(record)]),
         gpu_type=slots[0][0] if slots else "",
         slots=sum(count for _, count in slots),
         slots_used=sum(count for _, count in gres.gpus(record.text("gres_used"))),
@@ -25,3 +26,7 @@ def read_node(record: Fields) -> SlurmNode:
         partitions=record.words("partitions"),
         reason=record.text("reason"),
     )
+
+
+def _flags(record: Fields) -> tuple[str, ...]:
+    return record.words("state_flags") if record.is_text("state") else ()

@@ -1,25 +1,33 @@
-"""One coalesced read a cycle: all jobs by `squeue --json`, all nodes by `sinfo --json`, at the same time.
+"""One coalesced read a cycle: all jobs by `squeue --json`, and all nodes, at the same time.
 
 JSON, because a job's name and comment are user text: `scontrol show job` prints a name with line breaks as it
-is, and no parser could tell it from fields. 22.05's --json ignores -t, -j and -r, lists finished jobs too
-(for MinJobAge), and prints an empty table with exit code 0 when slurmctld is away (`fields.records`).
+is, and no parser could tell it from fields. 22.05's --json ignores -a, -t, -j and -r, lists finished jobs too
+(for MinJobAge), and prints an empty table with exit code 0 when slurmctld is away (`fields.records`). Later
+releases heed the options, so all states are asked for. Their `sinfo --json` sums nodes up instead of
+listing them, and `scontrol show nodes` prints JSON, which 22.05's does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
 from gandiva_slurm.slurm import arrays, gres
 from gandiva_slurm.slurm.dependencies import Dependencies
-from gandiva_slurm.slurm.fields import records
+from gandiva_slurm.slurm.fields import Fields, records
 from gandiva_slurm.slurm.jobs import read_job
 from gandiva_slurm.slurm.nodes import read_node
 from gandiva_slurm.slurm.run import Commands, together
 
-SQUEUE = ("squeue", "--json")
+SQUEUE = ("squeue", "--all", "--states=all", "--json")
 SINFO = ("sinfo", "--all", "--json")
+NODES = ("scontrol", "--all", "show", "nodes", "--json")
+#: The first release whose `scontrol` prints JSON.
+SCONTROL_JSON = (23, 2)
+
+Jobs = tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]
 
 
 @dataclass(frozen=True)
@@ -31,18 +39,35 @@ class Picture:
     joint: tuple[arrays.JointTasks, ...]
 
 
-async def read_picture(commands: Commands, partitions: frozenset[str], timeout_s: float) -> Picture:
-    """Read jobs and nodes; SlurmUnreachable when either read fails."""
-    squeue, sinfo = await together(commands.output(SQUEUE, timeout_s), commands.output(SINFO, timeout_s))
-    jobs, joint = read_jobs(squeue, partitions)
-    return Picture(jobs, read_nodes(sinfo, partitions), joint)
+async def read_picture(
+    commands: Commands, partitions: frozenset[str], timeout_s: float, version: tuple[int, int]
+) -> Picture:
+    """Read jobs and nodes; SlurmUnreachable when either read fails. `version` is the commands' release."""
+    nodes = nodes_command(version)
+    told = await together(commands.output(SQUEUE, timeout_s), commands.output(nodes, timeout_s))
+    jobs, joint = read_jobs(told[0], partitions)
+    return Picture(jobs, read_nodes(told[1], partitions, nodes), joint)
 
 
-def read_jobs(
-    answer: str, partitions: frozenset[str]
-) -> tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]:
+def nodes_command(version: tuple[int, int]) -> tuple[str, ...]:
+    """Return the command that lists nodes as JSON in this release, as (22, 5)."""
+    return NODES if version >= SCONTROL_JSON else SINFO
+
+
+def release(version: str) -> tuple[int, int]:
+    """Return 26.05.5 as (26, 5); (0, 0) where there is none."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def read_jobs(answer: str, partitions: frozenset[str]) -> Jobs:
+    """Read squeue's answer."""
+    return pick_jobs(records(answer, " ".join(SQUEUE), "jobs"), partitions)
+
+
+def pick_jobs(found: Iterable[Fields], partitions: frozenset[str]) -> Jobs:
     """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays."""
-    everything = [(record, read_job(record)) for record in records(answer, " ".join(SQUEUE), "jobs")]
+    everything = [(record, read_job(record)) for record in found]
     dependencies = Dependencies(job for _, job in everything)
     jobs: list[SlurmJob] = []
     joint: list[arrays.JointTasks | None] = []
@@ -55,14 +80,23 @@ def read_jobs(
     return tuple(jobs), tuple(filter(None, joint))
 
 
-def read_nodes(answer: str, partitions: frozenset[str]) -> tuple[SlurmNode, ...]:
+def read_nodes(
+    answer: str, partitions: frozenset[str], command: Sequence[str] = SINFO
+) -> tuple[SlurmNode, ...]:
+    """Read the answer of `nodes_command`."""
+    return pick_nodes(records(answer, " ".join(command), "nodes"), partitions)
+
+
+def pick_nodes(found: Iterable[Fields], partitions: frozenset[str]) -> tuple[SlurmNode, ...]:
     """Return the nodes of our partitions."""
-    nodes: Sequence[SlurmNode] = [read_node(record) for record in records(answer, " ".join(SINFO), "nodes")]
+    nodes = (read_node(record) for record in found)
     return tuple(node for node in nodes if not partitions.isdisjoint(node.partitions))
 
 
-async def read_gres(commands: Commands, timeout_s: float) -> dict[str, tuple[tuple[str, int], ...]]:
+async def read_gres(
+    commands: Commands, timeout_s: float, version: tuple[int, int]
+) -> dict[str, tuple[tuple[str, int], ...]]:
     """Return (type, count) of each node's gres/gpu, for `gandiva check`."""
-    answer = await commands.output(SINFO, timeout_s)
-    nodes = records(answer, " ".join(SINFO), "nodes")
+    command = nodes_command(version)
+    nodes = records(await commands.output(command, timeout_s), " ".join(command), "nodes")
     return {node.text("name"): tuple(gres.gpus(node.text("gres"))) for node in nodes}

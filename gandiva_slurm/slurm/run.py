@@ -64,20 +64,24 @@ class Commands:
     async def run(self, argv: Sequence[str], timeout_s: float) -> Answer:
         """Run one command to its end; SlurmUnreachable when it is missing or takes longer than this."""
         async with self._slots:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._prefix,
-                    *argv,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    env=environment(os.environ),
-                    start_new_session=True,
-                )
-            except OSError as err:
-                text = f"{argv[0]}: {err.strerror}; are Slurm's commands on the PATH of this daemon?"
-                raise SlurmUnreachable(text) from err
+            process = await self.open(argv, stdin=asyncio.subprocess.DEVNULL)
             return await _finish(process, argv, timeout_s)
+
+    async def open(self, argv: Sequence[str], stdin: int) -> asyncio.subprocess.Process:
+        """Start a process in a group of its own and return it; SlurmUnreachable when it cannot be started."""
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._prefix,
+                *argv,
+                stdin=stdin,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment(os.environ),
+                start_new_session=True,
+            )
+        except OSError as err:
+            text = f"{argv[0]}: {err.strerror}; are Slurm's commands on the PATH of this daemon?"
+            raise SlurmUnreachable(text) from err
 
     async def output(self, argv: Sequence[str], timeout_s: float) -> str:
         """Run one command and return what it printed; a failure raises what `complaint` makes of it."""
@@ -106,7 +110,12 @@ def environment(base: os._Environ[str] | dict[str, str]) -> dict[str, str]:
 def complaint(argv: Sequence[str], answer: Answer) -> GandivaError:
     """Return the error for a command that failed: who was asked, and Slurm's own sentence."""
     sentence = answer.err or one_line(answer.out) or f"exit code {answer.rc} and no word"
-    text = f"{' '.join(argv[:3])}: {sentence}"
+    return error_of(" ".join(argv[:3]), sentence)
+
+
+def error_of(asked: str, sentence: str) -> GandivaError:
+    """Return the error that Slurm's own sentence means."""
+    text = f"{asked}: {sentence}"
     if any(words in sentence for words in _UNREACHABLE):
         return SlurmUnreachable(text)
     if any(words in sentence for words in _BUSY):
@@ -124,7 +133,7 @@ async def _finish(process: asyncio.subprocess.Process, argv: Sequence[str], time
     try:
         out, err = await asyncio.wait_for(process.communicate(), timeout_s)
     except BaseException as error:
-        _kill_group(process)
+        kill_group(process)
         await process.wait()
         if isinstance(error, TimeoutError):
             text = f"{' '.join(argv[:3])}: no answer within {timeout_s:g} s; is slurmctld up? (scontrol ping)"
@@ -137,6 +146,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _kill_group(process: asyncio.subprocess.Process) -> None:
+def kill_group(process: asyncio.subprocess.Process) -> None:
+    """End a process and its children now."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,25 +1,34 @@
 """Slurm's words for the states of jobs and nodes, mapped in this one place.
 
-22.05 prints one word for a job: a flag such as COMPLETING hides the base state below it. Whatever is not
-known to be finished is alive (`model.snapshot.FINISHED`), so an unknown word passes through unchanged.
+22.05's JSON and libslurm have one word for a job: a flag such as COMPLETING hides the base state below it.
+Later JSON lists base state and flags, from which the same word is taken here. Whatever is not known to be
+finished is alive (`model.snapshot.FINISHED`), so an unknown word passes through unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gandiva_slurm.model.snapshot import FINISHED
 
 #: The state of a job whose processes are being ended: finished or requeued below, its node not yet free.
 COMPLETING = "COMPLETING"
 PENDING = "PENDING"
+#: The state of a job that ended with exit code 0.
+WELL = "COMPLETED"
+#: Flags that hide the base state, the first one found wins; as Slurm's own commands show it.
+HIDING = (
+    COMPLETING, "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+    "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
+)  # fmt: skip
 #: Reasons with which Slurm shows a job that somebody holds.
 HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin"})
 
 
-def job_state(word: str) -> str:
-    """Return the state in upper case and without a tail (as in "CANCELLED by 1000"); "" becomes UNKNOWN."""
-    return (word.split() or ["UNKNOWN"])[0].upper()
+def job_state(words: Sequence[str]) -> str:
+    """Return one state in upper case and without a tail (as in "CANCELLED by 1000"); nothing is UNKNOWN."""
+    known = [word.split()[0].upper() for word in words if word.strip()]
+    return next((flag for flag in HIDING if flag in known), known[0] if known else "UNKNOWN")
 
 
 def is_finished(state: str) -> bool:
@@ -32,6 +41,6 @@ def has_started(state: str) -> bool:
     return state not in {PENDING, COMPLETING}
 
 
-def node_state(base: str, flags: Iterable[str]) -> frozenset[str]:
+def node_state(words: Iterable[str]) -> frozenset[str]:
     """Return base state and flags, in upper case."""
-    return frozenset({base.upper() or "UNKNOWN", *(flag.upper() for flag in flags)})
+    return frozenset(word.upper() for word in words if word) or frozenset({"UNKNOWN"})

@@ -1,7 +1,11 @@
-"""Every contract test runs on recorded answers of each Slurm version, and on a live mini cluster."""
+"""Every contract test runs with both back ends: on recorded answers of each Slurm, and on a live cluster.
 
+assets/RELEASE has what Slurm's commands answered, assets/RELEASE-pyslurm what pyslurm did.
+"""
+
+import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from tests.contract.contract_world import LiveWorld, RecordedWorld, World, insta
 
 ASSETS = Path(__file__).with_name("assets")
 VERSIONS = sorted(path.name for path in ASSETS.iterdir())
+PYSLURM = "-pyslurm"
+LIVE = ("live", "live" + PYSLURM)
 #: Set to write what the live cluster answers to assets/VERSION, for the recorded world.
 RECORD_ENV = "GANDIVA_RECORD"
 NODES = "v100:2x4"
@@ -30,22 +36,31 @@ def cluster() -> Iterator[MiniCluster]:
     made.down()
 
 
-@pytest.fixture(params=[*VERSIONS, pytest.param("live", marks=pytest.mark.cluster)])
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+@pytest.fixture(params=[*VERSIONS, *(pytest.param(name, marks=pytest.mark.cluster) for name in LIVE)])
+async def world(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
     """The world the test acts on."""
     test = _asset_name(request)
-    if request.param != "live":
+    back_end = "pyslurm" if request.param.endswith(PYSLURM) else "commands"
+    if request.param not in LIVE:
         home = ASSETS / request.param / test
         for name, value in install_fake(home, tmp_path).items():
             monkeypatch.setenv(name, value)
-        yield RecordedWorld(home)
+        recorded = RecordedWorld(home, back_end)
+        yield recorded
+        await recorded.close()
         return
-    live = LiveWorld(request.getfixturevalue("cluster"))
+    if back_end == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
+        pytest.skip("this Python has no pyslurm: docs/pyslurm.md tells how to build it for this Slurm")
+    live = LiveWorld(request.getfixturevalue("cluster"), back_end)
     yield live
+    await live.close()
     _empty(live.cluster)
     if os.environ.get(RECORD_ENV):
         version = live.cluster.exec(["scontrol", "--version"]).stdout.split()[-1]
-        live.save(ASSETS / ".".join(version.split(".")[:2]) / test)
+        suffix = PYSLURM if back_end == "pyslurm" else ""
+        live.save(ASSETS / (".".join(version.split(".")[:2]) + suffix) / test)
 
 
 def _empty(cluster: MiniCluster) -> None:

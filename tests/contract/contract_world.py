@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,8 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
+from gandiva_slurm.slurm.pyslurm_link import Worker
+from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.run import Answer, Commands
 
 PARTITIONS = ["gandiva"]
@@ -28,6 +30,8 @@ PARTITIONS = ["gandiva"]
 DEADLINE_S = 30.0
 #: Answers longer than this lie in a file of their own.
 MAX_INLINE = 2000
+#: How the port asks squeue about some jobs.
+ASKED_JOBS = "--jobs="
 RECORD = (
     'gandiva:{"v":1,"tickets":200,"priority":50,"class":"guaranteed","vc":"","types":"v100,p100","cell":"any",'
     '"elastic":"","pack":"auto","migrate":"auto","hook":"auto","gpus":%d,"type":"v100","user_hold":false}'
@@ -52,6 +56,9 @@ class World(Protocol):
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
         """Take snapshots until this holds, and return the one in which it does."""
+
+    async def close(self) -> None:
+        """End the port's own processes."""
 
 
 async def submit(world: World, *argv: str, gpus: int = 1, script: str = "sleep 600") -> int:
@@ -113,17 +120,50 @@ class RecordingCommands(Commands):
         return answer
 
 
+class RecordingWorker(Worker):
+    """Asks pyslurm for real and keeps what it answered."""
+
+    tape: Tape
+
+    async def ask(self, name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        answer = await super().ask(name, arguments)
+        said = Answer(0, json.dumps(answer, separators=(",", ":")), "")
+        self.tape.add("pyslurm", [name, *map(json.dumps, arguments)], said)
+        return answer
+
+
+def make_port(
+    back_end: str, commands: Commands, timeouts: Timeouts, tape: Tape | None = None
+) -> CommandsPort:
+    """Return the port under test."""
+    if back_end == "commands":
+        return CommandsPort(PARTITIONS, timeouts, commands)
+
+    def recorder(commands: Commands) -> Worker:
+        worker = RecordingWorker(commands)
+        worker.tape = tape or Tape()
+        return worker
+
+    return PyslurmPort(PARTITIONS, timeouts, commands, make_worker=recorder)
+
+
+async def close(port: CommandsPort) -> None:
+    """End the port's workers, if it has some."""
+    if isinstance(port, PyslurmPort):
+        await port.close()
+
+
 class LiveWorld:
     """A mini cluster without our daemons; the port runs in it as slurm, as gandivactld does."""
 
     is_live = True
 
-    def __init__(self, cluster: MiniCluster) -> None:
+    def __init__(self, cluster: MiniCluster, back_end: str) -> None:
         self.cluster = cluster
         self.tape = Tape()
         prefix = cluster.command(["placeholder"], "slurm")[:-1]
         self.commands = RecordingCommands(prefix, self.tape)
-        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), self.commands)
+        self.port = make_port(back_end, self.commands, Timeouts(30, 30, 5), self.tape)
         self.first_job = int(
             re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]
         )
@@ -150,18 +190,44 @@ class LiveWorld:
                 assert time.monotonic() < deadline, f"not seen within {DEADLINE_S:g} s; last: {snapshot}"
             except SlurmUnreachable:
                 assert time.monotonic() < deadline, f"slurmctld away for more than {DEADLINE_S:g} s"
-            del self.tape.entries[length:]
+            # What was asked once only must stay.
+            self.tape.entries[length:] = [
+                entry for entry in self.tape.entries[length:] if entry["argv"][-1] == "--version"
+            ]
             await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        await close(self.port)
 
     def save(self, home: Path) -> None:
         """Write what happened, with the jobs of this test only and nothing of this machine."""
+        kept = [entry for entry in self.tape.entries if self._forget_others(entry)]
+        self.tape.entries[:] = kept
         self.tape.save(home, self._scrub)
+
+    def _forget_others(self, entry: dict[str, Any]) -> bool:
+        """Take the jobs of other tests out of a question about some jobs; False when none is left."""
+        for place, word in enumerate(entry["argv"]):
+            if word.startswith(ASKED_JOBS):
+                ours = [
+                    number for number in word[len(ASKED_JOBS) :].split(",") if int(number) >= self.first_job
+                ]
+                entry["argv"][place] = ASKED_JOBS + ",".join(ours)
+                lines = [line.split() for line in entry["out"].splitlines()]
+                entry["out"] = "".join(" ".join(line) + "\n" for line in lines if line[0] in ours)
+                return bool(ours)
+        return True
+
+    def _is_ours(self, job: Mapping[str, Any]) -> bool:
+        return bool(job["job_id" if "job_id" in job else "id"] >= self.first_job)
 
     def _scrub(self, text: str) -> str:
         if text.startswith("{"):
             answer = json.loads(text)
-            jobs = answer.get("jobs", [])
-            answer |= {"jobs": [job for job in jobs if job["job_id"] >= self.first_job]} if jobs else {}
+            table = answer.get("value") if isinstance(answer.get("value"), dict) else answer
+            if table.get("jobs"):
+                table["jobs"] = [job for job in table["jobs"] if self._is_ours(job)]
+            answer.pop("meta", None)
             text = json.dumps(answer, separators=(",", ":"))
         text = text.replace(str(self.cluster.at.root), "/run/gandiva-mini/contract")
         return re.sub(r'"operating_system":"[^"]*"', '"operating_system":"Linux"', text)
@@ -172,11 +238,11 @@ class RecordedWorld:
 
     is_live = False
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, back_end: str) -> None:
         self.commands = Commands()
-        self.port = CommandsPort(PARTITIONS, Timeouts(30, 30, 30), self.commands)
+        self.port = make_port(back_end, self.commands, Timeouts(30, 30, 30))
         entries = json.loads((home / "tape.json").read_text())
-        self._said = [entry for entry in entries if entry["who"] != "port"]
+        self._said = [entry for entry in entries if entry["who"] not in ("port", "pyslurm")]
 
     async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
         assert self._said, f"not on the tape: {argv}; record it anew"
@@ -191,6 +257,9 @@ class RecordedWorld:
 
     def mend(self, daemon: str) -> None:
         """On the tape, Slurm's return is recorded."""
+
+    async def close(self) -> None:
+        await close(self.port)
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
         snapshot = await self.port.snapshot(False)
@@ -208,4 +277,10 @@ def install_fake(home: Path, directory: Path) -> dict[str, str]:
         program = directory / "bin" / name
         program.write_text(f"#!{sys.executable} -SE\n{fake}")
         program.chmod(0o755)
-    return {"PATH": f"{directory / 'bin'}:/usr/bin:/bin", "FAKE_SLURM": str(directory / "tape")}
+    shutil.copy(Path(__file__).with_name("fake_slurm.py"), directory / "fake_slurm.py")
+    shutil.copy(Path(__file__).with_name("fake_pyslurm.py"), directory / "pyslurm.py")
+    return {
+        "PATH": f"{directory / 'bin'}:/usr/bin:/bin",
+        "FAKE_SLURM": str(directory / "tape"),
+        "PYTHONPATH": str(directory),
+    }

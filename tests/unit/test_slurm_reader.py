@@ -1,6 +1,7 @@
 """From Slurm's answers to the picture: fields, states, GRES, node lists, arrays, associations."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,28 @@ from gandiva_slurm.slurm.dependencies import Dependencies
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import exit_code, node_names
 
-TAPES = Path(__file__).parents[1] / "contract/assets/22.05"
+TAPES = Path(__file__).parents[1] / "contract/assets"
+OLD, NEW = "22.05", "26.05"
 OURS = frozenset({"gandiva"})
+NODES = {OLD: reader.SINFO, NEW: reader.NODES}
 
 
-def recorded(command: str, test: str) -> dict[str, Any]:
+def recorded(command: Sequence[str], test: str, release: str = OLD) -> dict[str, Any]:
     """Return the last answer of a command on a test's tape."""
-    home = TAPES / test
-    entry = [item for item in json.loads((home / "tape.json").read_text()) if item["argv"][0] == command][-1]
+    home = TAPES / release / test
+    tape = json.loads((home / "tape.json").read_text())
+    entry = [item for item in tape if item["argv"] == list(command)][-1]
     return json.loads((home / entry["out_file"]).read_text() if "out_file" in entry else entry["out"])
 
 
 @pytest.fixture
 def answer() -> dict[str, Any]:
-    return recorded("squeue", "test_a_held_gandiva_job")
+    return recorded(reader.SQUEUE, "test_a_held_gandiva_job")
 
 
-def test_every_job_field_that_is_missing_is_named(answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("release", [OLD, NEW])
+def test_every_job_field_that_is_missing_is_named(release: str) -> None:
+    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", release)
     (whole,) = answer["jobs"]
     read = 0
     for key in whole:
@@ -38,25 +44,52 @@ def test_every_job_field_that_is_missing_is_named(answer: dict[str, Any]) -> Non
         try:
             reader.read_jobs(json.dumps(answer | {"jobs": [without]}), OURS)
         except SlurmUnreachable as err:
-            assert f"squeue --json: jobs[0].{key} is missing" in str(err)
+            assert f"squeue --all --states=all --json: jobs[0].{key} is missing" in str(err)
             read += 1
     assert read >= 20
 
 
-def test_every_node_field_that_is_missing_is_named() -> None:
-    answer = recorded("sinfo", "test_nodes")
-    for key in ("name", "state", "state_flags", "gres", "gres_used", "partitions", "reason", "real_memory"):
+@pytest.mark.parametrize("release", [OLD, NEW])
+def test_every_node_field_that_is_missing_is_named(release: str) -> None:
+    answer = recorded(NODES[release], "test_nodes", release)
+    keys = ["name", "state", "gres", "gres_used", "partitions", "reason", "real_memory", "cpus", "address"]
+    for key in keys + ["state_flags"] * (release == OLD):
         node = {name: value for name, value in answer["nodes"][0].items() if name != key}
-        with pytest.raises(SlurmUnreachable, match=rf"sinfo --all --json: nodes\[0\]\.{key} is missing"):
-            reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS)
+        command = " ".join(NODES[release])
+        with pytest.raises(SlurmUnreachable, match=rf"{command}: nodes\[0\]\.{key} is missing"):
+            reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS, NODES[release])
+
+
+@pytest.mark.parametrize(("version", "command"), [("22.05.8", reader.SINFO), ("23.02.1", reader.NODES)])
+def test_nodes_are_asked_for_as_the_release_can_tell(version: str, command: tuple[str, ...]) -> None:
+    assert reader.nodes_command(reader.release(version)) == command
+
+
+def test_a_missing_part_of_an_exit_code_is_named() -> None:
+    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", NEW)
+    del answer["jobs"][0]["exit_code"]["signal"]["id"]
+    with pytest.raises(SlurmUnreachable, match=r"jobs\[0\]\.exit_code\.signal\.id is missing"):
+        reader.read_jobs(json.dumps(answer), OURS)
+
+
+def test_what_has_no_limit() -> None:
+    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", NEW)
+    endless = {"set": True, "infinite": True, "number": 0}
+    answer["jobs"][0] |= {"time_limit": endless, "priority": endless}
+    (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
+    assert job.time_limit_s == 0
+    assert not job.is_held, "a priority without limit is not 0, which would mean held"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [
         ("priority", {"set": True, "number": 1}, "a number"),
+        ("priority", {"set": True, "infinite": False, "number": "1"}, "a number"),
+        ("priority", [1], "a number"),
         ("priority", "1", "a number"),
-        ("job_state", ["PENDING"], "a text"),
+        ("job_state", 3, "a list of words"),
+        ("job_state", [3], "a list of words"),
         ("batch_flag", 1, "true or false"),
     ],
 )
@@ -97,11 +130,13 @@ def test_an_unknown_state_is_alive(answer: dict[str, Any]) -> None:
 
 
 def test_states_are_words_in_upper_case() -> None:
-    assert states.job_state("CANCELLED by 1000") == "CANCELLED"
-    assert states.job_state("running") == "RUNNING"
-    assert states.job_state("") == "UNKNOWN"
-    assert states.node_state("mixed", ["drain", "NOT_RESPONDING"]) == {"MIXED", "DRAIN", "NOT_RESPONDING"}
-    assert states.node_state("", []) == {"UNKNOWN"}
+    assert states.job_state(["CANCELLED by 1000"]) == "CANCELLED"
+    assert states.job_state(["running"]) == "RUNNING"
+    assert states.job_state([""]) == states.job_state([]) == "UNKNOWN"
+    assert states.job_state(["COMPLETED", "COMPLETING"]) == "COMPLETING", "a flag hides the state below it"
+    assert states.job_state(["RUNNING", "UPDATE_DB"]) == "RUNNING", "not each flag does"
+    assert states.node_state(["mixed", "drain", "NOT_RESPONDING"]) == {"MIXED", "DRAIN", "NOT_RESPONDING"}
+    assert states.node_state([""]) == {"UNKNOWN"}
 
 
 def test_a_user_slurm_cannot_name_is_a_number(answer: dict[str, Any]) -> None:
@@ -187,7 +222,7 @@ def test_task_lists(text: str, count: int, numbers: list[int]) -> None:
 
 
 def test_nothing_is_split_where_nothing_is_of_use() -> None:
-    answer = recorded("squeue", "test_a_large_array_is_split_ahead")
+    answer = recorded(reader.SQUEUE, "test_a_large_array_is_split_ahead")
     jobs, joint = reader.read_jobs(json.dumps(answer), OURS)
     assert len(joint) == 1
     assert arrays.to_split(joint, jobs) == {}

@@ -1,0 +1,410 @@
+"""pyslurm in its worker: where it hangs, dies, refuses, or is not for this Slurm; a stand-in plays it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused, SlurmUnreachable
+from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode, Snapshot
+from gandiva_slurm.slurm import backend, pyslurm_fields
+from gandiva_slurm.slurm.backend import Choice, ChosenPort, choose
+from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
+from gandiva_slurm.slurm.pyslurm_fields import Told, job_records, node_records
+from gandiva_slurm.slurm.pyslurm_link import Worker
+from gandiva_slurm.slurm.pyslurm_port import PyslurmPort, parse_told
+from gandiva_slurm.slurm.reader import pick_jobs, pick_nodes
+from gandiva_slurm.slurm.run import Answer, Commands
+
+OURS = frozenset({"gandiva"})
+#: As much of pyslurm as the worker uses; what is behind `#` is put in by a test.
+STAND_IN = """
+import os, sys, time
+from types import SimpleNamespace
+# at import
+__version__ = "25.11.2"
+class PyslurmError(Exception): pass
+class RPCError(PyslurmError): pass
+class Config:
+    @staticmethod
+    def load():
+        # at versions
+        return SimpleNamespace(version="26.05.5")
+slurmctld = SimpleNamespace(Config=Config)
+class JobSubmitDescription:
+    def __init__(self, **changes): pass
+class Job:
+    def __init__(self, number): self.number = number
+    def hold(self): self.modify(None)
+    def modify(self, changes):
+        # at modify
+        pass
+"""
+LIVE_JOB: dict[str, Any] = {
+    **{"id": 7, "name": "train", "user_id": 5001, "account": "research", "partition": "gandiva"},
+    **{"state": "PENDING", "state_reason": "JobHeldUser", "priority": 0, "requeue_count": 0},
+    **{"allocated_nodes": None, "array_id": None, "array_task_id": None, "array_tasks_waiting": None},
+    **{"array_tasks_parallel": None, "qos": "normal", "cpus": 1, "time_limit": 60, "submit_time": 1000},
+    **{"eligible_time": None, "start_time": None, "end_time": None, "exit_code": 0, "exit_code_signal": 0},
+    **{"is_batch_job": True, "is_requeueable": True, "admin_comment": None, "dependencies": None},
+    **{"tres": {"cpu": 2, "mem": 500, "node": 1}, "user_name": "user1"},
+}
+DEPENDENCIES: dict[str, Any] = {
+    "afterok": ["1(unfulfilled)"],
+    "after": [],
+    "singleton": False,
+    "satisfy": "all",
+}
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+async def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeWorker]:
+    """Make a worker whose pyslurm does what is said at some place."""
+    made: list[Worker] = []
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make(**code: str) -> Worker:
+        text = STAND_IN
+        for place, line in code.items():
+            text = text.replace(f"# at {place.removeprefix('at_')}", line)
+        (tmp_path / "pyslurm.py").write_text(text)
+        made.append(Worker(Commands()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def test_an_answer_and_what_is_printed_meanwhile(worker: MakeWorker) -> None:
+    noisy = worker(at_versions="print('libslurm may print'); os.write(1, b'this too')")
+    assert await noisy.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+    assert await noisy.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+
+
+async def test_a_hanging_slurmctld_stops_neither_the_daemon_nor_the_next_call(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
+    flag = tmp_path / "hung-once"
+    late = worker(
+        at_versions=f"if not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w'); time.sleep(600)"
+    )
+    gaps, last, ends = [], time.monotonic(), False
+
+    async def tick() -> None:
+        nonlocal last
+        while not ends:
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    ticking = asyncio.create_task(tick())
+    with pytest.raises(SlurmUnreachable, match="pyslurm versions: no answer within 2 s; is slurmctld up"):
+        await late.call("versions", timeout_s=2)
+    ends = True
+    await ticking
+    assert len(gaps) > 10 and max(gaps) < 1.5
+    assert await late.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+
+
+@pytest.mark.parametrize(
+    ("at_import", "why"),
+    [
+        ("os.kill(os.getpid(), 11)", "its process was killed by signal 11"),
+        ("print('no slurm.conf', file=sys.stderr); os._exit(1)", "exit code 1 and said: no slurm.conf"),
+        ("import no_such_library", "No module named 'no_such_library'"),
+    ],
+)
+async def test_a_pyslurm_that_cannot_be_imported_is_no_death_of_ours(
+    worker: MakeWorker, at_import: str, why: str
+) -> None:
+    with pytest.raises(SlurmUnreachable, match=why) as told:
+        await worker(at_import=at_import).call("versions", timeout_s=20)
+    assert "backend: commands" in str(told.value)
+
+
+async def test_a_crash_in_a_call_costs_that_call_only(worker: MakeWorker, tmp_path: Path) -> None:
+    flag = tmp_path / "crashed-once"
+    code = f"if not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w'); os.kill(os.getpid(), 11)"
+    fragile = worker(at_versions=code)
+    with pytest.raises(SlurmUnreachable, match="signal 11"):
+        await fragile.call("versions", timeout_s=20)
+    assert await fragile.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+
+
+@pytest.mark.parametrize(
+    ("at_modify", "error", "why"),
+    [
+        (
+            "raise RPCError('Access/permission denied')",
+            SlurmRefused,
+            "pyslurm hold: Access/permission denied",
+        ),
+        ("raise RPCError('Job update not available right now, try again in a bit')", SlurmBusy, "try again"),
+        (
+            "raise RPCError('Unable to contact slurm controller (connect failure)')",
+            SlurmUnreachable,
+            "contact",
+        ),
+        ("raise AttributeError('no priority')", SlurmUnreachable, "hold: AttributeError: no priority; is it"),
+    ],
+)
+async def test_what_goes_wrong_carries_slurms_sentence(
+    worker: MakeWorker, at_modify: str, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why) as told:
+        await worker(at_modify=at_modify).call("hold", 7, timeout_s=20)
+    assert type(told.value) is error
+
+
+async def test_each_start_has_its_own_refusal(worker: MakeWorker) -> None:
+    choosy = worker(at_modify="if self.number == 2: raise RPCError('Invalid job id specified')")
+    places = [(1, ["n1"]), (2, ["n1"]), (3, ["n1", "n2"])]
+    assert await choosy.call("start", places, timeout_s=20) == [None, "Invalid job id specified", None]
+
+
+async def test_a_call_given_up_is_not_answered_later(worker: MakeWorker) -> None:
+    slow = worker(at_modify="time.sleep(600)")
+    call = asyncio.create_task(slow.call("hold", 7, timeout_s=60))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await slow.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+
+
+def read(job: dict[str, Any], told: Told | None = None) -> SlurmJob:
+    """Return what the reader makes of a job as pyslurm shows it."""
+    (found,), _ = pick_jobs(job_records([LIVE_JOB | job], {7: told} if told else {}), OURS)
+    return found
+
+
+def test_what_pyslurm_shows_is_read() -> None:
+    job = read({})
+    assert (job.job_id, job.user, job.uid, job.cpus, job.memory_mib, job.time_limit_s) == (
+        *(7, "user1", 5001, 2, 500),
+        3600,
+    )
+    assert job.is_held and job.array_task_id is None and job.options is None
+
+
+def test_task_0_of_an_array_has_its_number() -> None:
+    assert read({"array_id": 7}).array_task_id == 0
+    assert read({"array_id": 7, "array_tasks_waiting": "0-5"}).array_task_id is None
+    assert read({"array_id": 7, "array_task_id": 3}).array_task_id == 3
+
+
+def test_exit_codes_are_squeues_where_it_was_asked() -> None:
+    ended = {"state": "FAILED", "exit_code": 72, "end_time": 2000}
+    assert pyslurm_fields.is_unsure(LIVE_JOB | ended, OURS)
+    assert read(ended).exit_code == "72:0"
+    assert read(ended, Told("200:0", "")).exit_code == "200:0"
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "told", "want"),
+    [
+        (DEPENDENCIES, None, "afterok:1(unfulfilled)"),
+        (DEPENDENCIES | {"afterok": []}, None, "singleton(unfulfilled)"),
+        (DEPENDENCIES | {"after": [2, 3], "satisfy": "any"}, None, "afterok:1(unfulfilled)?after:2?after:3"),
+        (DEPENDENCIES, Told("0:0", "after:2,singleton(unfulfilled)"), "after:2,singleton(unfulfilled)"),
+        (DEPENDENCIES, Told("0:0", None), "afterok:1(unfulfilled)"),
+        (None, None, ""),
+    ],
+)
+def test_no_dependency_is_lost(dependencies: dict[str, Any] | None, told: Told | None, want: str) -> None:
+    assert read({"dependencies": dependencies, "priority": 5}, told).dependency == want
+
+
+def test_priorities_without_limit_are_not_held() -> None:
+    assert not read({"priority": "UNLIMITED"}).is_held
+
+
+def test_a_node_and_its_slots() -> None:
+    shown = {"name": "n1", "state": "IDLE+DRAIN", "configured_gres": {"gpu:v100": 16}, "reason": None}
+    more = {"allocated_tres": {"cpu": 2, "gres/gpu": 3}, "total_cpus": 32, "real_memory": 64000}
+    (node,) = pick_nodes(node_records([shown | more | {"address": "a", "partitions": ["gandiva"]}]), OURS)
+    want = SlurmNode("n1", frozenset({"IDLE", "DRAIN"}), "v100", 16, 3, 32, 64000, "a", ("gandiva",), "")
+    assert node == want
+
+
+def test_squeues_columns() -> None:
+    text = "7           200:0       (null)       \n8           0:0         after:2,singleton(unfulfilled) \n"
+    cut = "9           0:0         " + "x" * 1000 + "\n"
+    told = {7: Told("200:0", ""), 8: Told("0:0", "after:2,singleton(unfulfilled)"), 9: Told("0:0", None)}
+    assert parse_told(text + cut + "nonsense\n") == told
+
+
+JOB = SlurmJob(7, "user1", 5001, "research", "gandiva", "PENDING", submit_s=1000)
+NODE = SlurmNode("n1", frozenset({"IDLE"}), "v100", 16)
+CONFIG = {"SLURM_VERSION": "26.05.5", "AccountingStorageTRES": "cpu,gres/gpu"}
+
+
+class Site:
+    """What both back ends of one Slurm say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.config, self.client, self.pyslurm = dict(CONFIG), "26.05.5", "25.11.2"
+        self.plain = self.through_pyslurm = Snapshot(0, (JOB,), (NODE,))
+        self.broken: Exception | None = None
+        site = self
+
+        async def config(port: CommandsPort) -> dict[str, str]:
+            return site.config
+
+        async def version(port: CommandsPort) -> str:
+            return site.client
+
+        async def versions(port: PyslurmPort) -> tuple[str, str]:
+            if site.broken:
+                raise site.broken
+            return site.pyslurm, site.config["SLURM_VERSION"]
+
+        async def snapshot(port: CommandsPort, with_associations: bool) -> Snapshot:
+            return site.through_pyslurm if isinstance(port, PyslurmPort) else site.plain
+
+        monkeypatch.setattr(CommandsPort, "slurm_config", config)
+        monkeypatch.setattr(CommandsPort, "version", version)
+        monkeypatch.setattr(CommandsPort, "snapshot", snapshot)
+        monkeypatch.setattr(PyslurmPort, "versions", versions)
+
+    async def choose(self, wanted: str = "auto") -> Choice:
+        port, choice = await choose(wanted, ["gandiva"], Commands(), Timeouts())
+        assert isinstance(port, PyslurmPort) == (choice.back_end == "pyslurm")
+        return choice
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(monkeypatch)
+
+
+async def test_pyslurm_is_taken_where_it_fits(site: Site) -> None:
+    choice = await site.choose()
+    assert choice.sentence == "Slurm 26.05.5, through pyslurm 25.11.2"
+    site.pyslurm = "26.5.0"
+    assert (await site.choose()).back_end == "pyslurm"
+
+
+def changed(job: dict[str, Any]) -> Snapshot:
+    return Snapshot(0, (SlurmJob(**(vars(JOB) | job)),), (NODE,))
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ({"pyslurm": "24.11.0"}, "pyslurm 24.11.0 is for another Slurm than slurmctld's 26.05.5"),
+        ({"client": "25.05.1"}, "this host's Slurm is 25.05.1, slurmctld's 26.05.5"),
+        ({"config": {"SLURM_VERSION": "26.05.5", "AccountingStorageTRES": "cpu"}}, "lacks gres/gpu"),
+        ({"broken": SlurmUnreachable("said: No module named 'pyslurm'; ...")}, "(pyslurm is not installed)"),
+        ({"broken": SlurmUnreachable("its process was killed by signal 11")}, "signal 11"),
+        (
+            {"through_pyslurm": changed({"submit_s": 5001})},
+            "of job 7 pyslurm shows submit_s=5001, the commands 1000",
+        ),
+        ({"through_pyslurm": Snapshot(0, (JOB,), ())}, "other nodes"),
+        (
+            {"through_pyslurm": Snapshot(0, (), (SlurmNode("n1", frozenset(), "v100", 0),))},
+            "of node n1 pyslurm shows slots=0, the commands 16",
+        ),
+    ],
+)
+async def test_where_pyslurm_does_not_fit_the_commands_are_taken(
+    site: Site, what: dict[str, Any], why: str
+) -> None:
+    vars(site).update(what)
+    choice = await site.choose()
+    assert choice.back_end == "commands"
+    assert why in choice.sentence
+    with pytest.raises(SlurmUnreachable, match=r"slurm\.backend is pyslurm, but"):
+        await site.choose("pyslurm")
+
+
+async def test_jobs_seen_by_one_look_only_are_no_disagreement(site: Site) -> None:
+    site.through_pyslurm = Snapshot(0, (JOB, SlurmJob(8, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
+    site.plain = Snapshot(0, (JOB, SlurmJob(9, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
+    assert (await site.choose()).back_end == "pyslurm"
+
+
+async def test_the_commands_can_be_forced(site: Site) -> None:
+    choice = await site.choose("commands")
+    assert choice.sentence == "Slurm 26.05.5, through its commands 26.05.5 (slurm.backend is commands)"
+
+
+class Choosers:
+    """Ports made one after the other, whose pictures fail as often as said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
+        self.failures, self.made = failures, 0
+        monkeypatch.setattr(CommandsPort, "snapshot", self.snapshot)
+
+    async def snapshot(self, with_associations: bool) -> Snapshot:
+        self.failures[self.made - 1] -= 1
+        if self.failures[self.made - 1] >= 0:
+            raise SlurmUnreachable("away")
+        return Snapshot(0, (), ())
+
+    async def __call__(self, *how: Any) -> tuple[CommandsPort, Choice]:
+        self.made += 1
+        return CommandsPort(["gandiva"]), Choice("commands", "26.05.5", "26.05.5", why=f"try {self.made}")
+
+
+async def test_after_some_missed_pictures_the_choice_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = Choosers(monkeypatch, [backend.PATIENCE, 0])
+    port = ChosenPort("auto", ["gandiva"], Timeouts(), chooser=chooser)
+    for _ in range(backend.PATIENCE):
+        with pytest.raises(SlurmUnreachable):
+            await port.snapshot(False)
+    assert chooser.made == 1
+    await port.snapshot(False)
+    assert chooser.made == 2
+    assert port.choice is not None and port.choice.why == "try 2"
+
+
+async def test_single_missed_pictures_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = Choosers(monkeypatch, [1])
+    port = ChosenPort("auto", ["gandiva"], Timeouts(), chooser=chooser)
+    for _ in range(2 * backend.PATIENCE):
+        chooser.failures[0] = 1
+        with pytest.raises(SlurmUnreachable):
+            await port.snapshot(False)
+        await port.snapshot(False)
+    assert chooser.made == 1
+
+
+class Script(Commands):
+    """Answers every command with the same."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer, self.asked = answer, 0
+
+    async def run(self, argv: Any, timeout_s: float) -> Answer:
+        self.asked += 1
+        return self.answer
+
+
+async def test_squeue_is_asked_again_only_when_something_changed() -> None:
+    script = Script(Answer(0, "7  0:0  afterok:1(unfulfilled)\n", ""))
+    port = PyslurmPort(["gandiva"], commands=script)
+    held = LIVE_JOB | {"dependencies": DEPENDENCIES}
+    for _ in range(3):
+        assert (await port._ask_squeue([held]))[7].dependency == "afterok:1(unfulfilled)"
+    assert script.asked == 1
+    await port._ask_squeue([held | {"requeue_count": 1}])
+    assert script.asked == 2
+    for asked in (3, 4):  # Slurm looks at the dependencies of a job that is not held
+        await port._ask_squeue([held | {"priority": 5}])
+        assert script.asked == asked
+    await port._ask_squeue([])
+    assert script.asked == 4
+
+
+async def test_jobs_squeue_has_forgotten_stay_as_pyslurm_shows_them() -> None:
+    port = PyslurmPort(["gandiva"], commands=Script(Answer(1, "", "Invalid job id specified")))
+    assert await port._ask_squeue([LIVE_JOB | {"dependencies": DEPENDENCIES}]) == {}
