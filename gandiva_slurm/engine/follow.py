@@ -61,15 +61,26 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
         return
     if record is None:
         record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
-    was_restart, record.job = record.job.restart, job
+    was, record.job = record.job, job
+    if record.code == "Limit" and _asks(was) != _asks(job):
+        record.retry_ns = 0
     if 0 < job.eligible_s < OWNER_HOLD_S:
         record.user_hold_lifted = False
-    if record.state == states.ENDED or (record.is_placed and job.restart > was_restart):
+    if record.state == states.ENDED or (record.is_placed and job.restart > was.restart):
         _give_back(at, record)
+    if job.restart > was.restart:
+        # our own holds show as JobHeldAdmin
+        is_held_by_user = job.is_held and job.reason == "JobHeldUser"
+        record.requeue_hold_s = job.eligible_s if is_held_by_user else 0
     if job.state == "PENDING":
         _pending(at, record)
     elif job.state in ON_NODE and job.nodes:
         _on_node(at, record)
+
+
+def _asks(job: SlurmJob) -> tuple[object, ...]:
+    """What of a job a limit may be about, and its owner may change."""
+    return (job.time_limit_s, job.qos, job.account, job.partition)
 
 
 def job_gone(at: Cycle, event: ev.JobGone) -> None:

@@ -86,6 +86,8 @@ class JobRecord:
     hold_asked_ns: int = 0
     #: an operator released it although its owner held it; until it runs
     user_hold_lifted: bool = False
+    #: the begin time with which it was requeued into a hold (`scontrol requeuehold`); any other lifts that
+    requeue_hold_s: int = 0
     story: list[StoryLine] = field(default_factory=list)
 
     @property
@@ -135,6 +137,8 @@ class JobRecord:
         if self.user_hold_lifted:
             return False
         begin_s = self.job.eligible_s
+        if self.requeue_hold_s and begin_s == self.requeue_hold_s and self.job.is_held:
+            return True
         return begin_s >= OWNER_HOLD_S or (self.options.user_hold and begin_s == 0)
 
     @property

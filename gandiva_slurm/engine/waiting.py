@@ -25,7 +25,7 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     """What keeps a held job from being placed, other than room; None when nothing does."""
     job = record.job
     if record.is_owner_held:
-        return because("HeldByUser", job=job.job_id)
+        return because("RequeuedHeld" if record.requeue_hold_s else "HeldByUser", job=job.job_id)
     if job.state != "PENDING":
         return because("NotPending", state=job.state)
     if not job.is_held:

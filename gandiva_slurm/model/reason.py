@@ -27,6 +27,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "held by its owner",
         "its owner lifts that: scontrol update JobId={job} StartTime=now",
     ),
+    "RequeuedHeld": (
+        "requeued in held state: by its owner, or because it could not be launched",
+        "its owner lifts that: scontrol update JobId={job} StartTime=now",
+    ),
     "Dependency": ("waits for other jobs: {dependency}", "those jobs end as the dependency asks"),
     "DependencyFailed": ("what it waits for cannot come: {dependency}", "cancel it: scancel {job}"),
     "BeginTime": ("not to begin before the time it was submitted with", "that time comes"),

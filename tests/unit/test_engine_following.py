@@ -12,7 +12,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 
@@ -232,3 +232,18 @@ def test_slicing_does_not_push_the_story_out(world: FakeWorld) -> None:
     codes = [line.code for line in world.engine.jobs[job_id].story]
     assert codes[:2] == ["Starting", "Started"]
     assert len(codes) == 12
+
+
+def test_job_requeued_into_a_hold_by_its_owner_waits_for_him(world: FakeWorld) -> None:
+    job_id = world.submit()
+    world.run(3)
+    world.requeue(job_id)
+    world.jobs[job_id] = replace(world.jobs[job_id], priority=0, reason="JobHeldUser")
+    assert starts(world.run(60)) == []
+    assert world.code_of(job_id) == "RequeuedHeld"
+    world.restart_controller(keep_journal=True)
+    assert starts(world.run(10)) == []
+    now_s = world.now_ns // SECOND_NS
+    world.jobs[job_id] = replace(world.jobs[job_id], eligible_s=now_s)  # scontrol update StartTime=now
+    world.run(3)
+    assert world.state_of(job_id) == states.RUNNING

@@ -154,3 +154,14 @@ def test_a_start_that_slurm_ignores_for_a_limit_is_held_once(world: LimitedWorld
     world.submit(), world.submit()
     actions = world.run(5)
     assert [type(action) for action in actions].count(HoldAgain) == 1
+
+
+def test_a_job_whose_owner_changes_what_was_in_the_way_asks_at_once(world: LimitedWorld) -> None:
+    world.submit()
+    second = world.submit(qos="small")
+    world.run(3)
+    assert world.code_of(second) == "Limit"
+    world.most = 2
+    world.jobs[second] = replace(world.jobs[second], qos="large")
+    world.run(3)
+    assert world.state_of(second) == states.RUNNING
