@@ -1,0 +1,144 @@
+"""Forms of jobs that users know, on a Gandiva partition: begin times, holds, arrays, requeues, srun."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.cluster.fleet import wait_for
+from tests.cluster.living import Living, living
+
+ASK = ("-p", "gandiva", "--gres=gpu:1", "--mem=300")
+
+
+@pytest.fixture(scope="module")
+def slurm(slurm_here: None) -> Iterator[Living]:
+    """One node with two GPUs."""
+    with living(MiniSpec(f"living-{os.getpid()}", parse_nodes("v100:1x2"), 0.3)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def ends_its_jobs(slurm: Living) -> Iterator[None]:
+    """Each test's own jobs end with it."""
+    yield
+    slurm.finish()
+
+
+def test_a_begin_time_is_kept(slurm: Living) -> None:
+    begin_s = time.time() + 8
+    job = slurm.submit("--begin=now+8", script="date +%s.%N")
+    slurm.wait_why(job, "BeginTime")
+    slurm.fleet.wait_ended(job, "COMPLETED")
+    assert float(slurm.fleet.home("user1", f"slurm-{job}.out").read_text()) >= begin_s - 1
+
+
+def test_an_owner_holds_a_waiting_job_and_lets_it_go(slurm: Living) -> None:
+    job = slurm.submit("--begin=now+1hour", script="true")
+    slurm.user("scontrol", "hold", str(job))
+    told = slurm.wait_why(job, "HeldByUser")
+    assert "StartTime=now" in told["next"]
+    slurm.user("scontrol", "update", f"JobId={job}", "StartTime=now")
+    slurm.fleet.wait_ended(job, "COMPLETED")
+
+
+def test_a_dependency_that_cannot_be_met_is_told(slurm: Living) -> None:
+    first = slurm.submit(script="exit 1")
+    second = slurm.submit(f"--dependency=afterok:{first}")
+    slurm.fleet.wait_ended(first, "FAILED")
+    told = slurm.wait_why(second, "DependencyFailed")
+    assert str(first) in told["sentence"] and "scancel" in told["next"]
+
+
+def test_singletons_run_one_after_the_other(slurm: Living) -> None:
+    flags = ("--dependency=singleton", "--job-name=only")
+    first = slurm.submit(*flags, script="sleep 4")
+    second = slurm.submit(*flags, script="true")
+    slurm.wait_why(second, "Dependency")
+    slurm.fleet.wait_ended(first, "COMPLETED")
+    slurm.fleet.wait_ended(second, "COMPLETED")
+    rows = slurm.admin("sacct", "-nPX", "-j", f"{first},{second}", "-o", "start,end").split()
+    (_, end), (start, _) = (row.split("|") for row in rows)
+    assert start >= end
+
+
+def test_an_array_keeps_its_throttle(slurm: Living) -> None:
+    job = slurm.submit("--array=0-2%1", script="sleep 2")
+
+    def windows() -> list[list[str]]:
+        rows = slurm.admin("sacct", "-nPX", "-j", str(job), "-o", "start,end,state").split()
+        return sorted(row.split("|") for row in rows)
+
+    wait_for(lambda: [row[2] for row in windows()] == ["COMPLETED"] * 3, "three tasks to end", 60)
+    first, second, third = windows()
+    assert first[1] <= second[0] and second[1] <= third[0], windows()
+
+
+def test_a_job_that_may_not_be_requeued_is_not(slurm: Living) -> None:
+    job = slurm.submit("--no-requeue")
+    slurm.fleet.wait_running(job)
+    refused = slurm.user("scontrol", "requeue", str(job))
+    assert refused.returncode and "disabled" in refused.stderr.lower(), refused.stderr
+    assert slurm.fleet.slurm_state(job) == "RUNNING"
+
+
+def test_a_requeue_into_a_hold_waits_for_its_owner(slurm: Living) -> None:
+    job = slurm.submit()
+    slurm.fleet.wait_running(job)
+    assert slurm.user("scontrol", "requeuehold", str(job)).returncode == 0
+    told = slurm.wait_why(job, "RequeuedHeld")
+    assert "StartTime=now" in told["next"]
+    slurm.user("scontrol", "update", f"JobId={job}", "StartTime=now")
+    slurm.fleet.wait_running(job)
+    assert slurm.show(job)["Restarts"] == "1"
+
+
+def test_a_requeue_returns_to_gandiva_and_sacct_shows_it_all_the_time(slurm: Living) -> None:
+    """Nothing of ours takes the eligible time away by which sacct selects jobs of a time window."""
+    job = slurm.submit()
+    slurm.fleet.wait_running(job)
+
+    def in_window() -> bool:
+        told = slurm.admin("sacct", "-naPX", "-S", "now-1hour", "-E", "now", "-o", "jobid").split()
+        return str(job) in told
+
+    wait_for(in_window, "sacct to show the running job")
+    assert slurm.show(job)["EligibleTime"] != "Unknown"
+    assert slurm.user("scontrol", "requeue", str(job)).returncode == 0
+    wait_for(lambda: slurm.show(job)["Restarts"] == "1" and slurm.fleet.slurm_state(job) == "RUNNING",
+             "it to run again", 40)
+    codes = [line["code"] for line in _story(slurm, job)]
+    assert "Requeued" in codes and codes.count("Starting") == 2, codes
+    wait_for(in_window, "sacct to show it still")
+    slurm.cancel(job)
+    wait_for(in_window, "sacct to show it when it has ended")
+
+
+def test_immediate_jobs_run_at_once_or_are_refused_by_slurm(slurm: Living) -> None:
+    """With seconds they start as any other; without, Slurm refuses whatever is held."""
+    ran = slurm.user("srun", "--immediate=20", *ASK, "hostname")
+    assert (ran.returncode, ran.stdout) == (0, "mini\n"), ran.stderr
+    refused = slurm.user("srun", "--immediate", *ASK, "hostname")
+    assert refused.returncode != 0 and "Unable to allocate resources" in refused.stderr
+
+
+def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
+    """An administrator's `scontrol suspend` stops the job whole; after `resume` it goes on."""
+    job = slurm.submit(script="while true; do echo; sleep 0.2; done")
+    slurm.fleet.wait_running(job)
+    assert slurm.user("scontrol", "suspend", str(job)).returncode != 0, "not its owner's"
+    slurm.admin("scontrol", "suspend", str(job))
+    wait_for(lambda: slurm.fleet.slurm_state(job) == "SUSPENDED", "Slurm to suspend it")
+    slurm.admin("scontrol", "resume", str(job))
+    slurm.fleet.wait_running(job)
+    out = slurm.fleet.home("user1", f"slurm-{job}.out")
+    size = out.stat().st_size
+    wait_for(lambda: out.stat().st_size > size, "it to go on")
+
+
+def _story(slurm: Living, job: int) -> list[dict[str, str]]:
+    told = slurm.fleet.ask("why", str(job), "--story")
+    lines: list[dict[str, str]] = told["story"]
+    return lines
