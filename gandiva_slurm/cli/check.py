@@ -24,11 +24,14 @@ def check(config: str | None, as_json: bool) -> int:
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
     settings = importlib.import_module("gandiva_slurm.config").load_config(config)
-    found = [*asyncio.run(checks.run_checks(settings)), *_daemons(config)]
-    findings = [dataclasses.asdict(finding) for finding in found]
+    survey = asyncio.run(checks.run_checks(settings))
+    findings = [dataclasses.asdict(finding) for finding in (*survey.findings, *_daemons(config))]
     if as_json:
-        click.echo(to_json({"findings": findings}))
+        slurm = dataclasses.asdict(survey.choice) if survey.choice else None
+        click.echo(to_json({"slurm": slurm, "findings": findings}))
     else:
+        if survey.choice:
+            click.echo(survey.choice.sentence)
         for line in report(findings):
             click.echo(line)
     return int(any(finding["level"] == ERROR for finding in findings))

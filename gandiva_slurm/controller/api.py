@@ -138,6 +138,7 @@ class Api:
             "cycle": status.cycle,
             "stale_s": time.monotonic() - status.fresh_s,
             "started_s": status.started_s,
+            "slurm": self._controller.back_end(),
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
             "errors": status.errors,

@@ -89,6 +89,8 @@ class Controller:
         self._clock_ns = clock_ns
         self._bounds = BoundsWatch(limits)
         self._executor = Executor(port, limits, self.nodes, clock_ns)
+        #: names the way to Slurm and the versions, for `gandiva check`
+        self.back_end: Callable[[], str] = lambda: ""
         #: called after each decision; what it returns is logged and counted
         self.invariants: Callable[[Engine], Iterable[str]] = lambda engine: ()
         self._vanished: list[int] = []

@@ -82,6 +82,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         nodes = NodeTransport(config, session, signer, peers)
         controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
+        controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
         answer = Api(controller, peers).answer
         route = http.signed_route(signer, lambda uid: True, answer, http.MAX_QUESTION_BYTES)

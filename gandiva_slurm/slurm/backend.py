@@ -133,7 +133,7 @@ class ChosenPort:
     async def close(self) -> None:
         """Let go of the back end; the next call chooses anew."""
         port, self._port, self._missed = self._port, None, 0
-        if isinstance(port, PyslurmPort):
+        if port is not None:
             await port.close()
 
     async def _chosen(self) -> CommandsPort:

@@ -5,30 +5,47 @@ Run it where slurmctld runs: job_submit.lua is read there only. Nothing is chang
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.slurm import check_files, check_site
-from gandiva_slurm.slurm.commands import CommandsPort
+from gandiva_slurm.slurm.backend import Choice, choose
+from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.finding import ERROR, WARNING, Finding, error
 from gandiva_slurm.slurm.reader import read_gres, release
 from gandiva_slurm.slurm.run import Commands
 
-__all__ = ["ERROR", "WARNING", "Finding", "run_checks"]
+__all__ = ["ERROR", "WARNING", "Finding", "Survey", "run_checks"]
 
 READ_TIMEOUT_S = 10.0
 
 
-async def run_checks(config: Config, commands: Commands | None = None) -> list[Finding]:
-    """Return every misconfiguration found, worst first."""
+@dataclass(frozen=True)
+class Survey:
+    """What was found, worst first, and how Slurm is talked to from here; None while it does not answer."""
+
+    findings: tuple[Finding, ...]
+    choice: Choice | None
+
+
+async def run_checks(config: Config, commands: Commands | None = None) -> Survey:
+    """Return every misconfiguration found."""
     commands = commands or Commands()
     try:
         site = await read_site(config, commands)
     except GandivaError as err:
-        return [error("slurmctld", str(err), "start it, or run this where Slurm's commands work")]
+        away = error("slurmctld", str(err), "start it, or run this where Slurm's commands work")
+        return Survey((away,), None)
     found = [*check_site.check(site, config), *check_files.check(site, config, _directory(site))]
-    return sorted(found, key=lambda finding: finding.level != ERROR)
+    choice = None
+    try:
+        port, choice = await choose(config.slurm.backend, config.partitions, commands, Timeouts())
+        await port.close()
+    except GandivaError as err:
+        found.append(error("gandiva.yaml: slurm.backend", str(err), "docs/pyslurm.md tells how to build it"))
+    return Survey(tuple(sorted(found, key=lambda finding: finding.level != ERROR)), choice)
 
 
 async def read_site(config: Config, commands: Commands) -> check_site.Site:

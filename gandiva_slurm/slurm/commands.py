@@ -104,6 +104,9 @@ class CommandsPort:
         rows = [parse_words(line) for line in text.splitlines()]
         return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
+    async def close(self) -> None:
+        """Let go of what a back end holds; the commands hold nothing."""
+
     async def _picture(self) -> Picture:
         of = release(await self.version())
         try:

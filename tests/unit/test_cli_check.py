@@ -1,9 +1,13 @@
 """`gandiva check`: what it asks, and how it tells what it found."""
 
+import json
+
 import pytest
 
 from gandiva_slurm.cli import check, main
 from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.slurm.backend import Choice
+from gandiva_slurm.slurm.check import Survey
 from gandiva_slurm.slurm.finding import warning
 
 WELL = {"slurm_error": "", "state_error": ""}
@@ -11,14 +15,19 @@ NODE = {"node": "n1", "state": "up", "reason": ""}
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def choice():
+    return None
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, choice):
     async def run_checks(config):
-        return [warning("slurm.conf", "is odd", "set it")]
+        return Survey((warning("slurm.conf", "is odd", "set it"),), choice)
 
     monkeypatch.setattr("gandiva_slurm.slurm.check.run_checks", run_checks)
     monkeypatch.setattr("gandiva_slurm.config.load_config", lambda path: None)
 
-    def _run(ping=WELL, node=NODE, error=None):
+    def _run(*flags, ping=WELL, node=NODE, error=None):
         def answer(config, ask, args):
             if error:
                 raise error
@@ -26,7 +35,7 @@ def run(monkeypatch, capsys):
 
         monkeypatch.setattr(check, "query", answer)
         with pytest.raises(SystemExit) as end:
-            main.main(["check"])
+            main.main(["check", *flags])
         return end.value.code, capsys.readouterr().out.splitlines()
 
     return _run
@@ -55,3 +64,11 @@ def test_what_the_controller_knows_to_be_wrong_is_told(run, told, where):
     status, lines = run(**told)
     assert status == 1
     assert lines[0].startswith(where)
+
+
+@pytest.mark.parametrize("choice", [Choice("pyslurm", "26.05.5", "26.05.5", "25.11.2")])
+def test_the_back_end_and_the_versions_are_named(run, choice):
+    assert run()[1][0] == "Slurm 26.05.5, through pyslurm 25.11.2"
+    told = json.loads("\n".join(run("--json")[1]))["slurm"]
+    want = {"back_end": "pyslurm", "slurm": "26.05.5", "commands": "26.05.5", "pyslurm": "25.11.2", "why": ""}
+    assert told == want

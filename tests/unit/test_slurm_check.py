@@ -324,5 +324,5 @@ async def test_slurm_that_does_not_answer_is_the_one_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    finding = only(await run_checks(CONFIG))
+    finding = only((await run_checks(CONFIG)).findings)
     assert (finding.level, finding.where) == (ERROR, "slurmctld")
