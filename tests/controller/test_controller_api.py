@@ -39,9 +39,14 @@ async def running(world, user="user1", gpus=2) -> int:
     home = world.fleet[world.slurm.jobs[job_id].nodes[0]]
     key = (job_id, 0)
     await world.until(lambda: key in home.planned())
-    reports = world.controller.reports
-    await world.until(lambda: job_id in {item.job_id for item in reports[home.name].residents})
+    await world.until(lambda: job_id in {item.job_id for item in residents(world, home.name)})
     return job_id
+
+
+def residents(world, name: str):
+    """What the controller has from a node."""
+    report = world.controller.reports.get(name)
+    return report.residents if report else ()
 
 
 def hold_now(world, job_id: int, seconds: float, gpus=(0, 1)) -> None:
@@ -82,8 +87,7 @@ async def test_job_of_two_nodes_is_shown_as_one(world, ask):
         await world.until(lambda home=home: home.plan.ack_seq == 1)
     (part,) = world.fleet["n2"].plan.jobs
     assert (part.gpus, part.span) == ((0, 1), (("n1", (0, 1)), ("n2", (0, 1))))
-    reports = world.controller.reports
-    await world.until(lambda: all(reports[name].residents for name in ("n1", "n2")))
+    await world.until(lambda: residents(world, "n1") and residents(world, "n2"))
     (row,) = await data(ask, "queue")
     assert (row["gpus"], row["node"], row["nodes"], row["type"]) == (4, "n[1-2]", 2, "v100")
     assert row["places"] == [{"node": "n1", "gpus": [0, 1]}, {"node": "n2", "gpus": [0, 1]}]
@@ -105,7 +109,7 @@ async def test_silent_node_of_two_is_named(world, ask):
     world.fleet["n2"].is_down = True
     await world.until(lambda: world.controller.nodes["n2"].is_silent)
     evidence = (await data(ask, "why", job_id=job_id))["evidence"]
-    (told,) = [line for line in evidence if "does not answer" in line]
+    (told,) = [line for line in evidence if line.startswith("gandivad on ")]
     assert told.startswith("gandivad on n2 does not answer: ")
 
 
