@@ -48,7 +48,8 @@ class Part:
     is_clear: bool = False
     #: all that it has here gave its device back; nobody was told yet that the GPUs are free
     is_released: bool = False
-    #: the boundary of its last aim, and until when that is waited for
+    #: when it was told to park, the boundary of its last aim, and until when that is waited for
+    asked_ns: int = 0
     at: int = 0
     until_ns: int = 0
     #: (phase, whether its aim is lost) as noticed last, and since when

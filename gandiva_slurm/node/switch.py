@@ -73,6 +73,8 @@ class Switcher:
         """Write into the books that a gang is told to park; return its mean step so far, ms."""
         self._node.ledger.order_park(resident.key, self._node.clock.real(now))
         resident.state, resident.ordered_ns = SUSPENDING, now
+        if resident.part is not None:
+            resident.part.asked_ns = now
         if resident.overrun_from_ns is None:
             resident.overrun_from_ns = now
         resident.look_at_rate(now)
@@ -210,7 +212,7 @@ class Switcher:
         counts.reaims += fields["reaims"]
         counts.off_boundary += is_off
         resident.failures_in_a_row, resident.trouble = 0, ""
-        park_ms = _ms(now - resident.ordered_ns)
+        park_ms = _ms(now - (resident.part.asked_ns if resident.part else resident.ordered_ns))
         fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": park_ms}
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
