@@ -199,7 +199,7 @@ def placed_slicer(jobs: dict[str, int], gpus: int, sizes: tuple[int, ...], seed:
     tickets: dict[int, int] = {}
     for leaf in leaves.values():
         tickets |= split(100 * TICKET, {need.job_id: 1 for need in needs if need.leaf == leaf})
-    gangs = [a_gang(n.job_id, n.leaf.user, places[n.job_id].gpus, tickets[n.job_id]) for n in needs]
+    gangs = [a_gang(n.job_id, n.leaf.user, places[n.job_id].parts[0].gpus, tickets[n.job_id]) for n in needs]
     return slicer_of(gpus, gangs)
 
 
