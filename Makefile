@@ -9,7 +9,7 @@ SUITE  ?= bookworm
 BACKEND ?= local
 RESULT ?= build/demo.json
 
-.PHONY: help setup check test test-gpu bench demo clean
+.PHONY: help setup check test test-gpu bench demo engine image clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,9 +46,18 @@ test-gpu: setup ## the tests that need a CUDA GPU
 bench: setup ## benchmarks: ratios measured in one run
 	$(PY) -m pytest -q tests/bench --benchmark-only
 
-demo: setup ## the main job on an embedded mini Slurm, with the accounts to prove it
+# Only the back end docker wants an engine and an image.
+DEMO_NEEDS := $(if $(filter docker,$(BACKEND)),image)
+
+demo: setup $(DEMO_NEEDS) ## the main job on an embedded mini Slurm (BACKEND=docker SUITE=forky: in containers)
 	@mkdir -p build
 	$(VENV)/bin/gandiva mini demo --backend $(BACKEND) --suite $(SUITE) --json $(RESULT)
+
+engine: ## a Docker engine: the one that runs, else (as root) one installed and started here
+	@sh container/engine.sh start
+
+image: engine ## the container image of SUITE (bookworm, trixie, forky), unless it is up to date
+	@sh container/build.sh $(SUITE)
 
 clean: ## remove what setup and the builds made
 	rm -rf $(VENV) build .setup-apt .setup-venv

@@ -6,6 +6,18 @@ suite=$1
 printf '#!/bin/sh\nexec /opt/gandiva/bin/python -m torch.distributed.run "$@"\n' >/opt/gandiva/bin/torchrun
 chmod 755 /opt/gandiva/bin/torchrun
 
+# Debian builds torch without libuv, which torch asks for unless told otherwise, and torchrun all the same; every
+# Python of the venv reads the .pth. bookworm's torchrun does not know that Python 3.11 leaves 0 out of a flag's members.
+echo 'import os; os.environ.setdefault("USE_LIBUV", "0")' >"$(echo /opt/gandiva/lib/python3*/site-packages)/libuv.pth"
+torch=/usr/lib/python3/dist-packages/torch/distributed
+case $suite in
+    bookworm) sed -i 's/for s in Std:/for s in Std.__members__.values():/' "$torch/elastic/multiprocessing/api.py" ;;
+    *)
+        sed -i 's/multi_tenant=True,/& use_libuv=False,/' "$torch"/elastic/rendezvous/*.py
+        sed -i 's/is_master=False,/& use_libuv=False,/' "$torch/rendezvous.py"
+        ;;
+esac
+
 [ "$suite" = forky ] || exit 0
 # forky's MariaDB client library (11.8.9) makes slurmdbd end when it starts: "Number of columns in result ... exceeds".
 # slurmdbd alone gets trixie's (11.8.6); where forky has another library than that one, nothing is done.

@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.mini import demo_checks as checks
@@ -25,9 +23,11 @@ from gandiva_slurm.mini.demo_jobs import (
     LATE_JOB,
     STOP_FILE,
     Reference,
+    home_of,
     read_losses,
     run_references,
     script_of,
+    start_inside,
     submit,
 )
 from gandiva_slurm.mini.layout import Layout
@@ -60,16 +60,17 @@ class Recorded:
     window_ns: tuple[int, int]
     tickets: Mapping[str, int]
     slurm: str
+    #: pyslurm's version where gandivactld reads Slurm through it
+    pyslurm: str | None = None
 
 
 def run(name: str, backend: str, say: Say) -> dict[str, Any]:
     """Run the demo; returns the report, whose `ok` says whether every check held."""
     began_s = time.monotonic()
     _refuse_second(name)
-    recorded = _main_job(name, say)
-    slicing = demo_slicing.measure(f"{name}-slicing", say)
-    jobs = _with_references(recorded.jobs, say)
-    report = report_of(dataclasses.replace(recorded, jobs=jobs), slicing.ratio)
+    recorded = _main_job(name, backend, say)
+    slicing = demo_slicing.measure(f"{name}-slicing", backend, say)
+    report = report_of(recorded, slicing.ratio)
     report |= {"backend": backend, "quantum_s": QUANTUM_S, "wall_s": round(time.monotonic() - began_s, 1)}
     say("\n== verdict")
     for check in report["checks"]:
@@ -86,11 +87,12 @@ def _refuse_second(name: str) -> None:
             raise GandivaError(f"a demo is running, or one was killed; once none runs, clear it away: {down}")
 
 
-def _main_job(name: str, say: Say) -> Recorded:
+def _main_job(name: str, backend: str, say: Say) -> Recorded:
     say(f"== a private Slurm with {GPUS} fake GPUs; three users, equal tickets, quantum {QUANTUM_S:g} s")
-    cluster = MiniCluster.up(MiniSpec(name, parse_nodes(NODES), QUANTUM_S), say)
+    cluster = MiniCluster.up(MiniSpec(name, parse_nodes(NODES), QUANTUM_S, backend=backend), say)
     try:
-        return _train(cluster, say)
+        recorded = _train(cluster, say)
+        return dataclasses.replace(recorded, jobs=_with_references(cluster, recorded.jobs, say))
     finally:
         cluster.down()
 
@@ -177,24 +179,20 @@ def _collect(cluster: MiniCluster, ids: Mapping[str, int], window_ns: tuple[int,
     return Recorded(
         jobs, demo_watch.holds(cluster), demo_watch.events(cluster), window_ns,
         {row["user"]: row["tickets"] for row in shares}, cluster.exec(["sinfo", "-V"]).stdout.strip(),
+        demo_watch.pyslurm_version(cluster),
     )  # fmt: skip
 
 
-def _with_references(jobs: Sequence[JobRecord], say: Say) -> list[JobRecord]:
+def _with_references(cluster: MiniCluster, jobs: Sequence[JobRecord], say: Say) -> list[JobRecord]:
     """Run every script again alone, to the step its job reached, and note its losses."""
     say("\n== the same scripts alone, without Slurm")
     told = {job.name: job for job in (*FIRST_JOBS, LATE_JOB)}
-    with tempfile.TemporaryDirectory(prefix="gandiva-demo-") as directory:
-        runs = [
-            Reference(told[job.name], job.step_count, Path(directory, job.name))
-            for job in jobs
-            if job.step_count
-        ]
-        run_references(runs, os.cpu_count() or 1, REFERENCE_DEADLINE_S, say)
-        return [
-            dataclasses.replace(job, reference=read_losses(Path(directory, job.name), job.gpus))
-            for job in jobs
-        ]
+    where = {job.name: home_of(cluster, told[job.name]) / f"alone-{job.name}" for job in jobs}
+    runs = [Reference(told[job.name], job.step_count, where[job.name]) for job in jobs if job.step_count]
+    run_references(runs, os.cpu_count() or 1, REFERENCE_DEADLINE_S, say, start_inside(cluster))
+    return [
+        dataclasses.replace(job, reference=read_losses(where[job.name], job.gpus)) for job in jobs
+    ]  # fmt: skip
 
 
 def report_of(recorded: Recorded, aggregate: float | None) -> dict[str, Any]:
@@ -219,7 +217,7 @@ def report_of(recorded: Recorded, aggregate: float | None) -> dict[str, Any]:
         "version": 1,
         "ok": all(check.ok for check in verdict),
         "slurm": recorded.slurm.removeprefix("slurm-wlm ").removeprefix("slurm "),
-        "pyslurm": _pyslurm_version(),
+        "pyslurm": recorded.pyslurm,
         "users": users,
         "jobs": [_job_row(job) for job in jobs],
         "overlaps": sum(overlaps),
@@ -247,13 +245,3 @@ def _job_row(job: JobRecord) -> dict[str, Any]:
         "suspends": job.suspends,
         "loss_identical": job.is_identical,
     }
-
-
-def _pyslurm_version() -> str | None:
-    """The version Gandiva would use; None where Slurm's own commands are used instead."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("pyslurm")
-    except PackageNotFoundError:
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import GandivaError
 
 TRAIN = "gandiva_slurm.mini.workloads.train"
-#: Inside the cluster; a job looks for it after each step.
-STOP_FILE = "/tmp/gandiva-demo-stop"
+#: Inside the cluster, where every node sees it; a job looks for it after each step.
+STOP_FILE = "/home/gandiva-demo-stop"
 GPU_TYPE = "v100"
 
 
@@ -64,7 +65,7 @@ def script_of(job: DemoJob, stop_file: str = STOP_FILE) -> str:
     """The batch script as its user would write it."""
     launch, setup, tasks, end = f"python -m {TRAIN}", "", 1, ""
     if job.launcher == "torchrun":
-        launch = f"torchrun --standalone --nproc-per-node {job.gpus} -m {TRAIN}"
+        launch = f"torchrun --standalone --nproc_per_node {job.gpus} -m {TRAIN}"
     if job.launcher == "srun":
         launch, setup, tasks, end = _SRUN.format(train=TRAIN), _SRUN_SETUP, job.gpus, "'"
     return _SCRIPT.format(
@@ -92,18 +93,55 @@ class Reference:
     steps: int
     out: Path
 
-    def command(self) -> list[str]:
+    def command(self, python: str = sys.executable) -> list[str]:
         """The words that run it."""
-        launch = [sys.executable, "-m", TRAIN]
+        launch = [python, "-m", TRAIN]
         if self.job.gpus > 1:
-            gang = ["--standalone", "--nproc-per-node", str(self.job.gpus)]
-            launch = [sys.executable, "-m", "torch.distributed.run", *gang, "-m", TRAIN]
+            gang = ["--standalone", "--nproc_per_node", str(self.job.gpus)]
+            launch = [python, "-m", "torch.distributed.run", *gang, "-m", TRAIN]
         return [*launch, *self.job.arguments, "--steps", str(self.steps), "--out", str(self.out)]
 
 
+#: Starts one, with what it prints at the path `out` + ".log".
+Starter = Callable[[Reference], "subprocess.Popen[bytes]"]
+
+
+def start_here(reference: Reference) -> subprocess.Popen[bytes]:
+    """Start it on this machine, with this interpreter."""
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GANDIVA", "SLURM", "PYTHONPATH"))
+    }
+    with open(f"{reference.out}.log", "wb") as log:
+        return subprocess.Popen(
+            reference.command(), env=clean | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def start_inside(cluster: MiniCluster) -> Starter:
+    """Start them in the cluster, outside every job, with the interpreter and the PyTorch that the jobs have.
+
+    They write into their user's home, where commands inside begin.
+    """
+
+    def start(reference: Reference) -> subprocess.Popen[bytes]:
+        at_home = dataclasses.replace(reference, out=Path(reference.out.name))
+        words = at_home.command("python")
+        with open(f"{reference.out}.log", "wb") as log:
+            return cluster.popen(
+                ["env", "OMP_NUM_THREADS=1", *words], user=reference.job.user, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    return start
+
+
 def run_references(
-    references: Iterable[Reference], at_once: int, deadline_s: float, say: Callable[[str], None]
-) -> None:
+    references: Iterable[Reference], at_once: int, deadline_s: float, say: Callable[[str], None],
+    start: Starter = start_here,
+) -> None:  # fmt: skip
     """Run them, biggest first, as many ranks at once as there are processors; GandivaError when one fails."""
     waiting = sorted(references, key=lambda item: -item.job.gpus)
     running: dict[subprocess.Popen[bytes], Reference] = {}
@@ -113,7 +151,7 @@ def run_references(
             busy = sum(item.job.gpus for item in running.values())
             if waiting and (not running or busy + waiting[0].job.gpus <= at_once):
                 reference = waiting.pop(0)
-                running[_start(reference)] = reference
+                running[start(reference)] = reference
                 continue
             for process in [process for process in running if process.poll() is not None]:
                 _finish(process, running.pop(process), say)
@@ -126,22 +164,6 @@ def run_references(
         for process in running:
             process.kill()
             process.wait()
-
-
-def _start(reference: Reference) -> subprocess.Popen[bytes]:
-    clean = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("GANDIVA", "SLURM", "PYTHONPATH"))
-    }
-    with open(f"{reference.out}.log", "wb") as log:
-        return subprocess.Popen(
-            reference.command(),
-            env=clean | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
 
 
 def _finish(process: subprocess.Popen[bytes], reference: Reference, say: Callable[[str], None]) -> None:

@@ -52,10 +52,10 @@ class Slicing:
         return f"alone: {alone} steps a second; sliced: {sliced} steps in {self.window_s:.1f} s"
 
 
-def measure(name: str, say: Say) -> Slicing:
+def measure(name: str, backend: str, say: Say) -> Slicing:
     """Bring a cluster with one GPU up, measure, and take it down again."""
     say(f"\n== what slicing costs: two jobs on one GPU, quantum {QUANTUM_S:g} s, alone and shared")
-    cluster = MiniCluster.up(MiniSpec(name, parse_nodes("v100:1x1"), QUANTUM_S))
+    cluster = MiniCluster.up(MiniSpec(name, parse_nodes("v100:1x1"), QUANTUM_S, backend=backend))
     try:
         for attempt in range(1, ATTEMPTS + 1):
             slicing = _run(cluster)

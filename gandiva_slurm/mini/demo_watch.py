@@ -75,6 +75,13 @@ def record(cluster: MiniCluster, job: DemoJob, row: dict[str, Any]) -> JobRecord
     )  # fmt: skip
 
 
+def pyslurm_version(cluster: MiniCluster) -> str | None:
+    """The version of pyslurm beside gandivactld; None where Slurm's own commands are used instead."""
+    asked = "from importlib.metadata import version; print(version('pyslurm'))"
+    done = cluster.exec(["python", "-c", asked], check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def output_of(cluster: MiniCluster, job: DemoJob) -> str:
     """The end of what a job printed, for an error message."""
     path: Path = home_of(cluster, job) / f"{job.name}.out"

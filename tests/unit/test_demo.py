@@ -32,7 +32,7 @@ def test_scripts_are_complete(job: DemoJob) -> None:
 
 def test_reference_has_the_job_s_own_arguments() -> None:
     command = Reference(LATE_JOB, 7, Path("x")).command()
-    assert command[0] == sys.executable and "--nproc-per-node" in command
+    assert command[0] == sys.executable and "--nproc_per_node" in command
     assert command[-4:] == ["--steps", "7", "--out", "x"]
     assert " ".join(LATE_JOB.arguments) in " ".join(command)
 
@@ -153,7 +153,7 @@ def test_a_busy_machine_is_measured_once_more(
 
     monkeypatch.setattr(demo_slicing.MiniCluster, "up", lambda spec: cluster)
     monkeypatch.setattr(demo_slicing, "_run", run)
-    assert demo_slicing.measure("x", lambda text: None).quiet == quiet[-1]
+    assert demo_slicing.measure("x", "local", lambda text: None).quiet == quiet[-1]
     assert len(runs) == want and cluster.is_down
 
 
