@@ -10,11 +10,12 @@ from pathlib import Path
 
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.slurm import check_files, check_site
+from gandiva_slurm.model.snapshot import SlurmNode
+from gandiva_slurm.slurm import check_files, check_partitions, check_site, check_yaml
 from gandiva_slurm.slurm.backend import Choice, choose
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.finding import ERROR, WARNING, Finding, error
-from gandiva_slurm.slurm.reader import read_gres, release
+from gandiva_slurm.slurm.reader import nodes_command, read_gres, read_nodes, release
 from gandiva_slurm.slurm.run import Commands
 
 __all__ = ["ERROR", "WARNING", "Finding", "Survey", "run_checks"]
@@ -39,6 +40,8 @@ async def run_checks(config: Config, commands: Commands | None = None) -> Survey
         away = error("slurmctld", str(err), "start it, or run this where Slurm's commands work")
         return Survey((away,), None)
     found = [*check_site.check(site, config), *check_files.check(site, config, _directory(site))]
+    found += check_partitions.check(site, await _nodes(site, config, commands), config)
+    found += check_yaml.check(site, config, _directory(site))
     choice = None
     try:
         port, choice = await choose(config.slurm.backend, config.partitions, commands, Timeouts())
@@ -60,6 +63,17 @@ async def read_site(config: Config, commands: Commands) -> check_site.Site:
         client_version=await port.version(),
         admin_level=await _admin_level(commands, user),
     )
+
+
+async def _nodes(site: check_site.Site, config: Config, commands: Commands) -> tuple[SlurmNode, ...]:
+    """The nodes of our partitions; none when Slurm has just gone away."""
+    command = nodes_command(release(site.client_version))
+    try:
+        return read_nodes(
+            await commands.output(command, READ_TIMEOUT_S), frozenset(config.partitions), command
+        )
+    except GandivaError:
+        return ()
 
 
 async def _admin_level(commands: Commands, user: str) -> str | None:

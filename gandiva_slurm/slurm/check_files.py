@@ -15,7 +15,7 @@ from gandiva_slurm.slurm.check_site import Site
 from gandiva_slurm.slurm.finding import Finding, error, warning
 
 PLUGIN = "gandiva.so"
-LUA_MODULE = "gandiva_job_submit.lua"
+LUA_MODULE, LUA_REQUEST = "gandiva_job_submit.lua", "gandiva_request.lua"
 #: Arguments the plugin takes; with any other it disables itself.
 PLUGIN_KEYS = ("socket", "hook", "partitions")
 #: Deepest nesting of include lines that is followed.
@@ -53,6 +53,9 @@ def _plugstack(site: Site, config: Config, path: Path) -> Iterator[Finding]:
     if not lines:
         what = f"no line loads {PLUGIN}: sbatch knows no --gandiva flags"
         yield error(str(path), what, f"add: optional /usr/lib/gandiva/{PLUGIN} socket={config.node.socket}")
+    if len(lines) > 1:
+        what = f"the plugin is loaded {len(lines)} times ({', '.join(line.where for line in lines)})"
+        yield error(str(path), what, "keep one of the lines")
     for line in lines:
         yield from _plugin_line(config, line)
         yield from _plugin_file(site, line)
@@ -127,6 +130,9 @@ def _lua(site: Site, config: Config, directory: Path) -> Iterator[Finding]:
     if not Path(directory / module).exists():
         what = f"{module} does not exist: jobs for Gandiva are not held"
         yield error(str(script), what, f"install slurm_conf/{LUA_MODULE} there")
+    elif not Path(directory / module).with_name(LUA_REQUEST).exists():
+        what = f"{LUA_REQUEST} does not lie beside {module}: jobs for Gandiva are refused"
+        yield error(str(script), what, f"install slurm_conf/{LUA_REQUEST} there")
     for function in ("submit", "modify"):
         if not re.search(rf"\.{function}\s*\(", text):
             what = f"the module's {function} is never called"

@@ -13,8 +13,8 @@ from gandiva_slurm.slurm.jobs import node_names
 SLURM_CONF = "slurm.conf"
 #: The oldest Slurm that prints the JSON we read.
 OLDEST = (22, 5)
-#: A requeued job may wait this long before it starts again; Slurm's default is 120 s.
-MAX_CRED_EXPIRE_S = 30
+#: Slurm keeps a requeued job back for AuthInfo=cred_expire (120 s unless set): in that time it is held.
+CRED_EXPIRE_S, MIN_CRED_EXPIRE_S = 120, 5
 #: Slurm's default of batch_sched_delay, in seconds.
 DEFAULT_BATCH_SCHED_DELAY_S = 3
 OPERATORS = {"Operator", "Administrator"}
@@ -152,7 +152,7 @@ def _accounting(site: Site, _: Config) -> Iterator[Finding]:
         yield warning(f"{SLURM_CONF}: AccountingStorageType", what, "set accounting_storage/slurmdbd")
 
 
-def _selection(site: Site, _: Config) -> Iterator[Finding]:
+def _selection(site: Site, config: Config) -> Iterator[Finding]:
     kind = site.config.get("SelectType", "")
     if kind != "select/cons_tres":
         what = f"{kind}: Slurm does not count gres/gpu by job"
@@ -160,9 +160,17 @@ def _selection(site: Site, _: Config) -> Iterator[Finding]:
     if "MEMORY" not in site.config.get("SelectTypeParameters", "").upper():
         what = "memory is not counted, but parked jobs keep theirs: a node can run out of it"
         yield error(f"{SLURM_CONF}: SelectTypeParameters", what, "set CR_Core_Memory")
-    elif not any(_is_set(site.config.get(key, "")) for key in ("DefMemPerCPU", "DefMemPerNode")):
+    elif not _has_default_memory(site, config):
         what = "unset: a job that names no memory takes its whole node's, and nothing can share with it"
         yield error(f"{SLURM_CONF}: DefMemPerCPU", what, "set it, as in DefMemPerCPU=4000")
+
+
+def _has_default_memory(site: Site, config: Config) -> bool:
+    """True when slurm.conf, or else each of our partitions, bounds the memory of a job that names none."""
+    keys = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU")
+    parts = [site.partitions.get(name, {}) for name in config.partitions]
+    places = [[site.config], parts]
+    return any(all(any(_is_set(place.get(key, "")) for key in keys) for place in group) for group in places)
 
 
 def _slicers(site: Site, _: Config) -> Iterator[Finding]:
@@ -184,12 +192,10 @@ def _requeue(site: Site, _: Config) -> Iterator[Finding]:
     if site.config.get("JobRequeue") == "0":
         what = "0: a job that loses its node is not placed again, unless submitted with --requeue"
         yield warning(f"{SLURM_CONF}: JobRequeue", what, "set JobRequeue=1")
-    expire_s = site.parameters("AuthInfo").get("cred_expire", "120")
-    if not expire_s.isdecimal() or int(expire_s) > MAX_CRED_EXPIRE_S:
-        what = f"cred_expire={expire_s}: for so many seconds Slurm itself starts no requeued job again"
-        yield warning(
-            f"{SLURM_CONF}: AuthInfo", what, f"set AuthInfo=cred_expire={MAX_CRED_EXPIRE_S} or less"
-        )
+    expire_s = site.parameters("AuthInfo").get("cred_expire", str(CRED_EXPIRE_S))
+    if not expire_s.isdecimal() or int(expire_s) < MIN_CRED_EXPIRE_S:
+        what = f"cred_expire={expire_s}: Slurm may restart a requeued job before Gandiva holds it"
+        yield warning(f"{SLURM_CONF}: AuthInfo", what, "leave it out, or set AuthInfo=cred_expire=30")
     delay_s = site.parameters("SchedulerParameters").get(
         "batch_sched_delay", str(DEFAULT_BATCH_SCHED_DELAY_S)
     )

@@ -84,8 +84,8 @@ def test_a_sound_site_has_no_fault() -> None:
         ),
         ({"AccountingStorageTRES": "cpu,mem"}, WARNING, "slurm.conf: AccountingStorageTRES", "gres/gpu"),
         ({"JobRequeue": "0"}, WARNING, "slurm.conf: JobRequeue", "not placed again"),
-        ({"AuthInfo": ""}, WARNING, "slurm.conf: AuthInfo", "cred_expire=120"),
-        ({"AuthInfo": "cred_expire=60"}, WARNING, "slurm.conf: AuthInfo", "cred_expire=60"),
+        ({"AuthInfo": "cred_expire=2"}, WARNING, "slurm.conf: AuthInfo", "cred_expire=2"),
+        ({"AuthInfo": "cred_expire=soon"}, WARNING, "slurm.conf: AuthInfo", "cred_expire=soon"),
         ({"SchedulerParameters": "bf_interval=3"}, WARNING, "SchedulerParameters", "batch_sched_delay=3"),
         ({"ProctrackType": "proctrack/linuxproc"}, WARNING, "slurm.conf: ProctrackType", "linuxproc"),
         ({"ConstrainDevices": "yes"}, WARNING, "cgroup.conf: ConstrainDevices", "isolates nothing"),
@@ -175,7 +175,8 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "plugstack.conf.d").mkdir()
     (tmp_path / "plugstack.conf").write_text("# ours:\ninclude plugstack.conf.d/*.conf\n")
     write_line(tmp_path, PLUGIN_LINE)
-    (tmp_path / check_files.LUA_MODULE).write_text("return {}\n")
+    for name in (check_files.LUA_MODULE, check_files.LUA_REQUEST):
+        (tmp_path / name).write_text("return {}\n")
     (tmp_path / "job_submit.lua").write_text(SCRIPT.format(module=tmp_path / check_files.LUA_MODULE))
     (tmp_path / "gres.conf").write_text("AutoDetect=off\n")
     return tmp_path
@@ -242,6 +243,17 @@ def test_a_plugstack_that_is_missing_or_includes_itself(directory: Path) -> None
     assert len([*check_files.plugin_lines(directory / "plugstack.conf")]) > 1
     (directory / "plugstack.conf").unlink()
     assert "no line loads" in only(files(directory)).what
+
+
+def test_a_plugin_loaded_twice(directory: Path) -> None:
+    write_line(directory, PLUGIN_LINE + PLUGIN_LINE)
+    assert "loaded 2 times" in only(files(directory)).what
+
+
+def test_half_of_the_lua_files(directory: Path) -> None:
+    (directory / check_files.LUA_REQUEST).unlink()
+    finding = only(files(directory))
+    assert finding.level == ERROR and check_files.LUA_REQUEST in finding.what
 
 
 def test_plugstack_elsewhere(directory: Path) -> None:
