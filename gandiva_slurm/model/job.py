@@ -49,7 +49,7 @@ _ROWS = (
     StateRow(
         RUNNING,
         ("RUNNING", "CONFIGURING", "SUSPENDED"),
-        "on its nodes; holds its GPUs or may be given them in the next quantum; held again in Slurm",
+        "on its nodes; holds its GPUs or may be given them in the next quantum; not held in Slurm",
         (SUSPENDING, SUSPENDED, RESUMING, CHECKPOINTING, HELD, ENDED),
         "all: Slurm has job and nodes, the nodes' reports have the GPUs",
     ),

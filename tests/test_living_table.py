@@ -1,0 +1,59 @@
+"""docs/slurm.md says what becomes of everything users do: each row has its test, its words are ours."""
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gandiva_slurm.model.reason import CATALOGUE
+
+ROOT = Path(__file__).parents[1]
+CLUSTER = ROOT / "tests/cluster"
+HEAD = "| who does what | what Gandiva does | shown | test |"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    action: str
+    answer: str
+    shown: str
+    test: str
+
+
+def rows() -> list[Row]:
+    """The table, without its head."""
+    lines = (ROOT / "docs/slurm.md").read_text().split(HEAD + "\n")[1].split("\n\n")[0].splitlines()[1:]
+    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """The tests of a file, by name."""
+    tree = ast.parse(path.read_text())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {node.name for node in functions if node.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.action[:40])
+def test_every_row_has_its_test(row: Row) -> None:
+    match = re.fullmatch(r"`(test_\w+\.py)::(test_\w+)`", row.test)
+    assert match, row
+    assert match[2] in names_of_tests(CLUSTER / match[1]), row
+
+
+def test_every_test_of_living_has_its_row() -> None:
+    named = {row.test.strip("`") for row in rows()}
+    written = {f"{path.name}::{test}" for path in CLUSTER.glob("test_living_*.py") for test in names_of_tests(path)}
+    assert len(written) >= 17
+    assert written <= named, written - named
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.action[:40])
+def test_the_words_shown_are_ours(row: Row) -> None:
+    lua = "".join(path.read_text() for path in (ROOT / "slurm_conf").glob("*.lua"))
+    for sentence in re.findall(r'"([^"]+)"', row.shown):
+        assert sentence in lua, sentence
+    codes = re.findall(r"`(\w+)`", row.shown)
+    assert all(code in CATALOGUE for code in codes), codes
