@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 _GRES = re.compile(
@@ -17,7 +19,8 @@ def gpus(text: str) -> list[tuple[str, int]]:
     return [(match["type"] or "", int(match["count"] or 1) * _UNITS[match["unit"] or ""]) for match in found]
 
 
-def tres(text: str) -> dict[str, int]:
+@functools.lru_cache(maxsize=4096)
+def tres(text: str) -> Mapping[str, int]:
     """Return the counts of a TRES text; `mem` in MiB, rounded up. What cannot be read is left out."""
     counts = {}
     for item in text.split(","):

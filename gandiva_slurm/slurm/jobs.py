@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -56,7 +56,7 @@ def read_job(record: Fields) -> SlurmJob:
     )
 
 
-def _counts(record: Fields) -> dict[str, int]:
+def _counts(record: Fields) -> Mapping[str, int]:
     """Return the job's TRES: what it has, else what it asks.
 
     `node_count`, `cpus` and `memory_per_*` are not taken: of a pending job the first is an estimate (-n3 -c2

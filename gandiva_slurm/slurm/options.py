@@ -7,6 +7,7 @@ the default, a record that cannot be read makes the job an ordinary one, and bot
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ _CHOICES = {
 _DECODER = json.JSONDecoder()
 
 
+@functools.lru_cache(maxsize=16384)
 def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
     """Return what the job asked of Gandiva; None when it is not Gandiva's."""
     record = next(iter(reversed([*_records(admin_comment)])), None)

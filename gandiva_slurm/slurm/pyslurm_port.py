@@ -121,13 +121,13 @@ class PyslurmPort(CommandsPort):
     async def _picture(self) -> Picture:
         raw = await self._slurmctld.call("picture", timeout_s=self._timeouts.read_s)
         try:
-            told = await self._ask_squeue(
-                [job for job in raw["jobs"] if fields.is_unsure(job, self._partitions)]
-            )
-            jobs, joint = pick_jobs(fields.job_records(raw["jobs"], told), self._partitions)
-            return Picture(jobs, pick_nodes(fields.node_records(raw["nodes"]), self._partitions), joint)
+            unsure = [job for job in raw["jobs"] if fields.is_unsure(job, self._partitions)]
+            told = await self._ask_squeue(unsure)
+            records = fields.job_records(raw["jobs"], told), fields.node_records(raw["nodes"])
         except (KeyError, TypeError, ValueError) as err:
             raise SlurmUnreachable(f"pyslurm's answer has another form than 25.11.2's: {err!r}") from err
+        jobs, joint = pick_jobs(records[0], self._partitions)
+        return Picture(jobs, pick_nodes(records[1], self._partitions), joint)
 
     async def _ask_squeue(self, unsure: Sequence[Mapping[str, Any]]) -> dict[int, Told]:
         """Return what squeue knows better of these jobs; what it said is kept while nothing changes."""

@@ -20,8 +20,13 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 #: What Slurm's commands see besides the daemon's own environment. SLURM_BITSTR_LEN=0 keeps them from
-#: cutting the task list of a job array after 64 characters.
-ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
+#: cutting the task list of a job array after 64 characters; compact JSON is two thirds as long (23.11 on).
+ENVIRONMENT = {
+    "LC_ALL": "C",
+    "SLURM_TIME_FORMAT": "standard",
+    "SLURM_BITSTR_LEN": "0",
+    "SLURM_JSON": "compact",
+}
 #: Variables that would change what the commands print.
 UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SLURM_CLUSTERS")
 #: Most commands running at once; slurmctld serves them one lock at a time anyway.

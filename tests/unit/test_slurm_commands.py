@@ -88,6 +88,7 @@ def test_users_variables_do_not_reach_slurms_commands() -> None:
         "LC_ALL": "C",
         "SLURM_TIME_FORMAT": "standard",
         "SLURM_BITSTR_LEN": "0",
+        "SLURM_JSON": "compact",
     }
 
 
