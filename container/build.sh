@@ -57,7 +57,9 @@ make_context() {
     cp "$here/Dockerfile" "$here"/image/* "$work/context/"
     cp -r "$clone/spank" "$work/context/spank"
     rm -f "$work"/context/spank/*.so "$work"/context/spank/*.o
-    cp "$clone/pyproject.toml" "$clone/README.md" "$clone/LICENSE" "$work/context/package/"
+    # What pip asks of the package: its dependencies and commands, not how it is checked and tested.
+    sed '/^\[tool\.ruff/,$d' "$clone/pyproject.toml" >"$work/context/package/pyproject.toml"
+    : >"$work/context/package/README.md"
     find /usr/local/share/ca-certificates -name '*.crt' -exec cp {} "$work/context/host/ca/" \; 2>/dev/null || :
     host_settings
     chmod -R a+rX "$work/context"

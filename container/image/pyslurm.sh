@@ -33,4 +33,4 @@ sed -i 's/^\( *\)bitstr_t \*node_bitmap$/&\n\1uint32_t *node_ranks/' pyslurm/slu
 [ "$(grep -c 'uint32_t \*node_ranks' pyslurm/slurm/extra.pxi)" = 1 ]
 printf '[build_ext]\nparallel = 2\n' >>setup.cfg
 /tmp/builder/bin/pip wheel --quiet --no-deps --no-build-isolation -w /tmp/wheels .
-/opt/gandiva/bin/pip install --quiet --no-deps --root /built /tmp/wheels/*.whl
+/tmp/builder/bin/pip install --quiet --no-deps --root /built --prefix /opt/gandiva /tmp/wheels/*.whl

@@ -229,9 +229,20 @@ class MiniCluster:
             log=self.log(name), broken=lambda: "" if self.daemon_pid(name) is not None else "it ended",
         )
 
+    def cut(self, host: str) -> None:
+        """Take the host's network away, as a pulled cable does; what runs there goes on."""
+        self._link(host, "down")
+
+    def mend(self, host: str) -> None:
+        """Give the host its network back."""
+        self._link(host, "up")
+
     def down(self) -> None:
         """Kill everything inside and remove the cluster's directory."""
         self._remove(self.at)
+
+    def _link(self, host: str, state: str) -> None:
+        raise UsageError(f"the back end {self.spec.backend} has one host: nothing to cut {host} off from")
 
     def _daemon(self, name: str) -> daemons.Daemon:
         return daemons.lookup(self.spec, self.site, name)
@@ -276,6 +287,15 @@ def down(name: str | None = None) -> bool:
     backend.require_here()
     backend._remove(at)
     return there
+
+
+def missing(backend: str) -> str:
+    """Why no mini cluster of this back end can run here, with the next step; "" when one can."""
+    try:
+        _backend_of(backend).require(MiniSpec(backend=backend))
+    except GandivaError as why:
+        return str(why)
+    return ""
 
 
 def remove_directory(at: Layout) -> None:

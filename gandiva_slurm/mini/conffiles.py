@@ -32,7 +32,7 @@ return M
 def write_all(spec: MiniSpec, site: Site) -> None:
     """Make the cluster's directory complete; nothing runs yet."""
     at = site.at
-    for path in (at.root, at.etc, at.log, at.pid, at.spool, at.root / "host"):
+    for path in (at.root, at.etc, at.log, at.pid, at.spool, at.root / "host", at.root / "lib"):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)
     _write_slurm(spec, site)

@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import shutil
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -42,11 +43,17 @@ class DockerCluster(MiniCluster):
 
     @classmethod
     def require_here(cls) -> None:
-        """Raise unless this is root in a clone, and a Docker engine answers on this machine."""
+        """Raise unless this is root in a clone."""
         if os.geteuid() != 0:
             raise GandivaError("a mini cluster needs root, to enter its containers: run it as root (sudo)")
         if not (CLONE / "container/compose.yaml").exists():
             raise GandivaError(f"no container/ in {CLONE}: run it from a clone")
+
+    @classmethod
+    def require(cls, spec: MiniSpec) -> None:
+        """Raise unless a Docker engine answers, too."""
+        cls.require_here()
+        Engine.find()
 
     @classmethod
     def _make(cls, spec: MiniSpec, at: Layout, say: Callable[[str], None]) -> DockerCluster:
@@ -92,6 +99,11 @@ class DockerCluster(MiniCluster):
     def _enter(self, host: str) -> list[str]:
         address = Engine.find().address
         return ["docker", "-H", address, "exec", container_of(self.at, host)]
+
+    def _link(self, host: str, state: str) -> None:
+        enter = ["nsenter", "-t", str(self._pid_of(host)), "-n", "--"]
+        subprocess.run([*enter, "ip", "link", "set", "eth0", state], check=True,
+                       env={"PATH": layout.system_path()})
 
     def _wait_machines(self, engine: Engine) -> None:
         """Each machine has made its directories; note who it is."""

@@ -78,8 +78,6 @@ def _install_plugin(site: Site) -> None:
         told = made.stderr.strip()
         raise GandivaError(f"the SPANK plugin does not build (make -C {CLONE / 'spank'}): {told}")
     target = Path(site.plugin)
-    target.parent.mkdir(exist_ok=True)
-    target.parent.chmod(0o755)
     shutil.copyfile(built, target.with_suffix(".new"))
     os.replace(target.with_suffix(".new"), target)
 

@@ -1,4 +1,7 @@
-"""A real Slurm for these tests: one mini cluster a session, private ones for tests that break something."""
+"""A real Slurm for these tests: one mini cluster a session, private ones for tests that break something.
+
+GANDIVA_MINI_BACKEND=docker:SUITE runs them in containers; tests/docker has what is of that back end alone.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,25 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.mini import daemons, layout
+from gandiva_slurm.mini import cluster as clusters
+from gandiva_slurm.mini import daemons
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.mini.spec import MiniSpec, default_backend, parse_nodes
 
 HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here carries the mark `cluster`."""
+    """Everything here carries the mark `cluster`; `local` is about that back end itself."""
+    elsewhere = default_backend() != "local"
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+        if elsewhere and item.get_closest_marker("local"):
+            item.add_marker(pytest.mark.skip(reason="about the back end local; this run has another"))
 
 
 @pytest.fixture(scope="session")
 def slurm_here() -> None:
     """Skip with the reason where no mini cluster can run; fail where GANDIVA_REQUIRE lists `cluster`."""
-    why = layout.missing()
+    why = clusters.missing(default_backend())
     if why and "cluster" in os.environ.get("GANDIVA_REQUIRE", "").split(","):
         pytest.fail(why)
     if why:

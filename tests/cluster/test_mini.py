@@ -21,6 +21,7 @@ from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import GandivaError, UsageError
 
+pytestmark = pytest.mark.local
 UP_BOUND_S = 15.0
 WAIT_S = 30.0
 

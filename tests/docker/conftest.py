@@ -1,0 +1,58 @@
+"""Mini clusters in containers. A suite whose image is missing is skipped, unless GANDIVA_REQUIRE names it.
+
+GANDIVA_REQUIRE=docker:forky,docker:trixie makes those two required: their tests fail without an engine or an
+image.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini import cluster as clusters
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.docker import image_of
+from gandiva_slurm.mini.engine import Engine
+from gandiva_slurm.mini.spec import SUITES, MiniSpec, parse_nodes
+
+HERE = Path(__file__).parent
+NODES = "v100:2x2,k80:1x1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here carries the mark `docker`."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.docker)
+
+
+def why_not(backend: str) -> str:
+    """Why this suite's tests cannot run here now; "" when they can."""
+    if why := clusters.missing(backend):
+        return why
+    suite = backend.partition(":")[2]
+    if not Engine.find().has_image(image_of(suite)):
+        return f"no image {image_of(suite)}; next: make image SUITE={suite}"
+    return ""
+
+
+@pytest.fixture(scope="session", params=[f"docker:{suite}" for suite in SUITES])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each suite in its turn; skipped with the reason where it cannot run."""
+    found: str = request.param
+    why = why_not(found)
+    if why and found in os.environ.get("GANDIVA_REQUIRE", "").split(","):
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+    return found
+
+
+@pytest.fixture(scope="session")
+def mini(backend: str) -> Iterator[MiniCluster]:
+    """A cluster of this suite that its tests share: leave it as you found it."""
+    suite = backend.partition(":")[2]
+    cluster = MiniCluster.up(MiniSpec(f"tests-{os.getpid()}-{suite}", parse_nodes(NODES), backend=backend))
+    yield cluster
+    cluster.down()
