@@ -27,6 +27,9 @@ from gandiva_slurm.wire.messages import PlannedJob
 #: Tickets of a job no plan names, where no planned job gives a measure.
 _TICKETS = 1_000_000
 
+#: Stands in the table for a GPU whose slot nobody has named.
+_NO_SLOT = -1
+
 log = logging.getLogger(__name__)
 
 
@@ -182,7 +185,6 @@ class Admission:
             registered_real_ns=clock.real(),
             name=planned.name,
             is_planned=is_planned,
-            slots=bind.job_slots,
             since_ns=clock.mono(),
             part=Part(planned.span) if planned.span else None,
         )
@@ -199,7 +201,7 @@ class Admission:
         if not part.has_begun:
             resident.registered_real_ns = self._node.clock.real()
             resident.since_ns = resident.since_ns if resident.holds else self._node.clock.mono()
-            resident.slots = bind.job_slots
+            resident.slots = ()
         part.has_begun = part.has_processes = True
         part.has_script = part.has_script or bind.step == "batch"
 
@@ -248,16 +250,29 @@ class Admission:
 def learn_slots(resident: Resident, bind: Bind) -> None:
     """Keep which slots stand for the job's GPUs, in order.
 
-    A batch script knows all slots of its job. In salloc and srun without a script no task does: there each
-    slot that a task names first is the next GPU's. Slots of a job are its own, so there are never more than
-    GPUs. What the environment says of the job's slots is not believed where it leaves out the task's own.
+    A batch script knows all slots of its job. In salloc and srun without a script no task does: there the
+    slots that a task names first are the GPUs' of its number on the node, or else the next ones'. Slots of a
+    job are its own, so there are never more than GPUs. What the environment says of the job's slots is not
+    believed where it leaves out the task's own, nor from a step of a job of several nodes: it has the slots
+    of the first node, from the batch script.
     """
     size = len(resident.gpus)
+    is_here = resident.part is None or not bind.is_numbered_step
     is_whole = len(bind.job_slots) == size and set(bind.step_slots) <= set(bind.job_slots)
-    if is_whole and not resident.slots:
+    if is_here and is_whole and not resident.slots:
         resident.slots = bind.job_slots
-    new = tuple(slot for slot in bind.step_slots if slot not in resident.slots)
-    resident.slots = (*resident.slots, *new)[:size]
+    new = [slot for slot in bind.step_slots if slot not in resident.slots]
+    if new:
+        resident.slots = _seated(resident.slots, new, bind.task * len(new), size)
+
+
+def _seated(slots: tuple[int, ...], new: list[int], first: int, size: int) -> tuple[int, ...]:
+    table = [*slots, *([_NO_SLOT] * size)][:size]
+    places = [place for place in range(size) if table[place] == _NO_SLOT]
+    own = range(first, first + len(new))
+    for place, slot in zip(own if set(own) <= set(places) else places, new, strict=False):
+        table[place] = slot
+    return tuple(table)
 
 
 def gpus_of_task(resident: Resident, step_slots: tuple[int, ...]) -> tuple[int, ...]:

@@ -135,3 +135,18 @@ def test_a_gang_requeued_before_its_first_turn_ends_at_once_on_all_nodes(fleet: 
     fleet.mini.exec(["scontrol", "requeue", str(job)])
     wait_for(lambda: row_of(fleet, job).get("restart") == 1, "the requeue")
     wait_for(lambda: row_of(fleet, job).get("node") == "n[1-2]", "its new place", deadline_s=15)
+
+
+def test_ranks_of_a_node_have_a_gpu_each_whatever_slots_the_first_node_gave(fleet: Fleet) -> None:
+    """The steps' environment has the job's slots of the first node: 1 and 2 there, 0 and 1 on the second."""
+    wait = "#!/bin/bash\nwhile [ ! -e go ]; do sleep 0.1; done\n"
+    first = sbatch(fleet, "--gpus=1", "--gandiva-gpu-types=v100", script=wait, user="user2")
+    fleet.wait_running(first)
+    job = sbatch(fleet, "-N2", "--ntasks-per-node=2", "--gpus-per-task=1", script=SHOW)
+    fleet.wait_running(job)
+    fleet.home("user2", "go").touch()
+    fleet.wait_ended(job, "COMPLETED")
+    told = fleet.home("user1", f"{job}.out").read_text().splitlines()
+    assert sorted(" ".join(line.split()[1:3]) for line in told) == [
+        f"n{n} gpus={gpu}" for n in (1, 2) for gpu in (0, 1)
+    ]
