@@ -1,0 +1,226 @@
+"""Gangs over two nodes on a real Slurm: shares, losses, overlaps, and what dies in the middle.
+
+One cluster for the module. Its first tests watch one run: a gang of 2 x 2 GPUs beside four jobs of one GPU,
+three users. The later ones kill one daemon after the other under a gang that takes turns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.demo_jobs import DemoJob, Reference, run_references
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.cluster.fleet import START_S, TRAIN, Fleet, holds_of, wait_for
+from tests.span_figures import Parks, held_s, overlaps, parks_of, read_lines
+
+NODES = ("n1", "n2")
+QUANTUM_S = 0.5
+WINDOW_S, REPAID_S = 20.0, 120.0
+SHARE_TOLERANCE = 0.05
+#: Jobs of one GPU: a is user2's, b is user3's.
+SINGLE = ("a1", "b1", "a2", "b2")
+
+#: Rank and world as srun numbers them; the batch script runs on the first node.
+BY_SRUN = f"""\
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$SLURM_NTASKS
+srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec {TRAIN} ARGUMENTS'
+"""
+BY_TORCHRUN = """\
+srun --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \
+    --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=127.0.0.1:$((20000 + SLURM_JOB_ID)) --local-addr=127.0.0.1 \
+    -m gandiva_slurm.mini.workloads.train ARGUMENTS
+"""
+
+
+@dataclass
+class SpanRun:
+    """A gang over nodes and what runs beside it."""
+
+    fleet: Fleet
+    jobs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    window_ns: tuple[int, int] = (0, 0)
+
+    def gang(self, user: str, name: str, script: str = BY_SRUN, tasks: int = 2) -> int:
+        """Submit a gang of 2 x 2 ranks that trains until it is told to stop."""
+        arguments = f"--model mlp --seed 3 --out ~/{name} --stop-file ~/{name}.stop"
+        flags = ("--nodes=2", f"--ntasks-per-node={tasks}", f"--job-name={name}", f"--output={name}.out")
+        number = self.fleet.submit(user, script.replace("ARGUMENTS", arguments), *flags, gpus=2)
+        self.jobs[name] = (user, number)
+        return number
+
+    def single(self, user: str, name: str, seed: int) -> int:
+        """Submit a job of one GPU."""
+        arguments = f"--model mlp --seed {seed} --out ~/{name} --stop-file ~/{name}.stop"
+        number = self.fleet.submit(user, f"exec {TRAIN} {arguments}", f"--job-name={name}")
+        self.jobs[name] = (user, number)
+        return number
+
+    def stop(self) -> None:
+        """Let all of them end after a step, and wait for that."""
+        for name, (user, _) in self.jobs.items():
+            self.fleet.stop(user, name)
+        for _, number in self.jobs.values():
+            self.fleet.wait_ended(number, "COMPLETED", deadline_s=90)
+
+    def parks(self, name: str = "gang") -> Parks:
+        """The gang's parks, by the controller's record."""
+        record = read_lines(self.fleet.mini.path("spool", "gandivactld", "spans.jsonl"))
+        return parks_of(record, self.jobs[name][1])
+
+    def wait_parks(self, more: int, name: str = "gang", deadline_s: float = 90) -> None:
+        """Wait until the gang has been parked so often from now on."""
+        begin = len(self.parks(name).good)
+        wait_for(lambda: len(self.parks(name).good) >= begin + more, f"{more} parks of {name}", deadline_s)
+
+    def shares(self, window_ns: tuple[int, int]) -> dict[str, float]:
+        """Each user's part of what was held on both nodes, by their own logs."""
+        found: dict[str, float] = {}
+        for node in NODES:
+            for user, seconds in held_s(holds_of(self.fleet.events(node)), window_ns).items():
+                found[user] = found.get(user, 0.0) + seconds
+        total = sum(found.values()) or 1.0
+        return {user: seconds / total for user, seconds in found.items()}
+
+    def is_settled(self) -> bool:
+        """True when nobody pays back what a start-up overran."""
+        now_ns = time.monotonic_ns()
+        recent = self.shares((now_ns - 8 * 10**9, now_ns))
+        return len(recent) == 3 and all(abs(part - 1 / 3) < 0.06 for part in recent.values())
+
+    def check_gpus(self) -> None:
+        """No GPU was held twice."""
+        assert overlaps({node: self.fleet.events(node) for node in NODES}) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """Two nodes of two GPUs."""
+    made = MiniCluster.up(MiniSpec(f"spans-{os.getpid()}", parse_nodes("v100:2x2"), QUANTUM_S))
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="module")
+def run(cluster: MiniCluster) -> Iterator[SpanRun]:
+    """The gang and four jobs beside it, measured, then stopped."""
+    fleet = Fleet(cluster)
+    made = SpanRun(fleet)
+    try:
+        made.gang("user1", "gang")
+        for n, name in enumerate(SINGLE):
+            made.single({"a": "user2", "b": "user3"}[name[0]], name, 11 + n)
+        for name, (user, _) in made.jobs.items():
+            wait_for(lambda user=user, name=name: fleet.steps(user, name), f"{name} to train", 90)
+        made.wait_parks(3)
+        wait_for(made.is_settled, "what the start-ups overran to be given back", REPAID_S)
+        begin_ns, ends_s = time.monotonic_ns(), time.monotonic() + WINDOW_S
+        wait_for(lambda: time.monotonic() >= ends_s, "the window to go by", WINDOW_S + 5)
+        made.window_ns = (begin_ns, time.monotonic_ns())
+        made.stop()
+        yield made
+    finally:
+        fleet.finish()
+
+
+@pytest.fixture
+def beside(cluster: MiniCluster) -> Iterator[SpanRun]:
+    """A gang that takes turns with one job of one GPU; all daemons are up again at the end."""
+    fleet = Fleet(cluster)
+    made = SpanRun(fleet)
+    for name in ("turns", "other"):
+        fleet.home("user1", f"{name}.stop").unlink(missing_ok=True)
+        fleet.home("user2", f"{name}.stop").unlink(missing_ok=True)
+    yield made
+    for daemon in ("slurmctld", "gandivactld", *(f"{d}:{n}" for d in ("gandivad", "slurmd") for n in NODES)):
+        if cluster.daemon_pid(daemon) is None:
+            cluster.start_daemon(daemon)
+    fleet.finish()
+
+
+def take_turns(run: SpanRun, script: str = BY_SRUN, tasks: int = 2) -> int:
+    """Start both and wait until the gang was parked twice."""
+    number = run.gang("user1", "turns", script, tasks)
+    run.single("user2", "other", 7)
+    run.wait_parks(2, "turns", START_S + 60)
+    return number
+
+
+def test_three_users_share_two_nodes_equally(run: SpanRun) -> None:
+    shares = run.shares(run.window_ns)
+    assert shares.keys() == {"user1", "user2", "user3"}
+    for user, part in shares.items():
+        assert part == pytest.approx(1 / 3, rel=SHARE_TOLERANCE), (user, shares)
+
+
+def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) -> None:
+    run.check_gpus()
+    number = run.jobs["gang"][1]
+    parked = {
+        node: [line for line in run.fleet.events(node) if line["event"] == "parked" and line["job"] == number]
+        for node in NODES
+    }
+    assert len(run.parks().good) >= 10
+    # One park more or less where the last one was cut by the end.
+    assert abs(len(parked["n1"]) - len(parked["n2"])) <= 1 and not run.parks().failed, run.parks().failed
+    for one, other in zip(parked["n1"], parked["n2"], strict=False):
+        stops = {seq for line in (one, other) for seqs in line["seqs"] for seq in seqs}
+        assert len(stops) == 1, (one, other)
+
+
+def test_losses_are_those_of_the_runs_alone(run: SpanRun, tmp_path: Path) -> None:
+    references = []
+    for name, (user, _) in run.jobs.items():
+        gpus = 4 if name == "gang" else 1
+        seed = 3 if name == "gang" else 11 + SINGLE.index(name)
+        steps = sum(1 for _ in run.fleet.home(user, f"{name}.0.loss").open())
+        assert steps > 20
+        references.append(Reference(DemoJob(name, user, gpus, "mlp", seed), steps, tmp_path / name))
+    run_references(references, 4, 300, print)
+    for reference in references:
+        for rank in range(reference.job.gpus):
+            here = run.fleet.home(reference.job.user, f"{reference.job.name}.{rank}.loss").read_text()
+            assert here == Path(f"{reference.out}.{rank}.loss").read_text(), (reference.job.name, rank)
+
+
+def test_gang_by_torchrun_takes_turns(beside: SpanRun) -> None:
+    take_turns(beside, BY_TORCHRUN, tasks=1)
+    beside.wait_parks(3, "turns")
+    assert not beside.parks("turns").failed
+    beside.stop()
+
+
+@pytest.mark.parametrize("victim", ["gandivactld", "gandivad:n1", "gandivad:n2", "slurmctld", "slurmd:n2"])
+def test_turns_go_on_after_a_daemon_was_killed(beside: SpanRun, victim: str) -> None:
+    """Nobody is stuck, nobody dies, no GPU is held twice, and both jobs end well."""
+    number = take_turns(beside)
+    steps = beside.fleet.steps("user1", "turns")
+    beside.fleet.mini.kill(victim)
+    back_s = time.monotonic() + 3
+    wait_for(lambda: time.monotonic() >= back_s, "three seconds without it", 5)
+    beside.fleet.mini.start_daemon(victim)
+    wait_for(lambda: beside.fleet.steps("user1", "turns") > steps + 40, f"steps without {victim}", 60)
+    beside.wait_parks(3, "turns")
+    assert beside.fleet.slurm_state(number) == "RUNNING"
+    beside.stop()
+    beside.check_gpus()
+
+
+def test_gang_runs_on_while_the_controller_stays_dead(beside: SpanRun) -> None:
+    """Its lease ends: the nodes bring it in by themselves and keep it; then it takes turns again."""
+    take_turns(beside)
+    beside.fleet.mini.kill("gandivactld")
+    lease_over = lambda: [line for line in beside.fleet.events("n1") if line["event"] == "lease_over"]  # noqa: E731
+    wait_for(lease_over, "the lease to end", 30)
+    steps = beside.fleet.steps("user1", "turns")
+    wait_for(lambda: beside.fleet.steps("user1", "turns") > steps + 40, "steps without a controller", 30)
+    beside.fleet.mini.start_daemon("gandivactld")
+    beside.wait_parks(2, "turns")
+    beside.stop()
+    beside.check_gpus()

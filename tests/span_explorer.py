@@ -1,0 +1,388 @@
+"""Every interleaving of a span's parts with the controller, over the real `SpanMove`.
+
+The nodes are `tests.span_parts`; what is modelled here is the world between: orders under way that arrive
+late, after newer ones, or never, answers that get lost, a controller that dies anywhere and may come back,
+a gandivad that is killed and starts again. Ranks go in step: those of a part come to a boundary only if no
+other part stands before it. Parts are interchangeable; numbers of orders matter by their order alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gandiva_slurm.engine import span_park
+from gandiva_slurm.engine.span_park import MoveSettings, Send, SpanMove, Stood, move_wanted
+from gandiva_slurm.model.span import (
+    AIM,
+    AIMING,
+    COMMIT,
+    FREE,
+    HOLDING,
+    IN,
+    OFF,
+    ON,
+    OUT,
+    RELEASED,
+    RELEASING,
+    RUN,
+    PartStand,
+)
+from tests import span_parts
+from tests.span_parts import LOST, Did, Order, Part
+
+ALIVE, DEAD = "alive", "dead"
+#: Orders that may be under way to a node at once: the newest, and one the controller has given up.
+UNDER_WAY = 2
+
+
+class Coord(NamedTuple):
+    """The controller: what it knows of each part between two changes of hands, or the move it is in."""
+
+    known: tuple[str, ...] = ()
+    move: tuple[Any, ...] = ()
+    number: int = 0
+
+
+class World(NamedTuple):
+    """One state of everything."""
+
+    parts: tuple[Part, ...]
+    inbox: tuple[tuple[Order, ...], ...]
+    coord: Coord
+    mode: str = ALIVE
+    kills: int = 0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is explored: how many nodes, what may go wrong, which rule is spoiled."""
+
+    nodes: int = 2
+    reaims: int = 1
+    resends: int = 0
+    crash: bool = False
+    comes_back: bool = False
+    kills: int = 0
+    loses: bool = True
+    spoiled: str = ""
+    stops_at_unsafe: bool = False
+    move: type[SpanMove] = SpanMove
+
+
+@dataclass
+class Findings:
+    """The states seen, those that can no longer run or park, and deeds that were not safe."""
+
+    states: int = 0
+    stuck: list[str] = field(default_factory=list)
+    unparkable: list[str] = field(default_factory=list)
+    unsafe: list[str] = field(default_factory=list)
+
+
+class Explorer:
+    """Walks all states of a scenario and keeps, for each, where one can come from."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.names = tuple(f"n{n}" for n in range(scenario.nodes))
+        self._steps: dict[Any, tuple[Coord, tuple[Send, ...]]] = {}
+
+    def run(self) -> Findings:
+        """Explore from a span that runs, until there is nothing new."""
+        limits = span_park.MAX_REAIMS, span_park.MAX_RESENDS
+        span_park.MAX_REAIMS, span_park.MAX_RESENDS = self.scenario.reaims, self.scenario.resends
+        try:
+            return self._walk()
+        finally:
+            span_park.MAX_REAIMS, span_park.MAX_RESENDS = limits
+
+    def _walk(self) -> Findings:
+        nodes = self.scenario.nodes
+        first = World((Part(),) * nodes, ((),) * nodes, self._idle(0))
+        found, index, order = Findings(), {first: 0}, [first]
+        before: list[list[int]] = [[]]
+        for number, world in enumerate(order):
+            for after, is_safe in self._events(world):
+                after = _canonical(after, self.scenario.spoiled == "stale orders are obeyed")
+                known = index.get(after)
+                if known is None:
+                    known = index[after] = len(order)
+                    order.append(after)
+                    before.append([])
+                if not is_safe:
+                    found.unsafe.append(f"{world}\n -> {after}")
+                    if self.scenario.stops_at_unsafe:
+                        found.states = len(order)
+                        return found
+                before[known].append(number)
+        found.states = len(order)
+        on = [n for n, world in enumerate(order) if all(part.phase == ON for part in world.parts)]
+        off = [n for n, world in enumerate(order) if all(part.phase == OFF for part in world.parts)]
+        found.stuck = [str(order[n]) for n in _unreached(on, before)]
+        if not self.scenario.crash:
+            found.unparkable = [str(order[n]) for n in _unreached(off, before)]
+        return found
+
+    def _events(self, world: World) -> Iterator[tuple[World, bool]]:
+        for node, part in enumerate(world.parts):
+            for place, order in enumerate(world.inbox[node]):
+                rest = world.inbox[node][:place] + world.inbox[node][place + 1 :]
+                arrived = world._replace(inbox=_with(world.inbox, node, rest))
+                for did in _obey(part, order, self.scenario.spoiled):
+                    yield from self._after(arrived, node, did)
+            is_cut = world.mode == DEAD
+            for did in _by_itself(part, _may_hold(world, node), is_cut, self.scenario.spoiled):
+                yield from self._after(world, node, did)
+            if world.kills < self.scenario.kills:
+                killed = world._replace(parts=_with(world.parts, node, span_parts.restart(part)))
+                yield killed._replace(kills=world.kills + 1), True
+        if world.mode == ALIVE:
+            yield from ((after, True) for after in self._controller(world))
+        elif self.scenario.comes_back:
+            yield world._replace(mode=ALIVE, coord=self._idle(world.coord.number)), True
+
+    def _after(self, world: World, node: int, did: Did) -> Iterator[tuple[World, bool]]:
+        """A part has moved; its answer reaches the controller now, or never."""
+        is_safe = _is_safe(world, node, did.deed)
+        world = world._replace(parts=_with(world.parts, node, did.part))
+        if did.answer is None or world.mode == DEAD or not self._is_open(world.coord, did.answer[0]):
+            yield world, is_safe
+            return
+        seq, code = did.answer
+        shown = (did.part.phase, did.part.at)
+        yield self._tell(world, ("answered", node, seq, code, shown)), is_safe
+        if self.scenario.loses:
+            yield self._tell(world, ("lost", node, seq, "", ())), is_safe
+
+    def _controller(self, world: World) -> Iterator[World]:
+        coord = world.coord
+        if self.scenario.crash:
+            yield world._replace(mode=DEAD, coord=Coord(number=coord.number))
+        if not coord.move:
+            yield from self._look_around(world)
+            return
+        if self.scenario.loses or world.kills:
+            for seq, node in self._open(coord):
+                if world.parts[node].waits is None or world.parts[node].waits.seq != seq:  # type: ignore[union-attr]
+                    yield self._tell(world, ("lost", node, seq, "", ()))
+        renewed = self._tell(world, ("tick", 0, 0, "", ()))
+        if renewed != world:
+            yield renewed
+
+    def _look_around(self, world: World) -> Iterator[World]:
+        """Ask one part after the other, then decide by what they said: they may stand elsewhere by then."""
+        known = world.coord.known
+        for node, phase in enumerate(known):
+            if not phase:
+                told = _with(known, node, _rough(world.parts[node].phase))
+                yield world._replace(coord=world.coord._replace(known=told))
+        if all(known):
+            for where in (IN, OUT):
+                to = move_wanted(known, where)
+                if to:
+                    yield self._begin(world, known, to)
+            yield world._replace(coord=self._idle(world.coord.number))
+
+    def _begin(self, world: World, known: tuple[str, ...], to: str) -> World:
+        stood = {
+            name: Stood(_stand(node, phase, 0, len(known)), 0)
+            for node, (name, phase) in enumerate(zip(self.names, known, strict=True))
+        }
+        move = self.scenario.move(stood, to, MoveSettings())
+        move._number = world.coord.number
+        sends = tuple(move.begin(0))
+        return self._send(world, self._coord(move), sends)
+
+    def _tell(self, world: World, event: tuple[str, int, int, str, tuple[Any, ...]]) -> World:
+        key = (world.coord.move, event)
+        if key not in self._steps:
+            self._steps[key] = self._step(world.coord.move, event)
+        coord, sends = self._steps[key]
+        return self._send(world, coord, sends)
+
+    def _step(self, frozen: tuple[Any, ...], event: tuple[str, int, int, str, tuple[Any, ...]]) -> Any:
+        what, node, seq, code, shown = event
+        move = _thaw(self.scenario.move, frozen, self.names)
+        if what == "tick":
+            sends = move.tick(span_park.RENEW_NS)
+            move._renewed_ns = 0
+        elif what == "lost":
+            sends = move.lost(seq, "lost", 0)
+        else:
+            stood = Stood(_stand(node, *shown, len(self.names)), 0)
+            sends = move.answered(seq, not code, code, "so", stood, 0)
+        return self._coord(move), tuple(sends)
+
+    def _coord(self, move: SpanMove) -> Coord:
+        return self._idle(move._number) if move.outcome else Coord((), _freeze(move), move._number)
+
+    def _send(self, world: World, coord: Coord, sends: tuple[Send, ...]) -> World:
+        inbox = list(world.inbox)
+        for send in sends:
+            node = self.names.index(send.node)
+            orders = (*inbox[node], Order(send.number, send.what, send.at))
+            inbox[node] = orders[-UNDER_WAY:]
+        return world._replace(inbox=tuple(inbox), coord=coord)
+
+    def _idle(self, number: int) -> Coord:
+        return Coord(("",) * self.scenario.nodes, (), number)
+
+    def _open(self, coord: Coord) -> list[tuple[int, int]]:
+        return [(order[0], self.names.index(order[1])) for order in coord.move[0]] if coord.move else []
+
+    def _is_open(self, coord: Coord, seq: int) -> bool:
+        return any(seq == number for number, _ in self._open(coord))
+
+
+@functools.cache
+def _obey(part: Part, order: Order, spoiled: str) -> tuple[Did, ...]:
+    return tuple(span_parts.obey(part, order, spoiled))
+
+
+@functools.cache
+def _by_itself(part: Part, may_hold: bool, is_cut: bool, spoiled: str) -> tuple[Did, ...]:
+    return tuple(span_parts.by_itself(part, may_hold, is_cut, spoiled))
+
+
+def _is_safe(world: World, node: int, deed: str) -> bool:
+    """Before a rank releases all parts have held; before GPUs are given on all have released."""
+    if deed == COMMIT:
+        return all(part.has_held for part in world.parts)
+    if deed == FREE:
+        others = world.parts[:node] + world.parts[node + 1 :]
+        return all(part.has_released for part in others)
+    return True
+
+
+def _may_hold(world: World, node: int) -> bool:
+    """Ranks come to their boundary if no other part stands still before it."""
+    at = world.parts[node].at
+    others = world.parts[:node] + world.parts[node + 1 :]
+    return all(
+        part.phase == ON
+        or (part.phase == AIMING and (part.at == LOST or part.at >= at))
+        or (part.phase == HOLDING and part.at >= at)
+        or (part.phase == AIMING and part.at < at)
+        for part in others
+    )
+
+
+def _rough(phase: str) -> str:
+    """As much of a phase as the controller's choice of a move rests on."""
+    return phase if phase in (ON, "") else OFF if phase in span_parts.WITHOUT else RELEASED
+
+
+def _stand(node: int, phase: str, at: int, world: int) -> PartStand:
+    return PartStand(1, 0, phase, world, (node,), is_parkable=True, at=at)
+
+
+def _freeze(move: SpanMove) -> tuple[Any, ...]:
+    """All that a move remembers, times and sentences aside."""
+    open_ = tuple(sorted((o.number, o.node, o.what, o.at) for o in move._open.values()))
+    stood = tuple(_rough(move.stood[node].part.phase) for node in move.nodes)
+    counts = (move.at, move.reaims, move._misses, move._resends)
+    return (
+        open_, move.to, move.stage, bool(move.error), counts, tuple(sorted(move._done)),
+        move._targets, move._is_torn, stood, move._number,
+    )  # fmt: skip
+
+
+def _thaw(kind: type[SpanMove], frozen: tuple[Any, ...], names: tuple[str, ...]) -> SpanMove:
+    open_, to, stage, has_error, counts, done, targets, is_torn, stood, number = frozen
+    parts = {
+        name: Stood(_stand(node, phase, 0, len(names)), 0)
+        for node, (name, phase) in enumerate(zip(names, stood, strict=True))
+    }
+    move = kind(parts, to, MoveSettings())
+    move.stage, move.error, move._targets, move._is_torn = stage, "so" if has_error else "", targets, is_torn
+    move.at, move.reaims, move._misses, move._resends = counts
+    move._done, move._number = set(done), number
+    move._open = {node: Send(n, node, what, at, 0) for n, node, what, at in open_}
+    return move
+
+
+#: The number of the controller's last order in every state; above those of all orders under way.
+NEWEST = 100
+
+
+def _canonical(world: World, keep_stale: bool) -> World:
+    """Forget what can no longer matter, number each node's orders from one up, and sort the nodes."""
+    frozen = world.coord.move
+    open_ = {order[1]: order for order in frozen[0]} if frozen else {}
+    done, targets = (frozen[5], frozen[6]) if frozen else ((), ())
+    is_judged = bool(frozen) or any(o.what in (COMMIT, FREE) for orders in world.inbox for o in orders)
+    rows = []
+    for node, (part, orders) in enumerate(zip(world.parts, world.inbox, strict=True)):
+        name, mine = f"n{node}", open_.get(f"n{node}")
+        if not keep_stale:
+            orders = tuple(order for order in orders if order.seq >= part.seen)
+        part = _plain(part, mine[0] if mine else 0, is_judged)
+        seqs = {part.seen if orders else 0, *(o.seq for o in orders), mine[0] if mine else 0}
+        if part.waits is not None:
+            seqs.add(part.waits.seq)
+        names = {seq: rank for rank, seq in enumerate(sorted(seqs | {0}))}
+        if part.waits is not None:
+            part = part._replace(waits=part.waits._replace(seq=names[part.waits.seq]))
+        part = part._replace(seen=names[part.seen] if orders else 0)
+        inbox = tuple(order._replace(seq=names[order.seq]) for order in orders)
+        order = (names[mine[0]], *mine[2:]) if mine else ()
+        known = world.coord.known[node] if world.coord.known else ""
+        stood = frozen[8][node] if frozen else ""
+        rows.append((part, inbox, order, name in done, name in targets, known, stood))
+    rows.sort(key=hash)  # any order will do that is the same for the same nodes
+    rows = [_numbered(row, node) for node, row in enumerate(rows)]
+    coord = Coord(tuple(row[5] for row in rows) if world.coord.known else (), (), NEWEST)
+    if frozen:
+        hides_stood = frozen[2] in (AIM, COMMIT, FREE) or (frozen[2] == RUN and frozen[3])
+        named = [(f"n{node}", row) for node, row in enumerate(rows)]
+        again = (
+            tuple((row[2][0], name, *row[2][1:]) for name, row in named if row[2]),
+            *frozen[1:5],
+            tuple(name for name, row in named if row[3]),
+            tuple(name for name, row in named if row[4]),
+            frozen[7],
+            tuple("" if hides_stood else row[6] for row in rows),
+            NEWEST,
+        )
+        coord = coord._replace(move=again)
+    parts, inboxes = tuple(row[0] for row in rows), tuple(row[1] for row in rows)
+    return world._replace(parts=parts, inbox=inboxes, coord=coord)
+
+
+def _numbered(row: tuple[Any, ...], node: int) -> tuple[Any, ...]:
+    """Numbers of two nodes are never the same: tens count the orders of one."""
+    part, inbox, order = row[:3]
+    if part.waits is not None:
+        part = part._replace(waits=part.waits._replace(seq=10 * part.waits.seq + node))
+    inbox = tuple(item._replace(seq=10 * item.seq + node) for item in inbox)
+    order = (10 * order[0] + node, *order[1:]) if order else ()
+    return (part._replace(seen=10 * part.seen + node if part.seen else 0), inbox, order, *row[3:])
+
+
+def _plain(part: Part, open_seq: int, is_judged: bool) -> Part:
+    """A part without what nothing will look at again."""
+    if part.waits is not None and part.waits.seq != open_seq and part.waits.what != RUN:
+        part = part._replace(waits=None)
+    if part.phase not in (AIMING, HOLDING) and not (part.phase == RELEASING and part.at == LOST):
+        part = part._replace(at=0)
+    return part if is_judged else part._replace(has_held=False, has_released=False)
+
+
+def _with(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:place], item, *items[place + 1 :])
+
+
+def _unreached(ends: list[int], before: list[list[int]]) -> list[int]:
+    """Return the states from which none of the `ends` is reached."""
+    reached = bytearray(len(before))
+    for number in ends:
+        reached[number] = 1
+    while ends:
+        for number in before[ends.pop()]:
+            if not reached[number]:
+                reached[number] = 1
+                ends.append(number)
+    return [number for number, known in enumerate(reached) if not known]
