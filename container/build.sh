@@ -77,12 +77,15 @@ fingerprint() { (cd "$work/context" && find . -type f | LC_ALL=C sort | xargs sh
 
 make_context
 want=$(fingerprint)
+# Two clusters that come up at once build once.
+exec 9>"${TMPDIR:-/tmp}/gandiva-mini-$suite.lock"
+flock 9
 have=$(docker image inspect --format '{{index .Config.Labels "gandiva.context"}}' "$image" 2>/dev/null || :)
 [ "$want" != "$have" ] || exit 0
 docker image inspect "debian:$suite-slim" >/dev/null 2>&1 || make_base
-say "building $image"
+say "building $image (minutes, until its packages are there)"
 # One builder on every engine: BuildKit is an extra package for some clients.
-DOCKER_BUILDKIT=0 docker build --network host --build-arg "SUITE=$suite" --label "gandiva.context=$want" \
+DOCKER_BUILDKIT=0 docker build --force-rm --network host --build-arg "SUITE=$suite" --label "gandiva.context=$want" \
     -t "$image" "$work/context" >"$work/build.log" 2>&1 || {
     tail -n 40 "$work/build.log" >&2
     exit 1

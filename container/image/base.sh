@@ -4,6 +4,14 @@ set -eu
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 cp /tmp/host/apt.conf /etc/apt/apt.conf.d/90host
+# As in Docker's own images of Debian: nothing is written to disk package by package, no documentation.
+cat >/etc/dpkg/dpkg.cfg.d/image <<'END'
+force-unsafe-io
+path-exclude /usr/share/doc/*
+path-exclude /usr/share/man/*
+path-exclude /usr/share/locale/*
+END
+echo 'Acquire::Languages "none";' >/etc/apt/apt.conf.d/91image
 if ls /tmp/host/ca/*.crt >/dev/null 2>&1; then
     mkdir -p /usr/local/share/ca-certificates
     cp /tmp/host/ca/*.crt /usr/local/share/ca-certificates/

@@ -58,9 +58,7 @@ class DockerCluster(MiniCluster):
     @classmethod
     def _make(cls, spec: MiniSpec, at: Layout, say: Callable[[str], None]) -> DockerCluster:
         engine, suite = Engine.find(), suite_of(spec)
-        if not engine.has_image(image_of(suite)):
-            say(f"building the image of {suite} (minutes, once)")
-        engine.build(suite)
+        engine.build(suite, say)
         network = engine.free_network(zlib.crc32(spec.name.encode()) % 254)
         site = site_of(spec, at, network)
         conffiles.write_all(spec, site)

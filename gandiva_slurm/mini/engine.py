@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from gandiva_slurm.mini.layout import CLONE
 from gandiva_slurm.model.errors import GandivaError
 
 CALL_DEADLINE_S = 120.0
-#: An image of the slowest suite, from nothing, on two slow processors.
-BUILD_DEADLINE_S = 3600.0
 #: The label docker-compose puts on everything of a project.
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
@@ -34,7 +32,11 @@ class Engine:
     @classmethod
     def find(cls) -> Engine:
         """The engine of this machine, or GandivaError with what is missing."""
-        told = _script("engine.sh", "host")
+        told = subprocess.run(
+            ["sh", str(CLONE / "container/engine.sh"), "host"], capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL, timeout=CALL_DEADLINE_S,
+            env=dict(os.environ) | {"PATH": layout.system_path()},
+        )
         if told.returncode != 0:
             raise GandivaError(told.stderr.strip().removeprefix("gandiva: ").replace("\ngandiva: ", "; "))
         return cls(told.stdout.strip())
@@ -49,12 +51,18 @@ class Engine:
             "docker", "compose"]
         self._run([*command, "-p", project, "-f", str(file), *words])
 
-    def build(self, suite: str) -> None:
-        """Build the image of this suite, where it is missing or older than the clone."""
-        told = _script("build.sh", suite, DOCKER_HOST=self.address)
-        if told.returncode != 0:
+    def build(self, suite: str, say: Callable[[str], None]) -> None:
+        """Build the image of this suite, where it is missing or older than the clone; tell how it goes."""
+        with _start_script("build.sh", suite, DOCKER_HOST=self.address) as building:
+            assert building.stderr is not None
+            told = []
+            for line in building.stderr:
+                told.append(line)
+                if line.startswith("== "):
+                    say(line.removeprefix("== ").rstrip())
+        if building.returncode != 0:
             raise GandivaError(f"the image for {suite} cannot be built (container/build.sh {suite}):\n"
-                               f"{told.stderr.strip()}")
+                               f"{''.join(told).rstrip()}")
 
     def has_image(self, image: str) -> bool:
         """True when there is such an image, old or new."""
@@ -104,7 +112,7 @@ class Engine:
         return done
 
 
-def _script(name: str, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    environment: Mapping[str, str] = dict(os.environ) | {"PATH": layout.system_path()} | extra
-    return subprocess.run(["sh", str(CLONE / "container" / name), *words], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=BUILD_DEADLINE_S, env=environment, check=False)
+def _start_script(name: str, *words: str, **extra: str) -> subprocess.Popen[str]:
+    environment = dict(os.environ) | {"PATH": layout.system_path()} | extra
+    return subprocess.Popen(["sh", str(CLONE / "container" / name), *words], env=environment, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -18,14 +18,15 @@ HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Everything here carries the mark `cluster`; `local` is about that back end itself."""
     elsewhere = default_backend() != "local"
+    of_local = [item for item in items if elsewhere and item.get_closest_marker("local")]
+    config.hook.pytest_deselected(items=of_local)
+    items[:] = [item for item in items if item not in of_local]
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-        if elsewhere and item.get_closest_marker("local"):
-            item.add_marker(pytest.mark.skip(reason="about the back end local; this run has another"))
 
 
 @pytest.fixture(scope="session")
