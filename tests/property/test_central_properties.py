@@ -124,6 +124,6 @@ def test_passes_survive_a_restart_of_a_nodes_counters() -> None:
     domain.decide({})
     after, _ = domain.stride.passes()
     most = {user: after[user] - before[user] for user in before}
-    # Six quanta of counters, two since it was asked: no more than that is charged, and the slack of two clocks.
+    # Six quanta of counters, two since it was asked: no more is charged, and the slack of two clocks.
     passed = 2 * GPUS * QUANTUM_NS * 720_720 * 10**6 // 840_000
     assert all(0 <= rise <= 1.2 * passed for rise in most.values()), most
