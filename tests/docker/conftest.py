@@ -1,7 +1,7 @@
 """Mini clusters in containers, on each suite that has an image; the others are skipped.
 
-GANDIVA_REQUIRE=docker:forky,docker:trixie runs those two alone, and fails without an engine or an image. Where it
-is set and names none, nothing here is collected.
+GANDIVA_REQUIRE=docker:forky,docker:trixie runs those two alone, and fails without an engine or an image.
+Where it is set and names none, nothing here is collected.
 """
 
 import os
