@@ -144,7 +144,8 @@ class Admission:
         script's is believed where it says that it is too late, or that it follows one that is still here.
         """
         job_id = bind.key.job_id
-        here = [key for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
+        mine = [r for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
+        here = [r.key for r in mine if r.part is None or r.part.has_begun]
         planned = [job.key for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
         known = max([*here, *planned], default=bind.key)
         if bind.step == "batch" and (here or bind.key < known):

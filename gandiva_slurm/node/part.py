@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.job import SUSPENDED, SUSPENDING
 from gandiva_slurm.model.span import HeldTime, PartStand
-from gandiva_slurm.node.park import SANE_SEQ
+from gandiva_slurm.node.park import SANE_SEQ, ended_rank
 from gandiva_slurm.node.park_part import HOLDING, MISSED
 from gandiva_slurm.wire.page import W_SEQ
 
@@ -108,6 +108,11 @@ def phase_of(resident: Resident) -> str:
 def has_missed(resident: Resident) -> bool:
     """True when its aim is lost."""
     return resident.state == SUSPENDING and MISSED in _gang_phases(resident)
+
+
+def has_ended(resident: Resident) -> bool:
+    """True when one of its ranks has: no boundary of all of them will come."""
+    return any(ended_rank(group.views(), group.alive()) for group in resident.sets)
 
 
 def notice(resident: Resident, now: int) -> None:

@@ -19,7 +19,7 @@ from gandiva_slurm.model.job import SUSPENDED, SUSPENDING
 from gandiva_slurm.model.span import MISS, NO, ORDERS, STALE
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
-from gandiva_slurm.node.part import IN, has_missed, held_time, notice, phase_of, stand_of
+from gandiva_slurm.node.part import IN, has_ended, has_missed, held_time, notice, phase_of, stand_of
 from gandiva_slurm.node.parting import Parting
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.wire.span import LONGEST_WAIT_MS, SpanAnswer, SpanOrder
@@ -181,7 +181,7 @@ class Spans:
         error = stand_of(resident, self._node.settings, 0).error
         if order.what == words.AIM:
             if has_missed(resident):
-                return MISS, error
+                return NO if has_ended(resident) else MISS, error
             return None if phase == words.AIMING else (NO, error or f"the part is {phase}")
         if order.what == words.RESERVE and phase == words.RESERVED:
             blocker = self._parting.blocker(resident)
