@@ -1,7 +1,8 @@
 """Reading Slurm's JSON: every value is fetched by name and type, and an error names the field.
 
-Two forms are read: 22.05's plain values, and those of 23.02 and later, where a number that may be missing is
-`{"set": true, "infinite": false, "number": 7}`, and states are lists.
+All forms are read: 22.05's plain values; those of 23.02 and later, where a number that may be missing is
+`{"set": true, "infinite": false, "number": 7}` and states are lists; and their short form (`+complex`), with
+null for what is missing and "Infinity" for what has no limit.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Fields:
         value = self._get(key)
         if type(value) is dict:
             value = self._counted(key, value)
+        if value == "Infinity":
+            return infinite
         if type(value) is int:
             return infinite if value in INFINITE else value
         nothing: int | None = None

@@ -18,7 +18,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.slurm.commands import CommandsPort
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
-from gandiva_slurm.slurm.reader import SQUEUE
+from gandiva_slurm.slurm.reader import jobs_command, release
 from gandiva_slurm.slurm.run import Commands
 
 pytestmark = pytest.mark.cluster
@@ -93,10 +93,11 @@ def crowd(cluster: MiniCluster) -> MiniCluster:
 async def measure(port: CommandsPort, bare: Commands) -> list[tuple[float, float, float]]:
     """Return seconds of a picture, of the bare squeue --json and of our own process, for each round."""
     costs = []
+    squeue = jobs_command(release(await port.version()))
     assert (await port.snapshot(True)).associations  # the worker's start, a new user's name
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        await bare.output(SQUEUE, 30)
+        await bare.output(squeue, 30)
         between, cpu = time.perf_counter(), time.process_time()
         snapshot = await port.snapshot(True)
         ended = time.perf_counter()
@@ -120,8 +121,8 @@ def test_snapshot_of_many_waiting_jobs(crowd: MiniCluster, back_end: str, limit_
 
     costs = asyncio.run(run())
     (best_s, bare_s, own_s), middle_s = map(min, zip(*costs, strict=True)), sorted(costs)[ROUNDS // 2][0]
-    release = crowd.exec(["scontrol", "--version"]).stdout.strip()
-    print(f"\n{release}, {back_end}, {JOBS} held jobs: best {best_s:.2f} s, median {middle_s:.2f} s,")
+    slurm = crowd.exec(["scontrol", "--version"]).stdout.strip()
+    print(f"\n{slurm}, {back_end}, {JOBS} held jobs: best {best_s:.2f} s, median {middle_s:.2f} s,")
     print(
         f"of it {own_s:.2f} s our own; the bare squeue --json {bare_s:.2f} s; load {os.getloadavg()[0]:.1f}"
     )

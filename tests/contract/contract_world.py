@@ -100,7 +100,7 @@ class Tape:
             entry["out"], entry["err"] = scrub(entry["out"]), scrub(entry["err"])
             if len(entry["out"]) > MAX_INLINE:
                 entry["out_file"] = (
-                    f"{number:02}-{entry['argv'][0]}.{'json' if '--json' in entry['argv'] else 'txt'}"
+                    f"{number:02}-{entry['argv'][0]}.{'json' if '--json' in str(entry['argv']) else 'txt'}"
                 )
                 (home / entry["out_file"]).write_text(entry["out"])
                 entry["out"] = ""

@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import re
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
@@ -27,6 +29,8 @@ pytestmark = [
 ]
 
 DEADLINE_S = 60.0
+#: How long a call may take while slurmctld hangs.
+HUNG_S = 3.0
 ODD_NAME = b'we"ird\n\xff=\\ None'
 
 
@@ -142,6 +146,32 @@ async def test_the_two_back_ends_show_the_same_of_every_kind_of_job(zoo: Zoo) ->
     codes = {job.job_id: job.exit_code for job in pyslurm.jobs}
     assert [codes[job_id] for job_id in ended.values()] == ["0:0", "3:0", "128:0", "200:0"]
     assert re.fullmatch("0:9|137:0", codes[killed])
+
+
+async def test_a_hung_slurmctld_is_not_reachable_and_stops_nothing_else(zoo: Zoo) -> None:
+    commands = Commands(zoo.cluster.command(["placeholder"], "slurm")[:-1])
+    port = PyslurmPort(PARTITIONS, Timeouts(HUNG_S, HUNG_S, HUNG_S), commands)
+    assert (await port.snapshot(False)).nodes
+    zoo.cluster.kill("slurmctld", signal.SIGSTOP)
+    ticks = 0
+    try:
+        reading = asyncio.create_task(port.snapshot(False))
+        while not reading.done():
+            await asyncio.sleep(0.05)
+            ticks += 1
+        with pytest.raises(SlurmUnreachable, match="pyslurm picture: no answer within"):
+            await reading
+        assert ticks > 10, "the loop stood still"
+    finally:
+        zoo.cluster.kill("slurmctld", signal.SIGCONT)
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            assert (await port.snapshot(False)).nodes
+            break
+        except SlurmUnreachable:
+            assert time.monotonic() < deadline, "not reachable any more"
+    await port.close()
 
 
 async def test_the_two_back_ends_show_the_same_of_a_node_in_trouble(zoo: Zoo) -> None:

@@ -1,6 +1,7 @@
 """From Slurm's answers to the picture: fields, states, GRES, node lists, arrays, associations."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from gandiva_slurm.slurm.jobs import exit_code, node_names
 TAPES = Path(__file__).parents[1] / "contract/assets"
 OLD, NEW = "22.05", "26.05"
 OURS = frozenset({"gandiva"})
-NODES = {OLD: reader.SINFO, NEW: reader.NODES}
+SQUEUE = {release: reader.jobs_command(reader.release(release)) for release in (OLD, NEW)}
+NODES = {release: reader.nodes_command(reader.release(release)) for release in (OLD, NEW)}
+PLAIN = Path(__file__).parents[1] / "data/squeue-26.05-plain.json"
 
 
 def recorded(command: Sequence[str], test: str, release: str = OLD) -> dict[str, Any]:
@@ -31,12 +34,12 @@ def recorded(command: Sequence[str], test: str, release: str = OLD) -> dict[str,
 
 @pytest.fixture
 def answer() -> dict[str, Any]:
-    return recorded(reader.SQUEUE, "test_a_held_gandiva_job")
+    return recorded(SQUEUE[OLD], "test_a_held_gandiva_job")
 
 
 @pytest.mark.parametrize("release", [OLD, NEW])
 def test_every_job_field_that_is_missing_is_named(release: str) -> None:
-    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", release)
+    answer = recorded(SQUEUE[release], "test_a_held_gandiva_job", release)
     (whole,) = answer["jobs"]
     read = 0
     for key in whole:
@@ -44,7 +47,7 @@ def test_every_job_field_that_is_missing_is_named(release: str) -> None:
         try:
             reader.read_jobs(json.dumps(answer | {"jobs": [without]}), OURS)
         except SlurmUnreachable as err:
-            assert f"squeue --all --states=all --json: jobs[0].{key} is missing" in str(err)
+            assert f"squeue --all --states=all: jobs[0].{key} is missing" in str(err)
             read += 1
     assert read >= 20
 
@@ -55,30 +58,45 @@ def test_every_node_field_that_is_missing_is_named(release: str) -> None:
     keys = ["name", "state", "gres", "gres_used", "partitions", "reason", "real_memory", "cpus", "address"]
     for key in keys + ["state_flags"] * (release == OLD):
         node = {name: value for name, value in answer["nodes"][0].items() if name != key}
-        command = " ".join(NODES[release])
+        command = re.escape(" ".join(NODES[release]))
         with pytest.raises(SlurmUnreachable, match=rf"{command}: nodes\[0\]\.{key} is missing"):
             reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS, NODES[release])
 
 
-@pytest.mark.parametrize(("version", "command"), [("22.05.8", reader.SINFO), ("23.02.1", reader.NODES)])
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("22.05.8", (*reader.SINFO, "--json")),
+        ("23.02.1", (*reader.NODES, "--json")),
+        ("26.05.5", (*reader.NODES, "--json=v0.0.45+complex")),
+        ("27.11.0", (*reader.NODES, "--json")),
+    ],
+)
 def test_nodes_are_asked_for_as_the_release_can_tell(version: str, command: tuple[str, ...]) -> None:
     assert reader.nodes_command(reader.release(version)) == command
 
 
 def test_a_missing_part_of_an_exit_code_is_named() -> None:
-    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", NEW)
+    answer = recorded(SQUEUE[NEW], "test_a_held_gandiva_job", NEW)
     del answer["jobs"][0]["exit_code"]["signal"]["id"]
     with pytest.raises(SlurmUnreachable, match=r"jobs\[0\]\.exit_code\.signal\.id is missing"):
         reader.read_jobs(json.dumps(answer), OURS)
 
 
-def test_what_has_no_limit() -> None:
-    answer = recorded(reader.SQUEUE, "test_a_held_gandiva_job", NEW)
-    endless = {"set": True, "infinite": True, "number": 0}
+@pytest.mark.parametrize("endless", ["Infinity", 2**32 - 1, {"set": True, "infinite": True, "number": 0}])
+def test_what_has_no_limit(endless: object) -> None:
+    answer = recorded(SQUEUE[NEW], "test_a_held_gandiva_job", NEW)
     answer["jobs"][0] |= {"time_limit": endless, "priority": endless}
     (job,), _ = reader.read_jobs(json.dumps(answer), OURS)
     assert job.time_limit_s == 0
     assert not job.is_held, "a priority without limit is not 0, which would mean held"
+
+
+def test_the_plain_form_of_a_release_not_tried_is_read_too() -> None:
+    (job,), _ = reader.read_jobs(PLAIN.read_text(), OURS)
+    assert (job.job_id, job.state, job.priority, job.exit_code) == (1, "PENDING", 0, "0:0")
+    assert (job.time_limit_s, job.array_job_id, job.array_task_id) == (3600, 0, None)
+    assert job.options is not None and job.options.gpus == 2
 
 
 @pytest.mark.parametrize(
@@ -222,7 +240,7 @@ def test_task_lists(text: str, count: int, numbers: list[int]) -> None:
 
 
 def test_nothing_is_split_where_nothing_is_of_use() -> None:
-    answer = recorded(reader.SQUEUE, "test_a_large_array_is_split_ahead")
+    answer = recorded(SQUEUE[OLD], "test_a_large_array_is_split_ahead")
     jobs, joint = reader.read_jobs(json.dumps(answer), OURS)
     assert len(joint) == 1
     assert arrays.to_split(joint, jobs) == {}
