@@ -43,8 +43,8 @@ test: setup ## all test floors this machine can run
 test-gpu: setup ## the tests that need a CUDA GPU
 	$(PY) -m pytest -q -m gpu
 
-bench: setup ## benchmarks: ratios measured in one run
-	$(PY) -m pytest -q tests/bench --benchmark-only
+bench: setup ## benchmarks; those of Slurm need root
+	$(PY) -m pytest -q -s tests/bench
 
 # Only the back end docker wants an engine and an image.
 DEMO_NEEDS := $(if $(filter docker,$(BACKEND)),image)
