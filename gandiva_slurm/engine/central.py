@@ -104,13 +104,14 @@ class Domain:
     ) -> None:
         """A node says what was held there, in all, and how its parts stand; what is new of it is owed."""
         last = self.seen.get(node)
+        # Slurm may use a job's number again after it has lost its state: the living one is meant.
+        rows = {row.key: row for row in sorted(held, key=lambda row: row.state != ENDED)}
         if last is not None:
             elapsed = now_ns - last.at_ns
-            for row in held:
-                before = last.held.get(row.key) if last.boot == boot else None
+            for key, row in rows.items():
+                before = last.held.get(key) if last.boot == boot else None
                 self._owe(row, before, elapsed + elapsed // 8 + SLACK_NS)
-        by_key = {part.key: part for part in parts}
-        self.seen[node] = Seen(boot, {row.key: row for row in held}, by_key, now_ns)
+        self.seen[node] = Seen(boot, rows, {part.key: part for part in parts}, now_ns)
 
     def silence(self, node: str) -> None:
         """A node did not answer: what lives there stays as it is, and is charged when it answers again."""

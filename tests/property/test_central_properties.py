@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from gandiva_slurm.engine.domains import Places, Planned, find_domains, whole_jobs
 from gandiva_slurm.engine.starving import PASSED_OVER
+from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.span_world import QUANTUM_NS, SpanWorld
 
@@ -127,3 +129,20 @@ def test_passes_survive_a_restart_of_a_nodes_counters() -> None:
     # Six quanta of counters, two since it was asked: no more is charged, and the slack of two clocks.
     passed = 2 * GPUS * QUANTUM_NS * 720_720 * 10**6 // 840_000
     assert all(0 <= rise <= 1.2 * passed for rise in most.values()), most
+
+
+def test_number_that_slurm_uses_again_is_the_living_job() -> None:
+    """Its former bearer is still listed as ended."""
+    world = SpanWorld({"n1": 2, "n2": 2})
+    world.submit("user1", (("n1", (0, 1)), ("n2", (0, 1))))
+    local = world.submit("user2", (("n1", (0, 1)),))
+    world.run(2)
+    domain = world.central.domains[0]
+    rows = world._rows("n1")
+    rows.append(HeldTime(*local, "user3", (1,), 0, 0, words.ENDED))
+    for listed in (rows, rows[::-1]):
+        domain.gather("n1", "boot", listed, world._parts("n1"), world.now_ns)
+        domain.decide({})
+        assert [(gang.key, gang.user) for gang in domain.stride.gangs if gang.key == local] == [
+            (local, "user2")
+        ]
