@@ -189,8 +189,7 @@ class Admission:
             since_ns=clock.mono(),
             part=Part(planned.span) if planned.span else None,
         )
-        self._node.residents[bind.key] = resident
-        self._node.ended.pop(bind.key, None)
+        self._node.welcome(resident)
         self._node.set_gangs()
         return resident
 

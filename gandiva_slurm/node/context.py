@@ -69,6 +69,12 @@ class Node:
         kept = {gpu for r in others if not r.holds and r.part and r.part.is_clear for gpu in r.gpus}
         return (held | kept).isdisjoint(gpus)
 
+    def welcome(self, resident: Resident) -> None:
+        """Take in a job. A Slurm that lost its state numbers jobs anew: what had this number is forgotten."""
+        self.residents[resident.key] = resident
+        self.ended.pop(resident.key, None)
+        self.past.pop(resident.key, None)
+
     def set_gangs(self) -> None:
         """Tell the stride who lives here now."""
         self.local.set_gangs([resident.as_gang() for resident in self.residents.values()])

@@ -87,7 +87,7 @@ class Planning:
             if here is not None:
                 self._learn_span(here, job)
             elif key not in node.ended and not node.is_stale(key):
-                node.residents[key] = self._awaited(job)
+                node.welcome(self._awaited(job))
 
     def _awaited(self, job: PlannedJob) -> Resident:
         clock = self._node.clock

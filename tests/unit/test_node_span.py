@@ -186,6 +186,21 @@ def test_a_part_that_nothing_came_of_may_be_planned_on_other_gpus(floor):
     assert node.resident().gpus == (2, 3)
 
 
+def test_a_number_that_slurm_gives_again_begins_anew(floor):
+    node = running(floor)
+    node.clock.now_ns += S
+    node.resident().is_ending = True
+    node.watcher._finish(node.resident())
+    node.pages.clear()
+    make_report(node.node)
+    node.planned = {}
+    node.plan()
+    node.planned = {SPAN: node.a_part(SPAN)}
+    node.plan()
+    (row,) = node.order(words.GATHER, 0).held
+    assert (row.job_id, row.state, row.held_ns) == (SPAN, "off", 0)
+
+
 @pytest.mark.parametrize("phase", [*words.PHASES[:1], words.READY, *words.PHASES[3:7], words.RELEASED])
 def test_the_end_of_its_job_in_any_phase_gives_its_gpus_on(floor, phase):
     node = running(floor)
