@@ -136,7 +136,10 @@ class Spans:
                 part.wish = IN
                 names.append(str(resident.key))
         if self._parts():
-            log.warning("no round of the controller came in time; what comes in by itself: %s", names)
+            log.warning(
+                "no round of the controller came in time; what comes in by itself: %s",
+                ", ".join(names) or "nothing",
+            )
             self._node.events.write("lease_over", jobs=names)
         self._slicer.fill()
 

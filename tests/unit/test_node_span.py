@@ -5,6 +5,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.errors import PeerError
@@ -702,3 +704,47 @@ def test_a_release_that_fails_is_told(floor):
     answer = node.order(words.COMMIT)
     assert (answer.code, answer.parts[0].phase) == (words.NO, words.ON)
     assert "did not release" in answer.parts[0].error
+
+
+# whatever comes
+
+_HELD = (words.ON, words.AIMING, words.HOLDING, words.RELEASING, words.FREEZING, words.RELEASED)
+_TOLD = [what for what in words.ORDERS if what != words.GATHER]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_is_ordered_a_gpu_has_one_holder_and_every_hold_is_in_the_books(data, tmp_path_factory):
+    node = Floor(tmp_path_factory.mktemp("floor"), client_wait_ns=1000 * S)
+    node.planned[51] = node.a_part(51, (1,))
+    node.plan()
+    node.add(1, "user1", (0,)).counts.blind_ns = 2000 * S
+    node.begin(0, 1)
+    for _ in range(data.draw(st.integers(5, 40))):
+        what = data.draw(st.sampled_from([*_TOLD, "say", "wait", "quantum", "in", "in", "out", "out"]))
+        if what == "in":
+            for order in (words.RESERVE, words.GO):
+                node.order(order, data.draw(st.sampled_from([SPAN, 51])))
+        elif what == "out":
+            node.park(data.draw(st.sampled_from([words.AIMING, words.HOLDING, words.RELEASED, words.OFF])))
+        elif what == "say":
+            node.say(data.draw(st.sampled_from([wire.HOLD, wire.PARKED, wire.RUN, wire.FAILED])))
+        elif what == "wait":
+            node.wait(data.draw(st.sampled_from([0, S, 3 * S, 6 * S])))
+        elif what == "quantum":
+            node.quantum()
+        elif what == words.ROUND:
+            where = st.sampled_from([words.IN, words.STAY, words.OUT, words.BACK])
+            node.round((SPAN, data.draw(where)), (51, data.draw(where)), lease_ms=10_000)
+        else:
+            node.order(what, data.draw(st.sampled_from([SPAN, 51])), at=110 if what == words.AIM else 0)
+        for job_id in (SPAN, 51):
+            assert node.holds(job_id) == (node.phase(job_id) in _HELD)
+    # A silent controller: nothing is left in mid-turn.
+    for _ in range(4):
+        node.say(wire.PARKED)
+        node.wait(30 * S + 1)
+        node.say(wire.RUN)
+    assert {node.phase(), node.phase(51)} <= {words.OFF, words.ON}
+    for page in node.pages:
+        page.close()
