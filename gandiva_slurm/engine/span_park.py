@@ -52,8 +52,9 @@ NEXT_IS_SAFE = 20
 WIDEST_MARGIN = 128
 #: All ranks hold within this long of the time the aim should take, or four steps: else aim again.
 HOLD_NS, HOLD_STEPS = 250_000_000, 4
-#: How often an order is repeated to a part that waits for slower ones: nodes bear 5 s of silence.
-RENEW_NS = 2_000_000_000
+#: How often an order that may take long is repeated: it renews the bounds of parts that wait for slower ones,
+#: and reaches one that it got lost to while that still holds.
+RENEW_NS = 1_000_000_000
 #: How long an order that is done at once may take, and a taking back, which waits for ranks that release.
 PROMPT_NS, BACK_NS = 1_000_000_000, 5_000_000_000
 #: Where a span may end up beside ON and OFF.
@@ -149,13 +150,15 @@ class SpanMove:
         return [] if order is None or self.outcome else self._failed(order, "", why, now_ns)
 
     def tick(self, now_ns: int) -> list[Send]:
-        """Repeat the order to those that wait for others."""
+        """Repeat an order that takes long to all, or give it up."""
         if self.outcome or self.stage not in _RENEWED or now_ns - self._renewed_ns < RENEW_NS:
             return []
+        if now_ns - self.marks[-1].at_ns > self.settings.deadline_ns:
+            why = f"not all had done {self.stage} within {self.settings.deadline_ns / 1e9:g} s"
+            return self._back(why, now_ns) if self.stage == COMMIT else self._unreserve(why, now_ns)
         self._renewed_ns = now_ns
-        waiting = sorted(self._done)
         self._done.clear()
-        return [self._send(node) for node in waiting]
+        return [self._send(node) for node in self._targets]
 
     def _close(self, number: int) -> Send | None:
         """The order of this number, if it is the last one to its node."""

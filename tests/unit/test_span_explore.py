@@ -35,7 +35,7 @@ LONG = {
         Scenario(crash=True, comes_back=True, kills=1),
         60_000,
     ),
-    "three nodes, five aims": (Scenario(nodes=3, loses=False, reaims=2), 8_000),
+    "three nodes, three aims": (Scenario(nodes=3, loses=False, reaims=2), 8_000),
 }
 LONG_ONES = pytest.mark.skipif(
     "GANDIVA_SPAN_EXPLORE" not in os.environ, reason="takes minutes: GANDIVA_SPAN_EXPLORE=1 runs it"

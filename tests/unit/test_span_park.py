@@ -170,18 +170,30 @@ def test_lost_orders_are_sent_again_so_often_and_no_more() -> None:
     assert bench.move.outcome == TORN and not bench.sends
 
 
-def test_whoever_waits_for_slower_ones_is_told_again() -> None:
+def test_an_order_that_takes_long_is_said_again_to_all() -> None:
+    """It renews the bound of those who wait, and reaches one it was lost to."""
     bench = Bench(OUT, words.ON, words.ON)
     bench.all()
     bench.yes("n1")
     assert bench.move.tick(bench.now_ns) == []
     bench.now_ns += RENEW_NS
-    bench.sends += bench.move.tick(bench.now_ns)
-    assert bench.asked() == [("n2", words.COMMIT), ("n1", words.COMMIT)]
+    bench.sends = bench.move.tick(bench.now_ns)
+    assert bench.asked() == [("n1", words.COMMIT), ("n2", words.COMMIT)]
     bench.yes("n2")
     assert bench.asked() == [("n1", words.COMMIT)]
     bench.yes("n1")
     assert bench.asked() == [("n1", words.FREE), ("n2", words.FREE)]
+
+
+def test_an_order_that_takes_too_long_is_given_up() -> None:
+    for to, phase, back in ((OUT, words.ON, words.RUN), (IN, words.OFF, words.UNRESERVE)):
+        bench = Bench(to, phase, phase)
+        if to == OUT:
+            bench.all()
+        bench.yes("n1")
+        bench.now_ns += MoveSettings().deadline_ns + RENEW_NS
+        assert {send.what for send in bench.move.tick(bench.now_ns)} == {back}
+        assert "within 30 s" in bench.move.error
 
 
 def test_no_client_is_frozen_and_ranks_that_wait_for_nobody_stop_where_they_are() -> None:

@@ -1,0 +1,56 @@
+"""Spans that want the same GPUs over a bad network: no GPU is held twice, and all take turns again."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.engine.domains import Planned
+from gandiva_slurm.model.ids import JobKey
+from tests.span_chaos import SECOND, Chaos
+
+NODES = {"n1": 2, "n2": 2, "n3": 2}
+
+
+def plan(number: int, *nodes: str) -> Planned:
+    places = tuple((node, (0, 1)) for node in nodes)
+    return Planned(JobKey(number, 0), f"user{number}", 1000, number, places)
+
+
+#: Two on the same nodes; a chain; three that each overlap with both others.
+SHAPES = {
+    "the same nodes": [plan(1, "n1", "n2"), plan(2, "n1", "n2")],
+    "a chain": [plan(1, "n1", "n2"), plan(2, "n2", "n3")],
+    "a ring": [plan(1, "n1", "n2"), plan(2, "n2", "n3"), plan(3, "n1", "n3")],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(8))
+def test_all_take_turns_again_once_the_network_is_well(shape: str, seed: int) -> None:
+    plans = SHAPES[shape]
+    nodes = {node for plan in plans for node in plan.nodes}
+    chaos = Chaos(seed, plans, {node: gpus for node, gpus in NODES.items() if node in nodes})
+    chaos.run(20 * SECOND, loss=0.05)
+    chaos.run(60 * SECOND, loss=0.2)
+    chaos.crash((seed % 8 * 3 + 1) * SECOND)
+    chaos.run(100 * SECOND, loss=0.1)
+    assert chaos.wrong == []
+    chaos.run(130 * SECOND)
+    chaos.longest_torn_ns = 0
+    calm_ns = chaos.now_ns
+    chaos.run(190 * SECOND)
+    assert chaos.wrong == []
+    # Some answers are seven seconds late even then.
+    assert chaos.longest_torn_ns < 30 * SECOND
+    for key, turns in chaos.turns.items():
+        assert any(at_ns > calm_ns for at_ns in turns), f"{key} has no turn any more"
+
+
+def test_without_trouble_turns_are_equal() -> None:
+    chaos = Chaos(1, SHAPES["the same nodes"], {"n1": 2, "n2": 2})
+    chaos._way_ns = lambda: 5_000_000  # type: ignore[method-assign]
+    chaos.run(100 * SECOND)
+    assert chaos.wrong == []
+    one, other = (chaos.here["n1", key].held_ns for key in chaos.plans)
+    assert one == pytest.approx(other, rel=0.05) and one + other > 90 * SECOND
+    assert chaos.longest_torn_ns < SECOND
