@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini import cluster as clusters
-from gandiva_slurm.mini import conffiles, layout, probe
+from gandiva_slurm.mini import conffiles, demo_watch, layout, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.docker import image_of, project_of, suite_of
 from gandiva_slurm.mini.engine import PROJECT_LABEL, Engine
@@ -91,12 +92,13 @@ def test_it_is_the_suite_s_slurm_with_a_machine_for_each_node(mini: MiniCluster)
     assert {"slurm        slurmctld", "slurm        gandivactld"} <= set(daemons.splitlines())
 
 
-def test_pyslurm_is_there_where_one_fits(mini: MiniCluster) -> None:
-    done = mini.exec(["python", "-c", "import pyslurm; print(len(pyslurm.Partitions.load()))"], check=False)
-    if suite_of(mini.spec) == "forky":
-        assert (done.returncode, done.stdout) == (0, "2\n")
-    else:
-        assert "No module named 'pyslurm'" in done.stderr
+def test_slurm_is_read_through_pyslurm_where_one_fits(mini: MiniCluster) -> None:
+    def through() -> list[str]:
+        return re.findall(r"Slurm \S+, through (\w+)", mini.log("gandivactld").read_text())
+
+    eventually(lambda: bool(through()), "gandivactld to choose its back end")
+    assert through()[-1] == ("pyslurm" if suite_of(mini.spec) == "forky" else "its")
+    assert demo_watch.pyslurm_version(mini) == ("25.11.2" if suite_of(mini.spec) == "forky" else None)
 
 
 def test_users_run_ordinary_jobs_on_the_node_without_gpus(mini: MiniCluster) -> None:
