@@ -26,6 +26,9 @@ class Worker:
     Calls come one at a time: a second one waits, within its own deadline.
     """
 
+    #: -P: else the worker's own directory, with names such as `run` and `options`, came first.
+    argv: tuple[str, ...] = (sys.executable, "-P", str(WORKER))
+
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._turn = asyncio.Lock()
@@ -76,9 +79,7 @@ class Worker:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            # -P: else the worker's own directory, with names such as `run` and `options`, came first.
-            argv = (sys.executable, "-P", str(WORKER))
-            self._process = await self._commands.open(argv, stdin=asyncio.subprocess.PIPE)
+            self._process = await self._commands.open(self.argv, stdin=asyncio.subprocess.PIPE)
             self._words.clear()
             self._listener = asyncio.create_task(self._listen(self._process))
         return self._process

@@ -6,7 +6,6 @@ bare squeue --json 0.66 s, picture 1.11 s; on half idle cores 0.29 and 0.43 s, 0
 """
 
 import asyncio
-import importlib.util
 import os
 import time
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ import pytest
 from gandiva_slurm.mini import layout, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from gandiva_slurm.slurm.commands import CommandsPort
-from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
+from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.reader import jobs_command, release
 from gandiva_slurm.slurm.run import Commands
+from tests.contract.contract_world import pyslurm_port, worker_argv
 
 pytestmark = pytest.mark.cluster
 
@@ -45,10 +44,16 @@ def cluster() -> Iterator[MiniCluster]:
     made.down()
 
 
+def make_commands(cluster: MiniCluster) -> Commands:
+    """Return what runs commands inside, as gandivactld does."""
+    return Commands(cluster.command(["placeholder"], "slurm", "cd / && ")[:-1])
+
+
 def make_port(cluster: MiniCluster, back_end: str = "commands") -> CommandsPort:
     """Return the port as gandivactld has it; make it inside the loop that uses it."""
-    kind = PyslurmPort if back_end == "pyslurm" else CommandsPort
-    return kind(["gandiva"], commands=Commands(cluster.command(["placeholder"], "slurm")[:-1]))
+    if back_end == "pyslurm":
+        return pyslurm_port(make_commands(cluster), Timeouts(), worker_argv(cluster))
+    return CommandsPort(["gandiva"], commands=make_commands(cluster))
 
 
 def submit(cluster: MiniCluster, *argv: str) -> str:
@@ -112,12 +117,9 @@ async def measure(port: CommandsPort, bare: Commands) -> list[tuple[float, float
 )
 def test_snapshot_of_many_waiting_jobs(crowd: MiniCluster, back_end: str, limit_s: float) -> None:
     """One picture of 2,000 held jobs with the associations, and what it costs the daemon's own process."""
-    if back_end == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
-        pytest.skip("this Python has no pyslurm: docs/pyslurm.md tells how to build it for this Slurm")
 
     async def run() -> list[tuple[float, float, float]]:
-        bare = Commands(crowd.command(["placeholder"], "slurm")[:-1])
-        return await measure(make_port(crowd, back_end), bare)
+        return await measure(make_port(crowd, back_end), make_commands(crowd))
 
     costs = asyncio.run(run())
     (best_s, bare_s, own_s), middle_s = map(min, zip(*costs, strict=True)), sorted(costs)[ROUNDS // 2][0]

@@ -3,7 +3,6 @@
 assets/RELEASE has what Slurm's commands answered, assets/RELEASE-pyslurm what pyslurm did.
 """
 
-import importlib.util
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -51,8 +50,6 @@ async def world(
         yield recorded
         await recorded.close()
         return
-    if back_end == "pyslurm" and importlib.util.find_spec("pyslurm") is None:
-        pytest.skip("this Python has no pyslurm: docs/pyslurm.md tells how to build it for this Slurm")
     live = LiveWorld(request.getfixturevalue("cluster"), back_end)
     yield live
     await live.close()

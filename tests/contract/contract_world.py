@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
-from gandiva_slurm.slurm.pyslurm_link import Worker
+from gandiva_slurm.slurm.pyslurm_link import WORKER, Worker
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.run import Answer, Commands
 
@@ -44,6 +46,7 @@ class World(Protocol):
     port: CommandsPort
     commands: Commands
     is_live: bool
+    address: str  # n1's
 
     async def run(self, *argv: str, user: str = "user1", check: bool = True) -> str:
         """Run a command as a user and return what it printed; with `check`, it must succeed."""
@@ -120,6 +123,22 @@ class RecordingCommands(Commands):
         return answer
 
 
+#: What Python says of itself inside: where our package lies, and whether it has pyslurm.
+LOOK = (
+    "import gandiva_slurm.slurm, importlib.util as u;"
+    "print(gandiva_slurm.slurm.__path__[0], u.find_spec('pyslurm') is not None)"
+)
+
+
+def worker_argv(cluster: MiniCluster) -> tuple[str, ...]:
+    """Return the words that start a worker inside; the test is skipped where Python has no pyslurm there."""
+    python = str(cluster.site.programs / "python")
+    directory, has_pyslurm = cluster.exec([python, "-c", LOOK]).stdout.split()
+    if has_pyslurm != "True":
+        pytest.skip("Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm")
+    return (python, "-P", f"{directory}/{WORKER.name}")
+
+
 class RecordingWorker(Worker):
     """Asks pyslurm for real and keeps what it answered."""
 
@@ -132,25 +151,17 @@ class RecordingWorker(Worker):
         return answer
 
 
-def make_port(
-    back_end: str, commands: Commands, timeouts: Timeouts, tape: Tape | None = None
-) -> CommandsPort:
-    """Return the port under test."""
-    if back_end == "commands":
-        return CommandsPort(PARTITIONS, timeouts, commands)
+def pyslurm_port(
+    commands: Commands, timeouts: Timeouts, argv: tuple[str, ...] = Worker.argv, tape: Tape | None = None
+) -> PyslurmPort:
+    """Return the back end of pyslurm with its workers started so."""
 
     def recorder(commands: Commands) -> Worker:
         worker = RecordingWorker(commands)
-        worker.tape = tape or Tape()
+        worker.argv, worker.tape = argv, tape or Tape()
         return worker
 
     return PyslurmPort(PARTITIONS, timeouts, commands, make_worker=recorder)
-
-
-async def close(port: CommandsPort) -> None:
-    """End the port's workers, if it has some."""
-    if isinstance(port, PyslurmPort):
-        await port.close()
 
 
 class LiveWorld:
@@ -161,9 +172,12 @@ class LiveWorld:
     def __init__(self, cluster: MiniCluster, back_end: str) -> None:
         self.cluster = cluster
         self.tape = Tape()
-        prefix = cluster.command(["placeholder"], "slurm")[:-1]
+        prefix = cluster.command(["placeholder"], "slurm", "cd / && ")[:-1]
         self.commands = RecordingCommands(prefix, self.tape)
-        self.port = make_port(back_end, self.commands, Timeouts(30, 30, 5), self.tape)
+        self.port: CommandsPort = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), self.commands)
+        if back_end == "pyslurm":
+            self.port = pyslurm_port(self.commands, Timeouts(30, 30, 5), worker_argv(cluster), self.tape)
+        self.address = cluster.site.nodes["n1"].ip
         self.first_job = int(
             re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]
         )
@@ -197,7 +211,7 @@ class LiveWorld:
             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        await close(self.port)
+        await self.port.close()
 
     def save(self, home: Path) -> None:
         """Write what happened, with the jobs of this test only and nothing of this machine."""
@@ -237,10 +251,13 @@ class RecordedWorld:
     """The fake Slurm on PATH; what users did is on the tape too."""
 
     is_live = False
+    address = "10.99.0.1"
 
     def __init__(self, home: Path, back_end: str) -> None:
         self.commands = Commands()
-        self.port = make_port(back_end, self.commands, Timeouts(30, 30, 30))
+        self.port: CommandsPort = CommandsPort(PARTITIONS, Timeouts(30, 30, 30), self.commands)
+        if back_end == "pyslurm":
+            self.port = pyslurm_port(self.commands, Timeouts(30, 30, 30))
         entries = json.loads((home / "tape.json").read_text())
         self._said = [entry for entry in entries if entry["who"] not in ("port", "pyslurm")]
 
@@ -259,7 +276,7 @@ class RecordedWorld:
         """On the tape, Slurm's return is recorded."""
 
     async def close(self) -> None:
-        await close(self.port)
+        await self.port.close()
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
         snapshot = await self.port.snapshot(False)

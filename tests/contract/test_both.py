@@ -1,7 +1,6 @@
 """Both back ends on the same live Slurm: what they show of every kind of job, field by field."""
 
 import asyncio
-import importlib.util
 import os
 import re
 import signal
@@ -16,17 +15,10 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
-from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.run import Commands
-from tests.contract.contract_world import PARTITIONS, RECORD
+from tests.contract.contract_world import PARTITIONS, RECORD, pyslurm_port, worker_argv
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(
-        importlib.util.find_spec("pyslurm") is None,
-        reason="this Python has no pyslurm: docs/pyslurm.md tells how to build it for this Slurm",
-    ),
-]
+pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 60.0
 #: How long a call may take while slurmctld hangs.
@@ -39,9 +31,9 @@ class Zoo:
 
     def __init__(self, cluster: MiniCluster) -> None:
         self.cluster = cluster
-        commands = Commands(cluster.command(["placeholder"], "slurm")[:-1])
+        commands = Commands(cluster.command(["placeholder"], "slurm", "cd / && ")[:-1])
         self.commands = CommandsPort(PARTITIONS, Timeouts(30, 30, 30), commands)
-        self.pyslurm = PyslurmPort(PARTITIONS, Timeouts(30, 30, 30), commands)
+        self.pyslurm = pyslurm_port(commands, Timeouts(30, 30, 30), worker_argv(cluster))
 
     def run(self, *argv: str, user: str = "root") -> str:
         return self.cluster.exec(argv, user=user).stdout
@@ -149,8 +141,8 @@ async def test_the_two_back_ends_show_the_same_of_every_kind_of_job(zoo: Zoo) ->
 
 
 async def test_a_hung_slurmctld_is_not_reachable_and_stops_nothing_else(zoo: Zoo) -> None:
-    commands = Commands(zoo.cluster.command(["placeholder"], "slurm")[:-1])
-    port = PyslurmPort(PARTITIONS, Timeouts(HUNG_S, HUNG_S, HUNG_S), commands)
+    commands = Commands(zoo.cluster.command(["placeholder"], "slurm", "cd / && ")[:-1])
+    port = pyslurm_port(commands, Timeouts(HUNG_S, HUNG_S, HUNG_S), worker_argv(zoo.cluster))
     assert (await port.snapshot(False)).nodes
     zoo.cluster.kill("slurmctld", signal.SIGSTOP)
     ticks = 0
