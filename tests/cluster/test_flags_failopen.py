@@ -118,7 +118,9 @@ def test_with_a_broken_module_ordinary_jobs_pass(
 
 def test_a_mistake_in_our_checks_refuses_our_jobs_only(slurm: HeldCluster, keep: Keep) -> None:
     module = keep("/etc/slurm/gandiva_request.lua")
-    module.write_text(module.read_text().replace("local tasks = ", "local tasks = nil + "))
+    whole = module.read_text()
+    module.write_text(whole.replace("local tasks, per_node = ", "local tasks, per_node = nil + "))
+    assert module.read_text() != whole
     read_again(keep(SCRIPT))
     before = slurm.jobs()
     done = slurm.sbatch(*GANDIVA)

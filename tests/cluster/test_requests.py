@@ -80,7 +80,9 @@ def test_every_form_of_asking_binds_batch_and_steps(fleet: Fleet) -> None:
         for task in (0, 1):
             assert f"whole {task} gpus={task if per_task else '0,1'} job={job}\n" in told, (form, told)
             assert f"each {task} gpus={task} job={job}\n" in told, (form, told)
-        assert f"one 0 gpus=0 job={job}\n" in told, (form, told)
+        # 26.05 takes no --gres of a step beside --gpus-per-node, with or without us.
+        alone = "--gpus-per-node and --gres=gpu are mutually exclusive" in told
+        assert alone or f"one 0 gpus=0 job={job}\n" in told, (form, told)
         assert "beyond 0" not in told and "srun: error: " in told, (form, told)
 
 
