@@ -83,7 +83,7 @@ def test_every_form_of_asking_binds_batch_and_steps(fleet: Fleet) -> None:
         # 26.05 takes no --gres of a step beside --gpus-per-node, with or without us.
         alone = "--gpus-per-node and --gres=gpu are mutually exclusive" in told
         assert alone or f"one 0 gpus=0 job={job}\n" in told, (form, told)
-        assert "beyond 0" not in told and "srun: error: " in told, (form, told)
+        assert "beyond 0" not in told and re.search("srun: (error|fatal): ", told), (form, told)
 
 
 def test_the_flag_alone_finds_the_partition(fleet: Fleet) -> None:
