@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from gandiva_slurm.engine.central import Central, CentralSettings
+from gandiva_slurm.engine.central import CentralSettings
+from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import Planned
 from gandiva_slurm.engine.span_park import MoveSettings, Send, SpanMove, Stood, move_wanted
 from gandiva_slurm.model import span as words
@@ -59,6 +60,8 @@ class Chaos:
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._epoch = 0
+        #: by the number of an order: which controller and change of hands sent it, and its number there
+        self._asked: dict[int, tuple[int, SpanMove, int]] = {}
         self._start_controller()
         for node in gpus:
             self._after(LOOK_NS, lambda node=node: self._look(node))
@@ -137,36 +140,35 @@ class Chaos:
             order = Order((epoch << 32) + self._count, send.what, send.at)
             self._after(send.wait_ns + SECOND, partial(self._lost, epoch, key, move, send))
             if self.rng.random() >= self.loss:
-                self._after(self._way_ns(), lambda s=send, o=order: self._arrive(epoch, key, s, o))
+                self._after(self._way_ns(), partial(self._arrive, epoch, key, move, send, order))
 
     def _lost(self, epoch: int, key: JobKey, move: SpanMove, send: Send) -> None:
         if epoch == self._epoch and self.moves.get(key) is move:
             self._send(epoch, key, move.lost(send.number, "lost", self.now_ns))
 
-    def _answered(self, epoch: int, key: JobKey, node: str, number: int, code: str, part: PartStand) -> None:
-        if epoch == self._epoch and key in self.moves:
+    def _answered(self, key: JobKey, asked: tuple[int, SpanMove, int], code: str, part: PartStand) -> None:
+        epoch, move, number = asked
+        if epoch == self._epoch and self.moves.get(key) is move:
             stood = Stood(part, self.now_ns)
-            self._send(epoch, key, self.moves[key].answered(number, not code, code, "so", stood, self.now_ns))
+            self._send(epoch, key, move.answered(number, not code, code, "so", stood, self.now_ns))
 
     # the nodes
 
-    def _arrive(self, epoch: int, key: JobKey, send: Send, order: Order) -> None:
+    def _arrive(self, epoch: int, key: JobKey, move: SpanMove, send: Send, order: Order) -> None:
         here = self.here[send.node, key]
         dids = list(span_parts.obey(here.part, order, ""))
         did = dids[-1] if self.rng.random() < 0.05 else dids[0]
         if order.seq >= here.part.seen:
             here.until_ns = self.now_ns + send.wait_ns
-            self._numbers[order.seq] = (epoch, send.number)
+            self._asked[order.seq] = (epoch, move, send.number)
             wishes = {words.RESERVE: words.IN, words.GO: words.IN, words.RUN: words.STAY}
             here.word = wishes.get(send.what, words.OUT if send.what == words.UNRESERVE else here.word)
         self._do(send.node, key, did)
 
-    _numbers: dict[int, tuple[int, int]] = {}  # noqa: RUF012 - keys of two runs never meet within one
-
     def _do(self, node: str, key: JobKey, did: Did) -> None:
         here = self.here[node, key]
         others = [self.here[other, key].part for other in self.plans[key].nodes if other != node]
-        if did.deed == words.FREE and not all(part.has_released for part in others):
+        if did.deed == words.FREE and not all(part.has_released or part.phase in WITHOUT for part in others):
             self.wrong.append(f"{self.now_ns}: {node} gave the GPUs of {key} on before all had released")
         if did.deed == words.COMMIT and not all(part.has_held for part in others):
             self.wrong.append(f"{self.now_ns}: {node} released {key} before all held")
@@ -178,9 +180,8 @@ class Chaos:
         self._check(node, key)
         if did.answer is not None and self.rng.random() >= self.loss:
             seq, code = did.answer
-            epoch, number = self._numbers[seq]
             stand = self._stand(node, key)
-            self._after(self._way_ns(), lambda: self._answered(epoch, key, node, number, code, stand))
+            self._after(self._way_ns(), partial(self._answered, key, self._asked[seq], code, stand))
 
     def _look(self, node: str) -> None:
         self._after(LOOK_NS, lambda: self._look(node))

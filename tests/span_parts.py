@@ -14,6 +14,7 @@ from gandiva_slurm.model.span import (
     AIMING,
     COMMIT,
     FREE,
+    FREEZE,
     GO,
     HOLDING,
     LATE,
@@ -129,6 +130,8 @@ def _move(part: Part, order: Order) -> tuple[Part | None, str]:
         return part._replace(phase=ON, at=0), ""
     if what == COMMIT and ((phase == HOLDING and order.at == part.at) or phase in (RELEASING, RELEASED)):
         return (part._replace(phase=RELEASING), COMMIT) if phase == HOLDING else (part, "")
+    if what == FREEZE and phase in (ON, AIMING, HOLDING, RELEASED):
+        return part._replace(phase=RELEASED, has_released=True), ""
     if what == FREE and phase in (RELEASED, OFF):
         return part._replace(phase=OFF, at=0), FREE if phase == RELEASED else ""
     if what == RUN and phase not in WITHOUT:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gandiva_slurm.engine.central import Central, CentralSettings
+from gandiva_slurm.engine.central import CentralSettings
+from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import Places, Planned
 from gandiva_slurm.engine.invariants import no_gpu_held_twice
 from gandiva_slurm.engine.local import Gang, LocalStride

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gandiva_slurm.engine.domains import Planned, find_domains, fits, has_all_ranks
+from gandiva_slurm.engine.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.engine.starving import Starving
 from gandiva_slurm.model.ids import JobKey
@@ -240,7 +240,24 @@ class Domain:
         local = [row for _, row in self._local() if row.state == ON and row.must_stay]
         kept = {row.key: "it cannot be parked" for row in local}
         spans = {key: self._why_kept(key, moving.get(key, "")) for key in self.spans}
-        return kept | {key: why for key, why in spans.items() if why}
+        crossed = self._crossed()
+        return kept | {key: why for key, why in spans.items() if why and key not in crossed}
+
+    def _crossed(self) -> set[JobKey]:
+        """Return torn spans that wait for GPUs of another torn one, and it for theirs: the first may stay.
+
+        Two nodes can come to that by themselves, each without the controller. Neither gang comes to a
+        boundary any more: one must be stopped where it is.
+        """
+        masks = {gang.key: gang.mask for gang in self.stride.gangs}
+        taken, crossed = 0, set()
+        for key in sorted(self.spans, key=lambda key: (self.spans[key].submitted_ns, key)):
+            if not self._has_gpus(key) or self._is_on(key) or self._silent(key):
+                continue
+            if taken & masks[key]:
+                crossed.add(key)
+            taken |= masks[key]
+        return crossed
 
     def _why_kept(self, key: JobKey, moving: str) -> str:
         phases = self._phases(key)
@@ -272,6 +289,8 @@ class Domain:
             return self._silent(key)
         if len(self.parts(key)) < len(self.spans[key].nodes):
             return "not all of its nodes know it yet"
+        if key in self._crossed():
+            return "another gang is on in part on its nodes, too: it comes when that one is whole"
         if luck is not None and luck.pause and not self._is_on(key):
             return f"it was to come in and could not: {luck.why}"
         return ""
@@ -305,32 +324,3 @@ class Domain:
                 taken |= mask
                 alone.append(key)
         return alone
-
-
-class Central:
-    """All domains, as the plan makes them."""
-
-    def __init__(self, settings: CentralSettings) -> None:
-        self.settings = settings
-        self.domains: list[Domain] = []
-
-    def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
-        """Take over the plan. A domain that grows, shrinks or splits keeps its passes, of several the first
-        one's: who comes from elsewhere joins at the lowest pass, as a newcomer does.
-        """
-        old, unclaimed, domains = self.domains, set(map(id, self.domains)), []
-        seen = {node: at for domain in old for node, at in domain.seen.items()}
-        for members in find_domains(jobs.values()):
-            heir = max(old, key=lambda domain: len(members & domain.nodes.keys()), default=None)
-            domain = Domain(self.settings)
-            if heir is not None and members & heir.nodes.keys():
-                domain = heir if id(heir) in unclaimed else _copy(heir)
-                unclaimed.discard(id(heir))
-            domains.append(domain)
-            domain.seen = {node: seen[node] for node in members if node in seen}
-            domain.follow({node: nodes.get(node, 0) for node in members}, jobs)
-        self.domains = domains
-
-
-def _copy(domain: Domain) -> Domain:
-    return Domain(domain.settings, LocalStride.from_json(domain.stride.to_json()))

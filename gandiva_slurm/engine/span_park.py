@@ -4,6 +4,7 @@
            └ a miss: AIM again, further ahead; five times at most
     in:   RESERVE ─ all ready ─► GO ─► on                                 (not all: UNRESERVE ─► off)
     whatever fails before FREE: RUN to all ─► on, for nothing was given away
+    torn, and its rest can never come in: FREEZE what is on ─► FREE ─► off
 
 A stage is one order to each of its nodes; it is over when all have fulfilled it or one has failed it. The
 driver sends what it is given, and tells of each order once how it ended: `answered` or `lost`. `tick` now and
@@ -33,6 +34,7 @@ from gandiva_slurm.model.span import (
     MISS,
     OFF,
     ON,
+    ORDERS,
     OUT,
     RELEASED,
     RELEASING,
@@ -126,8 +128,10 @@ class SpanMove:
             return self._enter(RUN, moving, now_ns)
         if self.to == IN:
             return self._reserve(now_ns)
-        if not has_all_ranks(parts):
-            return self._enter(FREEZE, self.nodes, now_ns)
+        holders = [node for node in self.nodes if self._phase(node) == ON]
+        if len(holders) < len(self.nodes) or not has_all_ranks(parts):
+            # Without a client, or with half of its ranks parked, it comes to no boundary.
+            return self._enter(FREEZE, holders, now_ns)
         return self._aim(now_ns)
 
     def answered(
@@ -166,24 +170,25 @@ class SpanMove:
         return self._open.pop(found[0].node) if found else None
 
     def _is_there(self, order: Send) -> bool:
-        """A node that says yes must also show it: what it holds, and where."""
-        if order.what == AIM:
-            part = self.stood[order.node].part
-            return (part.phase, part.at) == (HOLDING, order.at)
-        return True
+        """A node that says yes must also show it: where its part is, and which boundary it holds at."""
+        part = self.stood[order.node].part
+        if order.what == RESERVE and part.phase == ON:
+            return True
+        return part.phase == ORDERS[order.what][1] and (order.what != AIM or part.at == order.at)
 
     def _next(self, now_ns: int) -> list[Send]:
         """All have fulfilled the stage."""
         if self.stage == AIM:
             return self._enter(COMMIT, self.nodes, now_ns)
         if self.stage in (COMMIT, FREEZE):
-            return self._enter(FREE, self.nodes, now_ns)
+            return self._enter(FREE, self._targets, now_ns)
         if self.stage == RESERVE:
             return self._enter(GO, self._targets, now_ns)
         if self.stage == RUN and not self.error and any(self._phase(node) != ON for node in self.nodes):
             # What was found in mid-turn runs again; the others follow.
             return self._reserve(now_ns)
-        return self._end(OFF if self.stage in (FREE, UNRESERVE) else ON, now_ns)
+        whole = OFF if self.stage in (FREE, UNRESERVE) else ON
+        return self._end(whole if all(self._phase(node) == whole for node in self.nodes) else TORN, now_ns)
 
     def _failed(self, order: Send, code: str, why: str, now_ns: int) -> list[Send]:
         """One has not: `code` is empty when it did not answer."""
@@ -235,7 +240,7 @@ class SpanMove:
     def _back(self, why: str, now_ns: int) -> list[Send]:
         """Nothing was given away yet: all run on, and the park has failed."""
         self.error = why
-        return self._enter(RUN, self.nodes, now_ns)
+        return self._enter(RUN, self._targets, now_ns)
 
     def _reserve(self, now_ns: int) -> list[Send]:
         missing = [node for node in self.nodes if self._phase(node) != ON]
@@ -303,8 +308,8 @@ def move_wanted(phases: Iterable[str], where: str) -> str:
     itself: all of it runs first.
     """
     found = set(phases)
-    if found & MOVING or (ON in found and len(found) > 1):
+    if found & MOVING:
         return IN
-    if found == {ON}:
-        return OUT if where == OUT else ""
+    if ON in found:
+        return OUT if where == OUT else IN if len(found) > 1 else ""
     return "" if where == OUT else IN

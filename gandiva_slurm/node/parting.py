@@ -116,7 +116,8 @@ class Parting:
             return ""
         if phase_of(resident) != words.RELEASED:
             return f"the part is {phase_of(resident)}: it has not released"
-        _part(resident).word = words.OUT
+        if _part(resident).word != words.BACK:  # the round before this order has said where it is to be
+            _part(resident).word = words.OUT
         self._switcher.give_on(resident)
         self._switcher.forget(resident)
         self._slicer.fill()

@@ -205,6 +205,22 @@ def test_no_client_is_frozen_and_ranks_that_wait_for_nobody_stop_where_they_are(
     assert [(send.what, send.at) for send in solo.sends] == [(words.AIM, 0)] * 2
 
 
+def test_half_a_gang_that_cannot_be_made_whole_is_stopped_where_it_is() -> None:
+    bench = Bench(OUT, words.ON, words.OFF)
+    assert bench.asked() == [("n1", words.FREEZE)], "half of its ranks is parked: it comes to no boundary"
+    bench.all()
+    assert bench.asked() == [("n1", words.FREE)]
+    bench.all()
+    assert (bench.move.outcome, bench.move.error) == (words.OFF, "")
+
+
+def test_a_yes_that_shows_another_phase_is_not_believed() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    bench.yes("n1", words.HOLDING)
+    assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
+
+
 def test_missing_ranks_are_no_gang_to_aim_at() -> None:
     bench = Bench(OUT, words.ON, words.ON, world=5)
     assert bench.asked() == [("n1", words.FREEZE), ("n2", words.FREEZE)]
@@ -255,5 +271,7 @@ def test_which_move_is_wanted() -> None:
     assert move_wanted([on, on], words.STAY) == move_wanted([off, off], OUT) == ""
     assert move_wanted([on, on], OUT) == OUT
     assert move_wanted([off, words.READY], IN) == IN
-    for phase in (off, words.AIMING, words.HOLDING, words.RELEASED):
-        assert move_wanted([on, phase], OUT) == IN, "whole first"
+    for phase in (words.AIMING, words.HOLDING, words.RELEASED):
+        assert move_wanted([on, phase], OUT) == IN, "all of it runs first"
+    assert move_wanted([on, off], IN) == move_wanted([on, off], words.STAY) == IN
+    assert move_wanted([on, off], OUT) == OUT

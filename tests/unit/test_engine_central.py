@@ -1,0 +1,132 @@
+"""engine.central: who may not be chosen freely, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.engine.central import CentralSettings, Domain
+from gandiva_slurm.engine.domains import Planned
+from gandiva_slurm.model import span as words
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.span import IN, OUT, STAY, HeldTime, PartStand
+
+SECOND = 10**9
+ONE, TWO, LOCAL = JobKey(1, 0), JobKey(2, 0), JobKey(3, 0)
+NODES = ("n1", "n2")
+
+
+def a_domain(*keys: JobKey) -> Domain:
+    """Spans over both GPUs of both nodes, each another user's."""
+    domain = Domain(CentralSettings(SECOND, 120 * SECOND))
+    places = tuple((node, (0, 1)) for node in NODES)
+    jobs = {key: Planned(key, f"user{key.job_id}", 1000, key.job_id, places) for key in keys}
+    domain.follow(dict.fromkeys(NODES, 2), jobs)
+    return domain
+
+
+def tell(domain: Domain, phases: dict[JobKey, tuple[str, str]], now_s: int, **more: object) -> None:
+    """Both nodes answer; `phases`: each span's on n1 and n2."""
+    for rank, node in enumerate(NODES):
+        parts, held = [], []
+        for key, both in phases.items():
+            facts = {"world": 2, "ranks": (rank,), "is_parkable": True} | more
+            parts.append(PartStand(*key, both[rank], **facts))  # type: ignore[arg-type]
+            state = words.OFF if both[rank] in (words.OFF, words.RESERVED, words.READY) else words.ON
+            held.append(HeldTime(*key, f"user{key.job_id}", (0, 1), 0, 0, state))
+        domain.gather(node, "boot", held, parts, now_s * SECOND)
+
+
+def test_one_of_two_equals_comes_in_and_may_come_back_alone() -> None:
+    domain = a_domain(ONE, TWO)
+    off = (words.OFF, words.OFF)
+    tell(domain, {ONE: off, TWO: off}, 1)
+    verdicts = domain.decide({})
+    assert [verdicts[key].where for key in (ONE, TWO)] == [IN, OUT]
+    assert not verdicts[TWO].comes_back, "it would meet the other one"
+    alone = a_domain(ONE)
+    tell(alone, {ONE: off}, 1)
+    assert alone.decide({ONE: OUT})[ONE].comes_back
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"is_parkable": False}, "not all of its ranks"),
+        ({"world": 3}, "not all of its ranks"),
+        ({"must_stay": True}, "starts up, moves, or failed"),
+    ],
+)
+def test_what_cannot_be_parked_stays_and_says_why(more: dict[str, object], why: str) -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    for now_s in range(1, 9):
+        tell(domain, {ONE: on, TWO: off}, now_s, **more)
+        verdict = domain.decide({})[ONE]
+        assert verdict.where == STAY and why in verdict.why
+        assert domain.verdicts[TWO].where == OUT
+
+
+def test_blind_for_too_long_is_told_out_all_the_same() -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    for now_s in range(1, 4):
+        tell(domain, {ONE: on, TWO: off}, now_s, is_parkable=False, blind_ns=120 * SECOND)
+        domain.stride.charge_work(ONE, "user1", SECOND, 0)
+        domain.decide({})
+    assert (domain.verdicts[ONE].where, domain.verdicts[TWO].where) == (OUT, IN)
+
+
+def test_failure_pins_a_round_and_the_third_in_a_row_four() -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    stayed = []
+    for now_s in range(1, 14):
+        tell(domain, {ONE: on, TWO: off}, now_s)
+        domain.stride.charge_work(ONE, "user1", 4 * SECOND, 0)
+        verdict = domain.decide({})[ONE]
+        stayed.append(verdict.where == STAY)
+        if verdict.where == OUT:
+            domain.tried(ONE, "a rank had passed", {})
+            assert domain.trouble(ONE) == "a rank had passed"
+    # Told out in rounds 1, 2, 3, then in every fourth.
+    assert [n for n, stays in enumerate(stayed) if not stays][:3] == [0, 1, 2] or stayed[0]
+    assert sum(stayed[4:]) >= 2 * sum(not stays for stays in stayed[4:])
+    domain.tried(ONE, "", {})
+    assert domain.trouble(ONE) == ""
+
+
+def test_half_on_is_made_whole_before_anything_else() -> None:
+    domain = a_domain(ONE, TWO)
+    tell(domain, {ONE: (words.OFF, words.OFF), TWO: (words.ON, words.OFF)}, 1)
+    verdicts = domain.decide({})
+    assert verdicts[TWO].where == IN and verdicts[TWO].is_torn and "follow" in verdicts[TWO].why
+    assert verdicts[ONE].where == OUT
+
+
+def test_of_two_that_cross_the_later_one_is_told_out() -> None:
+    domain = a_domain(ONE, TWO)
+    tell(domain, {ONE: (words.ON, words.OFF), TWO: (words.OFF, words.ON)}, 1)
+    verdicts = domain.decide({})
+    assert (verdicts[ONE].where, verdicts[ONE].is_torn) == (IN, True)
+    assert (verdicts[TWO].where, verdicts[TWO].is_torn) == (OUT, True)
+    assert "another gang" in verdicts[TWO].why
+
+
+def test_bound_of_a_park_goes_first() -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    domain.stride.charge_work(TWO, "user2", 0, 0)
+    tell(domain, {ONE: on, TWO: off}, 1, left_ns=SECOND)
+    domain.decide({})
+    domain.stride.charge_work(TWO, "user2", 50 * SECOND, 0)
+    tell(domain, {ONE: on, TWO: off}, 2, left_ns=SECOND)
+    assert TWO in domain._overdue()
+
+
+def test_gpus_a_plan_does_not_have_make_no_span() -> None:
+    domain = a_domain(ONE)
+    places = (("n1", (0, 5)), ("n2", (0, 1)))
+    domain.follow(dict.fromkeys(NODES, 2), {ONE: Planned(ONE, "user1", 1, 1, places)})
+    assert domain.spans == {}
+    tell(domain, {}, 1)
+    assert domain.decide({}) == {}
