@@ -40,6 +40,15 @@ class Books:
         except OSError as err:
             raise ConfigError(f"controller.state_dir: {state_dir}: {err.strerror}; make it writable") from err
 
+    def begin_epoch(self, now_ns: int) -> int:
+        """The epoch of this start; ConfigError where the disk takes no byte: nodes would obey no plan."""
+        try:
+            return self.journal.begin_epoch(now_ns)
+        except sqlite3.Error as err:
+            self.close()
+            where = f"controller.state_dir: {self.ledger_path.parent}"
+            raise ConfigError(f"{where}: {err}; free the disk, then start again") from err
+
     @property
     def error(self) -> str:
         """Why something could not be written, empty when all could."""

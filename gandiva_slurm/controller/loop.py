@@ -77,7 +77,7 @@ class Controller:
         self.status = Status(clock_ns() / NS_PER_S)
         self.books = Books(Path(config.controller.state_dir))
         self.engine = self._restore()
-        epoch_ns = self.books.journal.begin_epoch(clock_ns())
+        epoch_ns = self.books.begin_epoch(clock_ns())
         self.nodes = Nodes(transport, _link_settings(config, epoch_ns))
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
         record = Record(Path(config.controller.state_dir) / RECORD_NAME)

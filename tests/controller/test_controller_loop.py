@@ -3,6 +3,10 @@
 import sqlite3
 from functools import wraps
 
+import pytest
+
+from gandiva_slurm.controller.journal import Journal
+from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.model.snapshot import Association
 
 
@@ -198,6 +202,15 @@ async def test_full_disk_stops_nothing_and_is_told(world, monkeypatch):
     assert controller.books.error == "database or disk is full"
     monkeypatch.setattr(controller.books.journal, "write", write)
     await world.until(lambda: controller.books.error == "", "written again")
+
+
+async def test_start_on_a_full_disk_ends_with_a_sentence(world, monkeypatch):
+    def full(*args):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Journal, "begin_epoch", full)
+    with pytest.raises(ConfigError, match=r"controller\.state_dir: .*is full; free the disk, then start"):
+        await world.start()
 
 
 def _text(world, job_id: int) -> str:
