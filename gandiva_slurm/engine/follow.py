@@ -28,6 +28,9 @@ ON_NODE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALIN
 #: one that starts in the same second, which Slurm then fails (seen on 22.05.8).
 REQUEUE_PAUSE_NS = 2 * SECOND_NS
 
+#: Slurm's words for a job requeued into a hold that is not ours: those show as JobHeldAdmin.
+REQUEUED_HELD = frozenset({"JobHeldUser", "job requeued in held state"})
+
 #: What a node means when it names no reason.
 _USUAL = {
     states.RUNNING: "Running",
@@ -69,8 +72,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record.state == states.ENDED or (record.is_placed and job.restart > was.restart):
         _give_back(at, record)
     if job.restart > was.restart:
-        # our own holds show as JobHeldAdmin
-        is_held_by_user = job.is_held and job.reason == "JobHeldUser"
+        is_held_by_user = job.is_held and job.reason in REQUEUED_HELD
         record.requeue_hold_s = job.eligible_s if is_held_by_user else 0
     if job.state == "PENDING":
         _pending(at, record)

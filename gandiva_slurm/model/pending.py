@@ -99,7 +99,8 @@ class Pending:
 
 
 def explain(reason: str, job_id: int) -> Pending:
-    """Return what a reason of Slurm's means."""
+    """Return what a reason of Slurm's means; what follows a comma are names, as in ReqNodeNotAvail, n1."""
+    reason = reason.partition(",")[0]
     if reason in _OTHERS:
         words, then = _OTHERS[reason]
         return Pending(words, True, then.format(job=job_id))
