@@ -1,6 +1,7 @@
 """pyslurm in its worker, where it hangs, dies or refuses; and what is made of its answers."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import gandiva_slurm
 from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
 from gandiva_slurm.slurm import pyslurm_fields
@@ -269,3 +271,10 @@ async def test_squeue_is_asked_again_only_when_something_changed() -> None:
 async def test_jobs_squeue_has_forgotten_stay_as_pyslurm_shows_them() -> None:
     port = PyslurmPort(["gandiva"], commands=Script(Answer(1, "", "Invalid job id specified")))
     assert await port._ask_squeue([LIVE_JOB | {"dependencies": DEPENDENCIES}]) == {}
+
+
+def test_one_file_imports_pyslurm() -> None:
+    package = Path(gandiva_slurm.__file__).parent
+    importing = re.compile(r"^\s*(import|from) pyslurm\b", re.MULTILINE)
+    found = [path.name for path in package.rglob("*.py") if importing.search(path.read_text())]
+    assert found == ["pyslurm_worker.py"]
