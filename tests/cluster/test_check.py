@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,21 +33,22 @@ def test_a_cluster_as_we_make_it(broken: MiniCluster, user: str) -> None:
     assert faults(broken, user) == {}
 
 
-def cut_plugin(etc: Path) -> None:
-    (etc.parent / "lib/gandiva.so").write_bytes((etc.parent / "lib/gandiva.so").read_bytes()[:5000])
+def cut_plugin(cluster: MiniCluster) -> None:
+    path = cluster.path(cluster.site.plugin)
+    path.write_bytes(path.read_bytes()[:5000])
 
 
-def no_plugin(etc: Path) -> None:
-    (etc.parent / "lib/gandiva.so").unlink()
+def no_plugin(cluster: MiniCluster) -> None:
+    cluster.path(cluster.site.plugin).unlink()
 
 
-def no_module(etc: Path) -> None:
-    (etc / "gandiva_job_submit.lua").unlink()
+def no_module(cluster: MiniCluster) -> None:
+    cluster.path("etc/gandiva_job_submit.lua").unlink()
 
 
-def other_partition(etc: Path) -> None:
-    text = (etc / "gandiva.yaml").read_text()
-    (etc / "gandiva.yaml").write_text(text.replace("- gandiva", "- gpu"))
+def other_partition(cluster: MiniCluster) -> None:
+    path = cluster.path("etc/gandiva.yaml")
+    path.write_text(path.read_text().replace("- gandiva", "- gpu"))
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def other_partition(etc: Path) -> None:
     ],
 )
 def test_what_is_broken_is_found(
-    broken: MiniCluster, damage: Callable[[Path], None], where: str, what: str
+    broken: MiniCluster, damage: Callable[[MiniCluster], None], where: str, what: str
 ) -> None:
-    paths = ["lib/gandiva.so", "etc/gandiva_job_submit.lua", "etc/gandiva.yaml"]
+    paths = [broken.site.plugin, "etc/gandiva_job_submit.lua", "etc/gandiva.yaml"]
     whole = {path: broken.path(path).read_bytes() for path in paths}
-    damage(broken.path("etc"))
+    damage(broken)
     try:
         found = faults(broken)
     finally:
