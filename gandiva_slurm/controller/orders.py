@@ -82,7 +82,7 @@ class Orders:
                 except TimeoutError:
                     todo = move.tick(time.monotonic_ns())
                     continue
-                todo = self._tell(move, key, told)
+                todo = self._tell(move, key, told) + move.tick(time.monotonic_ns())
                 open_ = {task for task in open_ if not task.done()}
         finally:
             for task in open_:
