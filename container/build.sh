@@ -75,6 +75,17 @@ host_settings() {
 
 fingerprint() { (cd "$work/context" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16); }
 
+# Where Python is 3.11, torch is pip's: a wheel of this machine's own (pip's find-links), else PyPI's, which brings
+# gigabytes of CUDA. Only their names count for what the image is made of; the files follow when it is built.
+own_wheels() {
+    [ "$suite" = bookworm ] || return 0
+    for place in $(python3 -m pip config get global.find-links 2>/dev/null) ${PIP_FIND_LINKS:-}; do
+        find "$place" -maxdepth 1 -name 'torch-*cp311-*.whl' 2>/dev/null || :
+    done | sort -u
+}
+
+mkdir -p "$work/context/wheels"
+own_wheels | sed 's|.*/||' >"$work/context/wheels/names"
 make_context
 want=$(fingerprint)
 # Two clusters that come up at once build once.
@@ -84,8 +95,10 @@ have=$(docker image inspect --format '{{index .Config.Labels "gandiva.context"}}
 [ "$want" != "$have" ] || exit 0
 docker image inspect "debian:$suite-slim" >/dev/null 2>&1 || make_base
 say "building $image (minutes, until its packages are there)"
+own_wheels | while read -r wheel; do cp "$wheel" "$work/context/wheels/"; done
 # One builder on every engine: BuildKit is an extra package for some clients.
-DOCKER_BUILDKIT=0 docker build --force-rm --network host --build-arg "SUITE=$suite" --label "gandiva.context=$want" \
+DOCKER_BUILDKIT=0 docker build --force-rm --network host --build-arg "SUITE=$suite" \
+    --build-arg "TORCH=${TORCH:-torch==2.13.0}" --label "gandiva.context=$want" \
     -t "$image" "$work/context" >"$work/build.log" 2>&1 || {
     tail -n 40 "$work/build.log" >&2
     exit 1

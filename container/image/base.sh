@@ -1,6 +1,7 @@
 #!/bin/sh
 # Packages and accounts of the image. Daemons are started by whoever runs a container, never by their packages.
 set -eu
+suite=$1
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 cp /tmp/host/apt.conf /etc/apt/apt.conf.d/90host
@@ -28,8 +29,11 @@ done
 
 # A testing release whose lists were published long ago is still the one meant.
 apt-get update -qq || apt-get update -qq -o Acquire::Check-Valid-Until=false -o Acquire::Check-Date=false
-apt-get install -y -qq --no-install-recommends ca-certificates \
+# bookworm's torch has no hook for all optimizers; there pip's is taken (venv.sh).
+[ "$suite" = bookworm ] && torch='' || torch='python3-torch python3-numpy'
+# shellcheck disable=SC2086  # one word a package is meant
+apt-get install -y -qq --no-install-recommends ca-certificates $torch \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins munge libmunge2 mariadb-server \
-    python3 python3-venv python3-torch python3-numpy iproute2 util-linux procps strace >/dev/null
+    python3 python3-venv iproute2 util-linux procps strace >/dev/null
 update-ca-certificates >/dev/null
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/lib/mysql/*

@@ -2,21 +2,17 @@
 # What this suite's Slurm needs beside its packages.
 set -eu
 suite=$1
-# Debian's own torchrun is of a Python that does not see the venv.
-printf '#!/bin/sh\nexec /opt/gandiva/bin/python -m torch.distributed.run "$@"\n' >/opt/gandiva/bin/torchrun
-chmod 755 /opt/gandiva/bin/torchrun
-
-# Debian builds torch without libuv, which torch asks for unless told otherwise, and torchrun all the same; every
-# Python of the venv reads the .pth. bookworm's torchrun does not know that Python 3.11 leaves 0 out of a flag's members.
-echo 'import os; os.environ.setdefault("USE_LIBUV", "0")' >"$(echo /opt/gandiva/lib/python3*/site-packages)/libuv.pth"
+# Debian's own torchrun is of a Python that does not see the venv, and Debian builds torch without libuv, which torch
+# asks for unless told otherwise, and torchrun all the same. Every Python of the venv reads the .pth.
 torch=/usr/lib/python3/dist-packages/torch/distributed
-case $suite in
-    bookworm) sed -i 's/for s in Std:/for s in Std.__members__.values():/' "$torch/elastic/multiprocessing/api.py" ;;
-    *)
-        sed -i 's/multi_tenant=True,/& use_libuv=False,/' "$torch"/elastic/rendezvous/*.py
-        sed -i 's/is_master=False,/& use_libuv=False,/' "$torch/rendezvous.py"
-        ;;
-esac
+if [ -d "$torch" ]; then
+    printf '#!/bin/sh\nexec /opt/gandiva/bin/python -m torch.distributed.run "$@"\n' >/opt/gandiva/bin/torchrun
+    chmod 755 /opt/gandiva/bin/torchrun
+    site=$(echo /opt/gandiva/lib/python3*/site-packages)
+    echo 'import os; os.environ.setdefault("USE_LIBUV", "0")' >"$site/libuv.pth"
+    sed -i 's/multi_tenant=True,/& use_libuv=False,/' "$torch"/elastic/rendezvous/*.py
+    sed -i 's/is_master=False,/& use_libuv=False,/' "$torch/rendezvous.py"
+fi
 
 [ "$suite" = forky ] || exit 0
 # forky's MariaDB client library (11.8.9) makes slurmdbd end when it starts: "Number of columns in result ... exceeds".
