@@ -57,7 +57,7 @@ engine: ## a Docker engine: the one that runs, else (as root) one installed and 
 	@sh container/engine.sh start
 
 image: engine ## the container image of SUITE (bookworm, trixie, forky), unless it is up to date
-	@sh container/build.sh $(SUITE)
+	@TORCH="$(TORCH)" sh container/build.sh $(SUITE)
 
 clean: ## remove what setup and the builds made
 	rm -rf $(VENV) build .setup-apt .setup-venv
