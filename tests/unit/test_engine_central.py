@@ -130,3 +130,25 @@ def test_gpus_a_plan_does_not_have_make_no_span() -> None:
     assert domain.spans == {}
     tell(domain, {}, 1)
     assert domain.decide({}) == {}
+
+
+def test_within_a_quantum_whoever_holds_keeps_and_what_is_idle_is_given() -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    tell(domain, {ONE: on, TWO: off}, 1)
+    domain.stride.charge_work(ONE, "user1", 90 * SECOND, 0)
+    verdicts = domain.decide({}, is_end=False)
+    assert [verdicts[key].where for key in (ONE, TWO)] == [STAY, OUT]
+    tell(domain, {ONE: off, TWO: off}, 2)
+    verdicts = domain.decide({}, is_end=False)
+    assert sorted(verdicts[key].where for key in (ONE, TWO)) == [IN, OUT]
+
+
+def test_gang_that_is_leaving_keeps_nobody_out_and_does_not_come_back_meanwhile() -> None:
+    domain = a_domain(ONE, TWO)
+    on, off = (words.AIMING, words.ON), (words.OFF, words.OFF)
+    for is_end in (True, False):
+        tell(domain, {ONE: on, TWO: off}, 1)
+        verdicts = domain.decide({ONE: OUT}, is_end)
+        assert [verdicts[key].where for key in (ONE, TWO)] == [OUT, IN]
+        assert verdicts[ONE].why == "it is being parked"
