@@ -61,10 +61,10 @@ def test_yaml_of_mini_and_template_are_accepted(tmp_path: Path) -> None:
 def test_yaml_template_shows_every_key_with_its_default() -> None:
     shown = yaml.safe_load((CLONE / "slurm_conf/gandiva.yaml").read_text())
     for section, model in [(shown, config.Config), (shown["controller"], config.ControllerConfig),
-                           (shown["node"], config.NodeConfig)]:
+                           (shown["node"], config.NodeConfig), (shown["slurm"], config.SlurmConfig)]:
         assert set(section) == set(model.model_fields)
         for key, field in model.model_fields.items():
-            if not field.is_required() and key != "node":
+            if not field.is_required() and key not in ("node", "slurm"):
                 assert section[key] == field.default, key
 
 
