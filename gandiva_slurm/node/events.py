@@ -7,6 +7,7 @@ how long they took.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -63,7 +64,11 @@ class EventLog:
     def _append(self, data: bytes) -> None:
         if self._size + len(data) > self._max_bytes:
             self._rotate()
-        self._size += os.write(self._fd, data)
+        written = os.write(self._fd, data)
+        if written < len(data):  # half a line would spoil the next one
+            os.ftruncate(self._fd, self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size += written
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)

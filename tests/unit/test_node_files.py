@@ -1,6 +1,7 @@
 """The node's files and its clock: state replaced whole, a log that turns over, time that never runs back."""
 
 import json
+import os
 import time
 
 import pytest
@@ -66,6 +67,20 @@ def test_the_event_log_turns_over_at_its_size(tmp_path):
     newest = [json.loads(line)["number"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     before = [json.loads(line)["number"] for line in (tmp_path / "events.jsonl.1").read_text().splitlines()]
     assert newest[-1] == 39 and before[-1] == newest[0] - 1
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch, caplog):
+    log = EventLog(tmp_path / "events.jsonl", "n1", Clock())
+    log.write("tick", number=1)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+    log.write("tick", number=2)
+    monkeypatch.undo()
+    log.write("tick", number=3)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == [1, 3]
+    assert "No space left on device" in caplog.text
 
 
 def test_time_follows_the_system_slowly_and_never_runs_back():
