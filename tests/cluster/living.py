@@ -1,4 +1,4 @@
-"""What the tests of living with Slurm share: submit in any form, ask why, change Slurm as its administrator."""
+"""What the tests of living with Slurm share: submit in any form, ask why, be Slurm's administrator."""
 
 import json
 import subprocess
@@ -32,7 +32,8 @@ class Living:
 
     def show(self, job: int) -> dict[str, str]:
         """Slurm's own words on a job."""
-        words = (word.partition("=") for word in self.admin("scontrol", "show", "job", "-o", str(job)).split())
+        told = self.admin("scontrol", "show", "job", "-o", str(job))
+        words = (word.partition("=") for word in told.split())
         return {name: value for name, _, value in words}
 
     def why(self, job: int) -> dict[str, Any]:

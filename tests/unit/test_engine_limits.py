@@ -103,7 +103,9 @@ def test_limits_in_words(word: str, told: str) -> None:
     assert pending.is_limit and told in pending.words and pending.then
 
 
-@pytest.mark.parametrize("word", ["Resources", "Priority", "ReqNodeNotAvail, UnavailableNodes:n1", "None", "", "JobHeldAdmin"])
+@pytest.mark.parametrize(
+    "word", ["Resources", "Priority", "ReqNodeNotAvail, UnavailableNodes:n1", "None", "", "JobHeldAdmin"]
+)
 def test_what_is_no_limit(word: str) -> None:
     assert not explain(word, 7).is_limit
 
