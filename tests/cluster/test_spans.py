@@ -26,6 +26,8 @@ QUANTUM_S = 0.5
 #: How long the shares are measured; GANDIVA_SPAN_WINDOW=330 makes it some two hundred parks.
 WINDOW_S, REPAID_S = float(os.environ.get("GANDIVA_SPAN_WINDOW", "20")), 120.0
 SHARE_TOLERANCE = 0.05
+#: Losses are compared with those of runs alone up to here.
+MOST_STEPS = 3000
 #: Jobs of one GPU: a is user2's, b is user3's.
 SINGLE = ("a1", "b1", "a2", "b2")
 
@@ -199,14 +201,16 @@ def test_losses_are_those_of_the_runs_alone(run: SpanRun, tmp_path: Path) -> Non
     for name, (user, _) in run.jobs.items():
         gpus = 4 if name == "gang" else 1
         seed = 3 if name == "gang" else 11 + SINGLE.index(name)
-        steps = sum(1 for _ in run.fleet.home(user, f"{name}.0.loss").open())
+        # The gang to its end; single jobs come far in a long window, and their first steps will do.
+        steps = min(sum(1 for _ in run.fleet.home(user, f"{name}.0.loss").open()), MOST_STEPS)
         assert steps > 20
         references.append(Reference(DemoJob(name, user, gpus, "mlp", seed), steps, tmp_path / name))
     run_references(references, 4, 300, print)
     for reference in references:
         for rank in range(reference.job.gpus):
             here = run.fleet.home(reference.job.user, f"{reference.job.name}.{rank}.loss").read_text()
-            assert here == Path(f"{reference.out}.{rank}.loss").read_text(), (reference.job.name, rank)
+            alone = Path(f"{reference.out}.{rank}.loss").read_text()
+            assert here.splitlines()[: reference.steps] == alone.splitlines(), (reference.job.name, rank)
 
 
 def test_gang_by_torchrun_takes_turns(beside: SpanRun) -> None:
