@@ -47,7 +47,7 @@ def test_an_association_limit_holds_back_one_user_only(slurm: Living) -> None:
         second, third = slurm.submit(ON_V100), slurm.submit(ON_V100)
         told = slurm.wait_why(second, "Limit")
         assert "AssocGrpGRES" in told["sentence"] and "GPUs of resident jobs" in told["sentence"]
-        slurm.wait_why(third, "BehindLimit")
+        slurm.wait_why(third, "BehindLimit", 60)  # both asked at first; of the two one asks again
         # it asks again now and then, and is back in Gandiva's hands at once
         wait_for(lambda: slurm.show(second)["Priority"] == "0", "it not to stand in Slurm's queue")
         slurm.fleet.wait_running(slurm.submit(ON_V100, user="user2"), 10)
