@@ -5,11 +5,11 @@ import os
 import pytest
 
 from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
+from tests.skips import BY_FLOOR, NO_GPU
 
 #: Set by .ci/run: comma list of floors that must not be skipped.
 REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
-#: The one reason for a skip that CI accepts: no machine of ours in CI has a GPU.
-NO_GPU = "no CUDA GPU on this machine"
+ACCEPTED = tuple(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED)
 
 _unexpected: list[str] = []
 
@@ -33,7 +33,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Remember skips that CI must not accept."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if NO_GPU not in reason:
+        if not any(why in reason for why in ACCEPTED):
             _unexpected.append(f"{report.nodeid}: {reason}")
 
 

@@ -26,6 +26,7 @@ from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.pyslurm_link import WORKER, Worker
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.run import Answer, Commands
+from tests.skips import NO_PYSLURM
 
 PARTITIONS = ["gandiva"]
 #: How long something awaited may take in the live world.
@@ -135,7 +136,7 @@ def worker_argv(cluster: MiniCluster) -> tuple[str, ...]:
     python = str(cluster.site.programs / "python")
     directory, has_pyslurm = cluster.exec([python, "-c", LOOK]).stdout.split()
     if has_pyslurm != "True":
-        pytest.skip("Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm")
+        pytest.skip(NO_PYSLURM)
     return (python, "-P", f"{directory}/{WORKER.name}")
 
 

@@ -37,9 +37,8 @@ LONG = {
     ),
     "three nodes, three aims": (Scenario(nodes=3, loses=False, reaims=2), 8_000),
 }
-LONG_ONES = pytest.mark.skipif(
-    "GANDIVA_SPAN_EXPLORE" not in os.environ, reason="takes minutes: GANDIVA_SPAN_EXPLORE=1 runs it"
-)
+#: The long ones take minutes: GANDIVA_SPAN_EXPLORE=1 adds them.
+CHOSEN = PROTOCOL | (LONG if "GANDIVA_SPAN_EXPLORE" in os.environ else {})
 
 
 def explore(scenario: Scenario) -> Findings:
@@ -53,9 +52,9 @@ def explore(scenario: Scenario) -> Findings:
     return found
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, *(pytest.param(name, marks=LONG_ONES) for name in LONG)])
+@pytest.mark.parametrize("name", CHOSEN)
 def test_nobody_is_stuck_and_nothing_is_given_on_too_early(name: str) -> None:
-    scenario, want_states = (PROTOCOL | LONG)[name]
+    scenario, want_states = CHOSEN[name]
     found = explore(scenario)
     assert found.states >= want_states
     assert found.stuck == []

@@ -1,0 +1,7 @@
+"""Why a test may be skipped: reasons that CI accepts, for they name what the machine itself lacks."""
+
+NO_GPU = "no CUDA GPU on this machine"
+#: pyslurm fits one release of Slurm, which Debian 12 does not have; it is live in the containers of forky.
+NO_PYSLURM = "Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm"
+#: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
+BY_FLOOR = {"gpu": NO_GPU, "pyslurm": NO_PYSLURM}
