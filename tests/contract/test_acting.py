@@ -3,6 +3,7 @@
 import pytest
 
 from gandiva_slurm.model.errors import SlurmRefused, SlurmUnreachable
+from gandiva_slurm.model.snapshot import Snapshot
 from tests.contract.contract_world import World, job, submit, tasks
 
 
@@ -11,15 +12,20 @@ async def started(world: World, job_id: int, node: str) -> None:
     await world.until(lambda s: job(s, job_id).state == "RUNNING")
 
 
+def slots_used(snapshot: Snapshot) -> dict[str, int]:
+    """Return how many slots Slurm counts as taken, by node."""
+    return {node.name: node.slots_used for node in snapshot.nodes}
+
+
 async def test_start_hold_requeue_and_start_elsewhere(world: World) -> None:
     job_id = await submit(world, "--gpus=2", gpus=2)
     await world.port.start(job_id, ["n2"])
-    snapshot = await world.until(lambda s: job(s, job_id).state == "RUNNING")
+    # Jobs and nodes are read side by side: the nodes may be a moment older.
+    snapshot = await world.until(lambda s: job(s, job_id).state == "RUNNING" and slots_used(s)["n2"] == 2)
     running = job(snapshot, job_id)
     assert (running.nodes, running.restart, running.node_count) == (("n2",), 0, 1)
     assert running.start_s >= running.submit_s > 0
     assert running.end_s == 0
-    assert {node.name: node.slots_used for node in snapshot.nodes}["n2"] == 2
 
     await world.port.hold(job_id)
     held = job(await world.port.snapshot(False), job_id)

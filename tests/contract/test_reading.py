@@ -99,7 +99,9 @@ async def test_a_throttled_array_is_split_no_further(world: World) -> None:
 
 
 async def test_nodes(world: World) -> None:
-    snapshot = await world.until(lambda s: all(node.state == {"IDLE"} for node in s.nodes))
+    # A node is idle a moment before Slurm counts the slots of its last job as free.
+    idle = (frozenset({"IDLE"}), 0)
+    snapshot = await world.until(lambda s: all((node.state, node.slots_used) == idle for node in s.nodes))
     nodes = {node.name: node for node in snapshot.nodes}
     assert sorted(nodes) == ["n1", "n2"]
     assert (nodes["n1"].gpu_type, nodes["n1"].slots, nodes["n1"].slots_used) == ("v100", 16, 0)
