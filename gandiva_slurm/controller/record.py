@@ -7,46 +7,26 @@ order. From it anybody can count parks and tell how long they took.
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-#: The file is moved aside at this size; one old one is kept.
-MAX_BYTES = 64 * 1024 * 1024
+from gandiva_slurm.lines import MAX_BYTES, LineFile
 
-log = logging.getLogger(__name__)
+#: Old files kept.
+KEPT = 1
 
 
 class Record:
-    """Appends lines to a file; a full disk stops the record, never the daemon."""
+    """Appends lines to `spans.jsonl`."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        self.path = path
-        self._max_bytes = max_bytes
-        self._failed = False
+        self._file = LineFile(path, KEPT, max_bytes)
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event that happened just now."""
-        line = {"event": event, "t_ns": time.time_ns(), "mono_ns": time.monotonic_ns()} | fields
-        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
-        try:
-            self._append(data)
-            self._failed = False
-        except OSError as err:
-            if not self._failed:
-                log.error("%s: %s; spans are not recorded until it can be written", self.path, err.strerror)
-            self._failed = True
+        self._file.append({"event": event, "t_ns": time.time_ns(), "mono_ns": time.monotonic_ns()} | fields)
 
-    def _append(self, data: bytes) -> None:
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
-        try:
-            if os.fstat(fd).st_size + len(data) <= self._max_bytes:
-                os.write(fd, data)
-                return
-        finally:
-            os.close(fd)
-        os.replace(self.path, self.path.with_name(f"{self.path.name}.1"))
-        self._append(data)
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

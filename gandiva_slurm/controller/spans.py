@@ -103,6 +103,7 @@ class Spans:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._leads.clear()
+        self._record.close()
 
     def evidence(self, key: JobKey) -> list[str]:
         """Return what the command line says of a span beside its nodes' word; nothing for other jobs."""
