@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +42,7 @@ def current_name() -> str:
     return os.environ.get("GANDIVA_MINI") or DEFAULT_NAME
 
 
-class MiniCluster:
+class MiniCluster(ABC):
     """Handle on a running mini cluster; holds no process of its own, so it may be dropped and taken again."""
 
     def __init__(self, spec: MiniSpec, site: Site, pids: Mapping[str, int]) -> None:
@@ -90,9 +91,9 @@ class MiniCluster:
     # What each back end brings.
 
     @classmethod
+    @abstractmethod
     def require_here(cls) -> None:
         """Raise unless this machine can hold clusters of this back end."""
-        raise NotImplementedError
 
     @classmethod
     def require(cls, spec: MiniSpec) -> None:
@@ -100,23 +101,23 @@ class MiniCluster:
         cls.require_here()
 
     @classmethod
+    @abstractmethod
     def _make(cls, spec: MiniSpec, at: Layout, say: Callable[[str], None]) -> MiniCluster:
         """Hosts with their files; no daemon runs yet."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def _find(cls, spec: MiniSpec, at: Layout) -> MiniCluster | None:
         """The handle, None when its hosts do not run."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def _remove(cls, at: Layout) -> None:
         """End everything and delete the cluster's directory, whatever state they are in."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _enter(self, host: str) -> list[str]:
         """The words before a command that is to run as root on this host, and to outlive this process."""
-        raise NotImplementedError
 
     def exec(
         self, argv: Sequence[str], *, user: str | None = None, host: str | None = None, check: bool = True,
