@@ -3,5 +3,7 @@
 NO_GPU = "no CUDA GPU on this machine"
 #: pyslurm fits one release of Slurm, which Debian 12 does not have; it is live in the containers of forky.
 NO_PYSLURM = "Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm"
+#: What container/engine.sh says where none runs; .ci/run starts one wherever that is possible.
+NO_ENGINE = "no Docker engine answers here"
 #: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
-BY_FLOOR = {"gpu": NO_GPU, "pyslurm": NO_PYSLURM}
+BY_FLOOR = {"gpu": NO_GPU, "pyslurm": NO_PYSLURM, "docker": NO_ENGINE}

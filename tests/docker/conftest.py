@@ -1,7 +1,6 @@
 """Mini clusters in containers, on each suite that has an image; the others are skipped.
 
 GANDIVA_REQUIRE=docker:forky,docker:trixie runs those two alone, and fails without an engine or an image.
-Where it is set and names none, nothing here is collected.
 """
 
 import os
@@ -20,7 +19,6 @@ from gandiva_slurm.mini.spec import SUITES, MiniSpec, parse_nodes
 REQUIRED = [word for word in os.environ.get("GANDIVA_REQUIRE", "").split(",") if word]
 BACKENDS = [f"docker:{suite}" for suite in SUITES]
 ASKED = [backend for backend in BACKENDS if backend in REQUIRED]
-collect_ignore_glob = ["test_*.py"] if REQUIRED and not ASKED else []
 HERE = Path(__file__).parent
 NODES = "v100:2x2,k80:1x1"
 
