@@ -13,6 +13,7 @@ from gandiva_slurm.mini import cluster as clusters
 from gandiva_slurm.mini import daemons
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, default_backend, parse_nodes
+from tests.cluster.fleet import Fleet, mended
 
 HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
@@ -61,3 +62,10 @@ def make_mini(slurm_here: None) -> Iterator[Callable[..., MiniCluster]]:
     yield make
     for cluster in made:
         cluster.down()
+
+
+@pytest.fixture
+def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
+    """The module's cluster for one test's own jobs, which end with it; then all daemons run again."""
+    with mended(Fleet(cluster)) as made:
+        yield made

@@ -3,15 +3,16 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gandiva_slurm.engine import invariants
-from gandiva_slurm.mini import probe
+from gandiva_slurm.mini import daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import USERS
+from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
 
 TRAIN = "python -m gandiva_slurm.mini.workloads.train"
 #: torch alone takes seconds to import while four ranks share two cores.
@@ -136,6 +137,13 @@ class Fleet:
                 found.append(f"{pid} {command.decode(errors='replace')}")
         return found
 
+    def start_dead(self) -> None:
+        """Start every daemon that a test left dead, and wait until Slurm answers."""
+        for daemon in daemons.table(self.mini.spec, self.mini.site):
+            if self.mini.daemon_pid(daemon) is None:
+                self.mini.start_daemon(daemon)
+        wait_for(lambda: self.mini.exec(["squeue", "-h"], check=False).returncode == 0, "Slurm to answer")
+
     def finish(self) -> None:
         """End every job of this fleet; nothing of them may be left, on the nodes or in the books."""
         live = [str(job) for job in self.jobs if self.slurm_state(job) != "GONE"]
@@ -157,6 +165,27 @@ class Fleet:
         found = [line for holds in held.values() for line in invariants.no_gpu_held_twice(holds)]
         found += invariants.one_incarnation_at_a_time(held)
         assert not found, found
+
+
+AnyFleet = TypeVar("AnyFleet", bound=Fleet)
+
+
+@contextmanager
+def own_cluster(name: str, nodes: str, quantum_s: float, has_daemons: bool = True) -> Iterator[MiniCluster]:
+    """A cluster of one module's own, taken down at its end."""
+    cluster = MiniCluster.up(MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, has_daemons))
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@contextmanager
+def mended(fleet: AnyFleet) -> Iterator[AnyFleet]:
+    """The fleet for one test: at its end all daemons run, every job has ended and the books are whole."""
+    yield fleet
+    fleet.start_dead()
+    fleet.finish()
 
 
 def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:

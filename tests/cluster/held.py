@@ -1,6 +1,5 @@
 """A mini cluster without Gandiva's daemons: what Slurm, the plugin and job_submit do by themselves."""
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -9,9 +8,9 @@ from pathlib import Path
 
 from gandiva_slurm.mini import probe
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.slurm.options import read_options
+from tests.cluster.fleet import own_cluster
 
 NODES = "v100:1x4,k80:1x2"
 WAIT_S = 30.0
@@ -103,8 +102,5 @@ class HeldCluster:
 @contextmanager
 def held_cluster(name: str) -> Iterator[HeldCluster]:
     """A cluster of one module's own, taken down at its end."""
-    cluster = MiniCluster.up(MiniSpec(f"{name}-{os.getpid()}", parse_nodes(NODES), daemons=False))
-    try:
+    with own_cluster(name, NODES, 1.0, has_daemons=False) as cluster:
         yield HeldCluster(cluster)
-    finally:
-        cluster.down()

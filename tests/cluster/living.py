@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec
-from tests.cluster.fleet import Fleet, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+
+QUANTUM_S = 0.3
 
 
 class Living:
@@ -64,10 +65,7 @@ class Living:
 
 
 @contextmanager
-def living(spec: MiniSpec) -> Iterator[Living]:
+def living(name: str, nodes: str) -> Iterator[Living]:
     """A cluster of one module's own, taken down at its end."""
-    cluster = MiniCluster.up(spec)
-    try:
+    with own_cluster(name, nodes, QUANTUM_S) as cluster:
         yield Living(cluster)
-    finally:
-        cluster.down()

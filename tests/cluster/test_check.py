@@ -1,21 +1,19 @@
 """`gandiva check` on a live cluster: nothing wrong at first, then each thing broken is found."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests.cluster.fleet import own_cluster
 
 
 @pytest.fixture(scope="module")
 def broken(slurm_here: None) -> Iterator[MiniCluster]:
     """A cluster whose files may be broken one after the other; each test mends what it broke."""
-    made = MiniCluster.up(MiniSpec(f"check-{os.getpid()}", parse_nodes("v100:1x2"), daemons=False))
-    yield made
-    made.down()
+    with own_cluster("check", "v100:1x2", 1.0, has_daemons=False) as made:
+        yield made
 
 
 def faults(cluster: MiniCluster, user: str = "root") -> dict[str, str]:

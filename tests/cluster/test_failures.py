@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import TRAIN, Fleet, wait_for
+from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
 
 #: How long the controller stays dead.
 OUTAGE_S = 20.0
@@ -15,21 +14,9 @@ OUTAGE_S = 20.0
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
-    """Two GPUs on one node and one on another, sliced every half second."""
-    made = MiniCluster.up(MiniSpec("failures", parse_nodes("v100:1x1,k80:1x1"), 0.5, True))
-    yield made
-    made.down()
-
-
-@pytest.fixture
-def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
-    """The module's cluster; at the end every job is ended and the books are checked."""
-    made = Fleet(cluster)
-    yield made
-    for daemon in ("slurmctld", "gandivactld", "gandivad:n1", "gandivad:n2", "slurmd:n1", "slurmd:n2"):
-        if cluster.daemon_pid(daemon) is None:
-            cluster.start_daemon(daemon)
-    made.finish()
+    """Two nodes of one GPU, sliced every half second."""
+    with own_cluster("failures", "v100:1x1,k80:1x1", 0.5) as made:
+        yield made
 
 
 def two_sliced_jobs(fleet: Fleet, boundary: str = "steps") -> tuple[int, int]:

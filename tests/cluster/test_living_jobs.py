@@ -1,12 +1,10 @@
 """Forms of jobs that users know, on a Gandiva partition: begin times, holds, arrays, requeues, srun."""
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from tests.cluster.fleet import wait_for
 from tests.cluster.living import Living, living
 
@@ -16,7 +14,7 @@ ASK = ("-p", "gandiva", "--gres=gpu:1", "--mem=300")
 @pytest.fixture(scope="module")
 def slurm(slurm_here: None) -> Iterator[Living]:
     """One node with two GPUs."""
-    with living(MiniSpec(f"living-{os.getpid()}", parse_nodes("v100:1x2"), 0.3)) as made:
+    with living("living", "v100:1x2") as made:
         yield made
 
 

@@ -1,12 +1,11 @@
 """Slurm's limits, reservations, drained nodes and time limits, and jobs of Gandiva's that meet them."""
 
-import os
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from gandiva_slurm.mini.spec import SLOTS_PER_GPU, MiniSpec, parse_nodes
+from gandiva_slurm.mini.spec import SLOTS_PER_GPU
 from tests.cluster.fleet import wait_for
 from tests.cluster.living import Living, living
 from tests.cluster.sharing import light
@@ -20,8 +19,7 @@ BILLING = f"TRESBillingWeights=CPU=0,Mem=0,GRES/gpu={1 / SLOTS_PER_GPU:g}"
 @pytest.fixture(scope="module")
 def slurm(slurm_here: None) -> Iterator[Living]:
     """A v100 for the tests; a k80 which three jobs share all the while, one of them with a short limit."""
-    nodes = parse_nodes("v100:1x1,k80:1x1")
-    with living(MiniSpec(f"limits-{os.getpid()}", nodes, 0.3)) as made:
+    with living("limits", "v100:1x1,k80:1x1") as made:
         made.admin("scontrol", "update", "PartitionName=gandiva", BILLING)
         flags = {"user1": ("--time=2",)}
         made.sharers = {user: light(made.fleet, user, "shares", *flags.get(user, ())) for user in SHARERS}

@@ -1,13 +1,11 @@
 """Jobs of several nodes on a real Slurm with all our daemons: how they are asked for, placed and shown."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import Fleet, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
 
 QUANTUM_S = 0.3
 SHOW = """#!/bin/bash
@@ -20,20 +18,9 @@ WHOLE, EACH = ("0,1", "0,1"), ("0", "1")
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one type, one of another, two GPUs each; an ordinary job shows when jobs start."""
-    made = MiniCluster.up(MiniSpec(f"nodes-{os.getpid()}", parse_nodes("v100:2x2,k80:1x2"), QUANTUM_S))
-    try:
+    with own_cluster("nodes", "v100:2x2,k80:1x2", QUANTUM_S) as made:
         made.exec(["srun", "-p", "plain", "true"], user="user3")
         yield made
-    finally:
-        made.down()
-
-
-@pytest.fixture
-def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
-    """The cluster for one test's own jobs, which end with it."""
-    made = Fleet(cluster)
-    yield made
-    made.finish()
 
 
 def sbatch(fleet: Fleet, *words: str, script: str = SLEEP, user: str = "user1") -> int:

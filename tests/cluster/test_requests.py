@@ -1,15 +1,14 @@
 """Every way to ask for GPUs, and every reason to wait, on a real Slurm with all our daemons."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import SLOTS_PER_GPU, MiniSpec, parse_nodes
-from tests.cluster.fleet import Fleet, wait_for
+from gandiva_slurm.mini.spec import SLOTS_PER_GPU
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
 
 GPUS, QUANTUM_S = 2, 0.3
 SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
@@ -26,20 +25,9 @@ show beyond srun -n1 --gres=gpu:3
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """One node with two GPUs; an ordinary job shows when slurmctld starts jobs."""
-    made = MiniCluster.up(MiniSpec(f"requests-{os.getpid()}", parse_nodes(f"v100:1x{GPUS}"), QUANTUM_S))
-    try:
+    with own_cluster("requests", f"v100:1x{GPUS}", QUANTUM_S) as made:
         made.exec(["srun", "-p", "plain", "true"], user="user3")
         yield made
-    finally:
-        made.down()
-
-
-@pytest.fixture
-def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
-    """The cluster for one test's own jobs, which end with it."""
-    made = Fleet(cluster)
-    yield made
-    made.finish()
 
 
 def sbatch(fleet: Fleet, *words: str, script: str) -> int:

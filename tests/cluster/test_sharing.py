@@ -20,8 +20,8 @@ from gandiva_slurm.mini import conffiles, demo_checks, demo_watch
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_checks import JobRecord
 from gandiva_slurm.mini.demo_jobs import STOP_FILE, Reference, read_losses, run_references, submit
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import Fleet, wait_for
+from gandiva_slurm.mini.spec import MiniSpec
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import TRAINING, WEIGHTED, Run, counted, light
 
 QUANTUM_S = 0.3
@@ -46,17 +46,14 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two GPUs of one type and one of another; an ordinary job shows when slurmctld starts jobs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conffiles, "gandiva_yaml", short_bounds)
-        made = MiniCluster.up(MiniSpec(f"sharing-{os.getpid()}", parse_nodes("v100:1x2,k80:1x1"), QUANTUM_S))
-    try:
-        # Gold has two shares of the cluster where silver has one.
-        lines = [f"add account {name} description=x organization=x fairshare={shares}\n"
-                 f"add user {user} account={name} fairshare=1\n"
-                 for name, shares, user in (("gold", 2, "user1"), ("silver", 1, "user3"))]
-        made.exec(["sacctmgr", "-i"], input="".join(lines) + "quit\n")
-        made.exec(["srun", "-p", "plain", "true"], user="user3")
-        yield made
-    finally:
-        made.down()
+        with own_cluster("sharing", "v100:1x2,k80:1x1", QUANTUM_S) as made:
+            # Gold has two shares of the cluster where silver has one.
+            lines = [f"add account {name} description=x organization=x fairshare={shares}\n"
+                     f"add user {user} account={name} fairshare=1\n"
+                     for name, shares, user in (("gold", 2, "user1"), ("silver", 1, "user3"))]
+            made.exec(["sacctmgr", "-i"], input="".join(lines) + "quit\n")
+            made.exec(["srun", "-p", "plain", "true"], user="user3")
+            yield made
 
 
 @pytest.fixture(scope="module")
@@ -207,17 +204,6 @@ def test_parks_take_no_longer_than_their_mini_batches(run: Run, records: list[Jo
 def test_released_jobs_run_within_two_seconds(run: Run, records: list[JobRecord]) -> None:
     check = demo_checks.check_starts(records)
     assert check.ok, check
-
-
-@pytest.fixture
-def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
-    """The cluster for one test's own jobs, which end with it."""
-    made = Fleet(cluster)
-    yield made
-    for daemon in ("gandivactld", "gandivad:n1", "gandivad:n2"):
-        if cluster.daemon_pid(daemon) is None:
-            cluster.start_daemon(daemon)
-    made.finish()
 
 
 def test_array_tasks_are_jobs_of_their_own(fleet: Fleet) -> None:

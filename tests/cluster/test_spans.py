@@ -16,8 +16,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_jobs import DemoJob, Reference, run_references
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import START_S, TRAIN, Fleet, holds_of, wait_for
+from tests.cluster.fleet import START_S, TRAIN, Fleet, holds_of, own_cluster, wait_for
 from tests.span_figures import Parks, held_s, overlaps, parks_of, read_lines
 
 LIGHT_GANG = Path(__file__).with_name("light_gang.py")
@@ -120,9 +119,8 @@ class SpanRun:
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of two GPUs."""
-    made = MiniCluster.up(MiniSpec(f"spans-{os.getpid()}", parse_nodes("v100:2x2"), QUANTUM_S))
-    yield made
-    made.down()
+    with own_cluster("spans", "v100:2x2", QUANTUM_S) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -148,20 +146,14 @@ def run(cluster: MiniCluster) -> Iterator[SpanRun]:
 
 
 @pytest.fixture
-def beside(cluster: MiniCluster) -> Iterator[SpanRun]:
+def beside(fleet: Fleet) -> SpanRun:
     """A gang that takes turns with one job of one GPU; all daemons are up again at the end."""
-    fleet = Fleet(cluster)
     made = SpanRun(fleet)
     for user in ("user1", "user2"):
         for file in ("turns.stop", "other.stop", "turns.0.steps", "other.0.steps"):
             fleet.home(user, file).unlink(missing_ok=True)
         fleet.home(user, "light_gang.py").write_text(LIGHT_GANG.read_text())
-    yield made
-    for daemon in ("slurmctld", "gandivactld", *(f"{d}:{n}" for d in ("gandivad", "slurmd") for n in NODES)):
-        if cluster.daemon_pid(daemon) is None:
-            cluster.start_daemon(daemon)
-    wait_for(lambda: cluster.exec(["squeue", "-h"], check=False).returncode == 0, "Slurm to answer")
-    fleet.finish()
+    return made
 
 
 def take_turns(run: SpanRun, script: str = LIGHT, tasks: int = 2) -> int:

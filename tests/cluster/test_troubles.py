@@ -1,7 +1,6 @@
 """Slurm's own troubles and full disks: nothing is lost, nothing held twice, and it is said what is wrong."""
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,7 @@ import pytest
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import boot
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import Fleet, Held, wait_for
+from tests.cluster.fleet import Fleet, Held, mended, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT, counted
 
 #: Room on the disks that are to run full: enough for every state these tests make.
@@ -53,28 +51,20 @@ class OnSmallDisks(Fleet):
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU; the state of gandivactld and of n1's gandivad lies on small disks."""
-    spec = MiniSpec(f"troubles-{os.getpid()}", parse_nodes("v100:1x1,k80:1x1"), 0.5, daemons=False)
-    made = MiniCluster.up(spec)
-    try:
+    with own_cluster("troubles", "v100:1x1,k80:1x1", 0.5, has_daemons=False) as made:
         for name, options in DISKS.items():
             place = made.at.spool / name
             made.exec(["mkdir", "-p", str(place)])
             made.exec(["mount", "-t", "tmpfs", "-o", f"size={DISK},{options}", "none", str(place)])
         boot.start_gandiva(made, lambda text: None)
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture
 def fleet(cluster: MiniCluster) -> Iterator[OnSmallDisks]:
-    """The cluster for one test; at its end all daemons run, every job has ended and the books are whole."""
-    made = OnSmallDisks(cluster)
-    yield made
-    for daemon in ("mariadbd", "slurmdbd", "slurmctld", "gandivactld", "gandivad:n1", "gandivad:n2"):
-        if cluster.daemon_pid(daemon) is None:
-            cluster.start_daemon(daemon)
-    made.finish()
+    """As elsewhere, with books that bear a full disk."""
+    with mended(OnSmallDisks(cluster)) as made:
+        yield made
 
 
 def shared(fleet: Fleet) -> tuple[int, int]:
