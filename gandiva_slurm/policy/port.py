@@ -1,0 +1,155 @@
+"""What a policy sees and what it says: the whole picture in, the whole plan out (ADR 0014, 0017).
+
+A policy is asked when a job arrives or ends, when GPUs come or go, and when the time it named itself has come.
+It answers with all that is to run until it is asked again; who is not named is parked where it is, or waits.
+Policies are pure: the same questions in the same order give the same answers. They keep what they like between
+two questions, and no reference to what they were shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A node: its GPUs by the numbers they have in the whole cluster, all of one type."""
+
+    name: str
+    gpu_type: str
+    gpus: tuple[int, ...]
+
+
+class Cluster:
+    """All GPUs, numbered from 0 in the order of their nodes."""
+
+    def __init__(self, shape: Iterable[tuple[str, int]]) -> None:
+        """Make nodes n1, n2, … of (GPU type, GPUs) each."""
+        hosts: list[Host] = []
+        first = 0
+        for number, (gpu_type, count) in enumerate(shape, 1):
+            hosts.append(Host(f"n{number}", gpu_type, tuple(range(first, first + count))))
+            first += count
+        self.hosts = tuple(hosts)
+        #: by GPU: its type, and the index of its node in `hosts`
+        self.type_of = tuple(host.gpu_type for host in hosts for _ in host.gpus)
+        self.host_of = tuple(index for index, host in enumerate(hosts) for _ in host.gpus)
+        #: GPU types in order of first appearance, with how many GPUs there are of each
+        self.counts: dict[str, int] = {}
+        for host in hosts:
+            self.counts[host.gpu_type] = self.counts.get(host.gpu_type, 0) + len(host.gpus)
+
+    @property
+    def size(self) -> int:
+        """GPUs in all."""
+        return len(self.type_of)
+
+    def hosts_of(self, gpus: Iterable[int]) -> frozenset[int]:
+        """Indexes of the nodes on which these GPUs are."""
+        return frozenset(self.host_of[gpu] for gpu in gpus)
+
+
+@dataclass(slots=True)
+class JobView:
+    """A live job. The first block is as submitted, the second is kept by the world; policies only read."""
+
+    job_id: int
+    user: str
+    size: int
+    submit_ns: int
+    #: what it trains: jobs of one model have one rate; "" unknown
+    model: str = ""
+    tickets: int = 100
+    priority: int = 50
+    job_class: str = GUARANTEED
+    vc: str = ""
+    #: acceptable GPU types; empty: all
+    gpu_types: tuple[str, ...] = ()
+    #: an elastic job's bounds; both `size` for others
+    min_size: int = 0
+    max_size: int = 0
+    can_pack: bool = True
+    can_migrate: bool = True
+    #: run time alone on the GPUs asked for, where the world tells lengths (time limits, clairvoyant baselines)
+    length_ns: int | None = None
+
+    #: GPUs it runs on, or on which it is parked; () = it has none
+    gpus: tuple[int, ...] = ()
+    is_running: bool = False
+    first_run_ns: int | None = None
+    #: wall time it ran, and GPU time it held (also while it switched)
+    ran_ns: int = 0
+    held_ns: int = 0
+    #: part of its work that is done, 0..1; policies that must not know lengths do not read it
+    progress: float = 0.0
+    migrations: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The one total order: submission, then job id."""
+        return (self.submit_ns, self.job_id)
+
+    def accepts(self, gpu_type: str) -> bool:
+        """True when it may run on this GPU type."""
+        return not self.gpu_types or gpu_type in self.gpu_types
+
+
+class Rates(Protocol):
+    """Mini-batches a second: measured so far (a live cluster's estimator), or known (a simulator's oracle)."""
+
+    def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+        """Return the rate without a neighbour, on one node or over several; 0: cannot run; None: not known."""
+
+    def packed(self, model: str, other: str, gpu_type: str) -> tuple[float, float] | None:
+        """Return both rates on one shared GPU; (0, 0): they do not fit; None: not known."""
+
+
+@dataclass(slots=True)
+class View:
+    """The picture at one moment."""
+
+    now_ns: int
+    cluster: Cluster
+    #: live jobs in order of arrival
+    jobs: Mapping[int, JobView]
+    #: what was measured so far
+    rates: Rates
+    #: GPUs that may not be used now
+    down: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be. Two jobs on the same GPUs are packed; GPUs of a gang are held whole or not at all."""
+
+    #: job → the GPUs it runs on, ascending
+    runs: dict[int, tuple[int, ...]]
+    #: ask again then, if nothing happens before; None: only when something happens
+    wake_ns: int | None = None
+    #: job → why it waits, is moved or packed, for whom it is not plain
+    notes: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """What a policy is made with. Times in ns; `tickets` by user, 1 each where it says nothing."""
+
+    quantum_ns: int
+    switch_ns: int = 0
+    restart_ns: int = 0
+    tickets: Mapping[str, int] = field(default_factory=dict)
+    #: true rates, for policies whose papers take them as given; the others measure
+    oracle: Rates | None = None
+
+
+class Policy(Protocol):
+    """A scheduling policy; made by a function of the entry point group `gandiva_slurm.policies`."""
+
+    name: str
+
+    def decide(self, view: View) -> Plan:
+        """Say what is to run from now on."""
