@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.engine import invariants
-from tests.cluster.fleet import Held, holds_of
+from tests.records import Held, holds_of
 
 #: What a park may take beside its mini-batches.
 ALLOWED_MS = 100.0
@@ -49,12 +47,6 @@ class Parks:
             f"took p50 {at(took, 50):.0f} p99 {at(took, 99):.0f} max {took[-1]:.0f} ms; "
             f"beyond (margin + 1) mini-batches p50 {at(excess, 50):.0f} p99 {at(excess, 99):.0f} ms"
         )
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log of JSON lines; one that is being written is left out."""
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def parks_of(record: Iterable[dict[str, Any]], job_id: int = 0) -> Parks:

@@ -17,21 +17,10 @@ from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
+from tests.records import Held
 
 QUANTUM_NS = 10**9
 CLIENT_WAIT_NS = 120 * 10**9
-
-
-@dataclass(frozen=True)
-class Held:
-    """A closed hold."""
-
-    job_id: int
-    restart: int
-    user: str
-    gpus: tuple[int, ...]
-    t0_ns: int
-    t1_ns: int
 
 
 @dataclass

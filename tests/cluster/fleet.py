@@ -3,9 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
+from tests.records import holds_of, open_grants, read_lines
 
 TRAIN = "python -m gandiva_slurm.mini.workloads.train"
 #: torch alone takes seconds to import while four ranks share two cores.
@@ -26,18 +26,6 @@ def wait_for(holds: Callable[[], Any], what: str, deadline_s: float = 30.0) -> A
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
         time.sleep(0.1)  # the poll of a wait with a deadline
     return answer
-
-
-@dataclass(frozen=True)
-class Held:
-    """One interval in which a job held GPUs, from a node's event log."""
-
-    job_id: int
-    restart: int
-    user: str
-    gpus: tuple[int, ...]
-    t0_ns: int
-    t1_ns: int
 
 
 class Fleet:
@@ -90,7 +78,7 @@ class Fleet:
     def events(self, node: str = "n1") -> list[dict[str, Any]]:
         """The node's event log, oldest first."""
         path = self.mini.path("spool", "gandivad", node, "events.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return read_lines(path)
 
     def count(self, event: str, job_id: int, node: str = "n1") -> int:
         """How often this happened to a job."""
@@ -186,31 +174,3 @@ def mended(fleet: AnyFleet) -> Iterator[AnyFleet]:
     yield fleet
     fleet.start_dead()
     fleet.finish()
-
-
-def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:
-    """Incarnations that hold GPUs by this log."""
-    now: set[tuple[int, int]] = set()
-    for line in events:
-        if line["event"] == "grant":
-            now.add((line["job"], line["restart"]))
-        elif line["event"] == "release":
-            now.discard((line["job"], line["restart"]))
-    return now
-
-
-def holds_of(events: Sequence[dict[str, Any]]) -> list[Held]:
-    """Every closed hold in a node's event log."""
-    begun: dict[tuple[int, int], dict[str, Any]] = {}
-    holds = []
-    for line in events:
-        key = (line.get("job", 0), line.get("restart", 0))
-        if line["event"] == "grant":
-            assert key not in begun, f"granted twice: {line}"
-            begun[key] = line
-        elif line["event"] == "release":
-            first = begun.pop(key)
-            holds.append(
-                Held(*key, first.get("user", ""), tuple(first["gpus"]), first["mono_ns"], line["mono_ns"])
-            )
-    return holds

@@ -16,8 +16,9 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_jobs import DemoJob, Reference, run_references
-from tests.cluster.fleet import START_S, TRAIN, Fleet, holds_of, own_cluster, wait_for
-from tests.span_figures import Parks, held_s, overlaps, parks_of, read_lines
+from tests.cluster.fleet import START_S, TRAIN, Fleet, own_cluster, wait_for
+from tests.records import holds_of, read_lines
+from tests.span_figures import Parks, held_s, overlaps, parks_of
 
 LIGHT_GANG = Path(__file__).with_name("light_gang.py")
 NODES = ("n1", "n2")

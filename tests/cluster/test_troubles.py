@@ -12,8 +12,9 @@ import pytest
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import boot
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, Held, mended, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT, counted
+from tests.records import Held, read_lines
 
 #: Room on the disks that are to run full: enough for every state these tests make.
 DISK = "4m"
@@ -27,8 +28,7 @@ class OnSmallDisks(Fleet):
         """The node's event log, as far as the disk had room for it."""
         spool = self.mini.at.spool.relative_to("/")
         path = Path(f"/proc/{self.mini.init_pid}/root") / spool / f"gandivad/{node}/events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        return read_lines(path)
 
     def node_states(self) -> dict[str, dict[str, Any]]:
         """What `gandiva nodes` shows, by node."""

@@ -16,7 +16,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
 from gandiva_slurm.wire.messages import PlannedJob, encode
 from gandiva_slurm.wire.span import SPAN_PATH, SpanAnswer, SpanOrder, decode_order
-from tests.span_figures import read_lines
+from tests.records import read_lines
 
 EPOCH_NS = 42
 QUANTUM_NS = 200_000_000

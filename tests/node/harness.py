@@ -32,6 +32,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_report, encode
 from tests.controller.plain_signer import PlainSigner
+from tests.records import read_lines
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -189,8 +190,7 @@ class NodeHarness:
 
     def events(self, name: str = "", job_id: int = 0) -> list[dict[str, Any]]:
         """The event log, or what is in it of one name and one job."""
-        lines = (self.state_dir / "events.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
+        events = read_lines(self.state_dir / "events.jsonl")
         return [e for e in events if name in ("", e["event"]) and job_id in (0, e.get("job"))]
 
     def log(self) -> str:

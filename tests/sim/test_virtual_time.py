@@ -6,8 +6,6 @@ are counted from those holds alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from gandiva_slurm.engine.invariants import (
@@ -21,20 +19,9 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.shares import entitled_shares
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
+from tests.records import Held
 
 QUANTUM_NS = SECOND_NS
-
-
-@dataclass(frozen=True)
-class Held:
-    """A closed hold."""
-
-    job_id: int
-    restart: int
-    user: str
-    gpus: tuple[int, ...]
-    t0_ns: int
-    t1_ns: int
 
 
 class Cluster:

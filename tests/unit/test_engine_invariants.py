@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -14,23 +14,13 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason
 from tests.builders import SECOND_NS, a_gang, a_job, a_node
+from tests.records import Held
 
 NOW_NS = 2_000_000 * SECOND_NS
 
 
-@dataclass(frozen=True)
-class Held:
-    """A hold by its fields, times in seconds."""
-
-    job_id: int
-    restart: int
-    user: str
-    gpus: tuple[int, ...]
-    t0_ns: int
-    t1_ns: int
-
-
 def held(job_id: int, gpus: tuple[int, ...], t0: int, t1: int, restart: int = 0) -> Held:
+    """A hold, times in seconds."""
     return Held(job_id, restart, f"user{job_id}", gpus, t0 * SECOND_NS, t1 * SECOND_NS)
 
 
