@@ -1,9 +1,9 @@
 """What a policy sees and what it says: the whole picture in, the whole plan out (ADR 0014, 0017).
 
-A policy is asked when a job arrives or ends, when GPUs come or go, and when the time it named itself has come.
-It answers with all that is to run until it is asked again; who is not named is parked where it is, or waits.
-Policies are pure: the same questions in the same order give the same answers. They keep what they like between
-two questions, and no reference to what they were shown.
+A policy is asked when a job arrives or ends, when GPUs come or go, and when the time it named has come. It
+answers with all that is to run until it is asked again; who is not named is parked where it is, or waits.
+Policies are pure: the same questions in the same order give the same answers. They keep what they like
+between two questions, and no reference to what they were shown.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class JobView:
     max_size: int = 0
     can_pack: bool = True
     can_migrate: bool = True
-    #: run time alone on the GPUs asked for, where the world tells lengths (time limits, clairvoyant baselines)
+    #: run time alone on the GPUs asked for, where the world tells it (time limits, clairvoyant baselines)
     length_ns: int | None = None
 
     #: GPUs it runs on, or on which it is parked; () = it has none
@@ -99,10 +99,10 @@ class JobView:
 
 
 class Rates(Protocol):
-    """Mini-batches a second: measured so far (a live cluster's estimator), or known (a simulator's oracle)."""
+    """Mini-batches a second: measured so far (an estimator), or known (a simulator's oracle)."""
 
     def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
-        """Return the rate without a neighbour, on one node or over several; 0: cannot run; None: not known."""
+        """Return the rate without a neighbour, on one node or several; 0: cannot run; None: not known."""
 
     def packed(self, model: str, other: str, gpu_type: str) -> tuple[float, float] | None:
         """Return both rates on one shared GPU; (0, 0): they do not fit; None: not known."""
