@@ -1,6 +1,5 @@
 """What a job writes into its pages: it cannot keep its GPUs by it, and its error is told."""
 
-import json
 import os
 
 import pytest
@@ -11,7 +10,7 @@ from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.switch import _order_run
 from gandiva_slurm.wire import page as wire
-from tests.unit.test_node_slicer import Bench
+from tests.node_bench import Bench
 
 QUANTA = 300
 
@@ -100,6 +99,5 @@ def test_a_release_is_not_stamped_before_it_was_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(Page, "read", late)
     bench.slicer.switcher._tick(job)
     page.close()
-    events = [json.loads(line) for line in bench.node.events.path.read_text().splitlines()]
-    (parked,) = [event for event in events if event["event"] == "parked"]
+    (parked,) = [event for event in bench.events() if event["event"] == "parked"]
     assert parked["mono_ns"] > step_ended_ns

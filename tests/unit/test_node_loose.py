@@ -9,7 +9,7 @@ from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.watch import LOOSE_BEATS
-from tests.unit.test_node_slicer import Bench
+from tests.node_bench import Bench
 
 
 class OneProcess(JobProcesses):
