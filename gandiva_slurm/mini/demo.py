@@ -72,7 +72,8 @@ def run(name: str, backend: str, say: Say) -> dict[str, Any]:
     slicing = demo_slicing.measure(f"{name}-slicing", backend, say)
     report = report_of(recorded, slicing.ratio)
     report |= {"backend": backend, "quantum_s": QUANTUM_S, "wall_s": round(time.monotonic() - began_s, 1)}
-    say("\n== verdict")
+    by = f"pyslurm {report['pyslurm']}" if report["pyslurm"] else "its commands"
+    say(f"\n== verdict: Slurm {report['slurm']}, read through {by}")
     for check in report["checks"]:
         say(str(Check(**check)))
     say(f"{'OK' if report['ok'] else 'FAILED'} in {report['wall_s']:.0f} s")
