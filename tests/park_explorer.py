@@ -23,6 +23,7 @@ from gandiva_slurm.node.park import Gang, Stand
 from gandiva_slurm.wire import page
 from tests import park_states as memory
 from tests.park_states import GONE, NEWEST, ORDERS, STEPPING, STOPPED, Pending, RankState
+from tests.walk import walk
 
 NOW, TOO_LATE = 1, 1 << 60
 ALIVE, DEAD, BACK = "alive", "dead", "back"
@@ -104,28 +105,20 @@ class Explorer:
     def run(self) -> Findings:
         """Explore from the start; every state must be able to reach one where all ranks have ended."""
         first = World(tuple(self._number(RankState(end)) for end in sorted(self.scenario.ends)))
-        found, index, order = Findings(), {first: 0}, [first]
-        before: list[list[int]] = [[]]
-        for number, world in enumerate(order):
-            for after, safe in self._events(world):
-                if not safe:
-                    found.unsafe.append(self.describe(after))
-                known = index.get(after)
-                if known is None:
-                    known = index[after] = len(order)
-                    order.append(after)
-                    before.append([])
-                before[known].append(number)
-        found.states = len(order)
-        found.parked = sum(world.stand.phase == "parked" for world in order)
-        ended = [n for n, world in enumerate(order) if all(self.table[r].mode == GONE for r in world.ranks)]
-        found.stuck = [self.describe(order[number]) for number in _unreached(ended, before)]
+        seen = walk(first, self._events)
+        found = Findings(len(seen.states), sum(world.stand.phase == "parked" for world in seen.states))
+        found.unsafe = [self.describe(after) for _, after in seen.unsafe]
+        found.stuck = [self.describe(world) for world in seen.cut_off_from(self._have_ended)]
+        print(f"{found.states} states, {found.parked} of them parked")
         return found
 
     def describe(self, world: World) -> str:
         """Write a state out, for the reader of a failed test."""
         ranks = "\n  ".join(str(self.table[number]) for number in world.ranks)
         return f"{world.node}, {world.stand}\n  {ranks}"
+
+    def _have_ended(self, world: Any) -> bool:
+        return all(self.table[rank].mode == GONE for rank in world.ranks)
 
     def _number(self, rank: RankState) -> int:
         if rank not in self._numbers:
@@ -260,16 +253,3 @@ class Explorer:
             writes[rank] += tuple((ORDERS.index(word), value) for word, value in words if word in ORDERS)
         held_ns, slipped_ns = min(gang.stand.held_ns, NOW), min(gang.stand.slipped_ns, NOW)
         return gang.stand._replace(aimed_ns=0, held_ns=held_ns, slipped_ns=slipped_ns), tuple(writes)
-
-
-def _unreached(ended: list[int], before: list[list[int]]) -> list[int]:
-    """Return the states from which none of the `ended` ones is reached."""
-    reached = bytearray(len(before))
-    for number in ended:
-        reached[number] = 1
-    while ended:
-        for number in before[ended.pop()]:
-            if not reached[number]:
-                reached[number] = 1
-                ended.append(number)
-    return [number for number, known in enumerate(reached) if not known]

@@ -18,6 +18,7 @@ from gandiva_slurm.wire import page
 from tests import park_explorer, park_states
 from tests.park_explorer import NOW, TOO_LATE, Explorer, Findings, FixedPace
 from tests.park_states import GONE, NEWEST, ORDERS, STOPPED, Pending, RankState
+from tests.walk import walk
 
 IDLE, AIM, COMMIT, FREED, BACK, DEAD = "idle", "aim", "commit", "freed", "back", "dead"
 _AIMABLE = ("running", "aiming", HOLDING, MISSED)
@@ -56,26 +57,15 @@ class PartExplorer(Explorer):
 
     scenario: Scenario
 
-    def explore(self) -> Findings:
+    def run(self) -> Findings:
         """From every state one must be reached where all ranks have ended."""
         ends = self.scenario.ends
         first = World(tuple(self._number(RankState(end)) for end in ends), (Stand(gen=NEWEST),) * len(ends))
-        found, index, order = Findings(), {first: 0}, [first]
-        before: list[list[int]] = [[]]
-        for number, world in enumerate(order):
-            for after, is_safe in self._steps(world):
-                if not is_safe:
-                    found.unsafe.append(str((after.chief, [self.table[rank] for rank in after.ranks])))
-                known = index.setdefault(after, len(order))
-                if known == len(order):
-                    order.append(after)
-                    before.append([])
-                before[known].append(number)
-        found.states = len(order)
-        found.parked = sum(world.chief.stage == FREED for world in order)
-        ended = [n for n, world in enumerate(order) if all(self.table[r].mode == GONE for r in world.ranks)]
-        stuck = park_explorer._unreached(ended, before)
-        found.stuck = [str((order[n].chief, order[n].stands)) for n in stuck]
+        seen = walk(first, self._steps)
+        found = Findings(len(seen.states), sum(world.chief.stage == FREED for world in seen.states))
+        found.unsafe = [str((world.chief, [self.table[r] for r in world.ranks])) for _, world in seen.unsafe]
+        found.stuck = [str((world.chief, world.stands)) for world in seen.cut_off_from(self._have_ended)]
+        print(f"{found.states} states, {found.parked} of them parked")
         return found
 
     def _steps(self, world: World) -> Iterator[tuple[World, bool]]:

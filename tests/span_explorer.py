@@ -9,14 +9,13 @@ other part stands before it. Parts are interchangeable; numbers of orders matter
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gandiva_slurm.engine import span_park
 from gandiva_slurm.engine.span_park import Mark, MoveSettings, Send, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.span import (
-    AIM,
     AIMING,
     COMMIT,
     FREE,
@@ -26,34 +25,15 @@ from gandiva_slurm.model.span import (
     ON,
     OUT,
     RELEASED,
-    RELEASING,
-    RUN,
     PartStand,
 )
 from tests import span_parts
 from tests.span_parts import LOST, Did, Order, Part
+from tests.span_states import ALIVE, DEAD, Coord, World, canonical, with_item
+from tests.walk import walk
 
-ALIVE, DEAD = "alive", "dead"
 #: Orders that may be under way to a node at once: the newest, and one the controller has given up.
 UNDER_WAY = 2
-
-
-class Coord(NamedTuple):
-    """The controller: what it knows of each part between two changes of hands, or the move it is in."""
-
-    known: tuple[str, ...] = ()
-    move: tuple[Any, ...] = ()
-    number: int = 0
-
-
-class World(NamedTuple):
-    """One state of everything."""
-
-    parts: tuple[Part, ...]
-    inbox: tuple[tuple[Order, ...], ...]
-    coord: Coord
-    mode: str = ALIVE
-    kills: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,52 +72,38 @@ class Explorer:
 
     def run(self) -> Findings:
         """Explore from a span that runs, until there is nothing new."""
+        nodes = self.scenario.nodes
+        first = World((Part(),) * nodes, ((),) * nodes, self._idle(0))
         limits = span_park.MAX_REAIMS, span_park.MAX_RESENDS
         span_park.MAX_REAIMS, span_park.MAX_RESENDS = self.scenario.reaims, self.scenario.resends
         try:
-            return self._walk()
+            seen = walk(first, self._next, self.scenario.stops_at_unsafe)
         finally:
             span_park.MAX_REAIMS, span_park.MAX_RESENDS = limits
-
-    def _walk(self) -> Findings:
-        nodes = self.scenario.nodes
-        first = World((Part(),) * nodes, ((),) * nodes, self._idle(0))
-        found, index, order = Findings(), {first: 0}, [first]
-        before: list[list[int]] = [[]]
-        for number, world in enumerate(order):
-            for after, is_safe in self._events(world):
-                after = _canonical(after, self.scenario.spoiled == "stale orders are obeyed")
-                known = index.get(after)
-                if known is None:
-                    known = index[after] = len(order)
-                    order.append(after)
-                    before.append([])
-                if not is_safe:
-                    found.unsafe.append(f"{world}\n -> {after}")
-                    if self.scenario.stops_at_unsafe:
-                        found.states = len(order)
-                        return found
-                before[known].append(number)
-        found.states = len(order)
-        on = [n for n, world in enumerate(order) if all(part.phase == ON for part in world.parts)]
-        off = [n for n, world in enumerate(order) if all(part.phase == OFF for part in world.parts)]
-        found.stuck = [str(order[n]) for n in _unreached(on, before)]
-        if not self.scenario.crash:
-            found.unparkable = [str(order[n]) for n in _unreached(off, before)]
+        print(f"{len(seen.states)} states")
+        found = Findings(len(seen.states), unsafe=[f"{world}\n -> {after}" for world, after in seen.unsafe])
+        if not (found.unsafe and self.scenario.stops_at_unsafe):
+            found.stuck = [str(world) for world in seen.cut_off_from(_all_are(ON))]
+            if not self.scenario.crash:
+                found.unparkable = [str(world) for world in seen.cut_off_from(_all_are(OFF))]
         return found
+
+    def _next(self, world: World) -> Iterator[tuple[World, bool]]:
+        keeps_stale = self.scenario.spoiled == "stale orders are obeyed"
+        return ((canonical(after, keeps_stale), is_safe) for after, is_safe in self._events(world))
 
     def _events(self, world: World) -> Iterator[tuple[World, bool]]:
         for node, part in enumerate(world.parts):
             for place, order in enumerate(world.inbox[node]):
                 rest = world.inbox[node][:place] + world.inbox[node][place + 1 :]
-                arrived = world._replace(inbox=_with(world.inbox, node, rest))
+                arrived = world._replace(inbox=with_item(world.inbox, node, rest))
                 for did in _obey(part, order, self.scenario.spoiled):
                     yield from self._after(arrived, node, did)
             is_cut = world.mode == DEAD
             for did in _by_itself(part, _may_hold(world, node), is_cut, self.scenario.spoiled):
                 yield from self._after(world, node, did)
             if world.kills < self.scenario.kills:
-                killed = world._replace(parts=_with(world.parts, node, span_parts.restart(part)))
+                killed = world._replace(parts=with_item(world.parts, node, span_parts.restart(part)))
                 yield killed._replace(kills=world.kills + 1), True
         if world.mode == ALIVE:
             yield from ((after, True) for after in self._controller(world))
@@ -147,7 +113,7 @@ class Explorer:
     def _after(self, world: World, node: int, did: Did) -> Iterator[tuple[World, bool]]:
         """A part has moved; its answer reaches the controller now, or never."""
         is_safe = _is_safe(world, node, did.deed)
-        world = world._replace(parts=_with(world.parts, node, did.part))
+        world = world._replace(parts=with_item(world.parts, node, did.part))
         if did.answer is None or world.mode == DEAD or not self._is_open(world.coord, did.answer[0]):
             yield world, is_safe
             return
@@ -177,7 +143,7 @@ class Explorer:
         known = world.coord.known
         for node, phase in enumerate(known):
             if not phase:
-                told = _with(known, node, _rough(world.parts[node].phase))
+                told = with_item(known, node, _rough(world.parts[node].phase))
                 yield world._replace(coord=world.coord._replace(known=told))
         if all(known):
             # Half a gang is made whole; that two of them cross is for `tests.span_chaos`.
@@ -237,6 +203,10 @@ class Explorer:
 
     def _is_open(self, coord: Coord, seq: int) -> bool:
         return any(seq == number for number, _ in self._open(coord))
+
+
+def _all_are(phase: str) -> Callable[[World], bool]:
+    return lambda world: all(part.phase == phase for part in world.parts)
 
 
 @functools.cache
@@ -305,87 +275,3 @@ def _thaw(kind: type[SpanMove], frozen: tuple[Any, ...], names: tuple[str, ...])
     move.marks = [Mark(stage, 0)]
     move._open = {node: Send(n, node, what, at, 0) for n, node, what, at in open_}
     return move
-
-
-#: The number of the controller's last order in every state; above those of all orders under way.
-NEWEST = 100
-
-
-def _canonical(world: World, keep_stale: bool) -> World:
-    """Forget what can no longer matter, number each node's orders from one up, and sort the nodes."""
-    frozen = world.coord.move
-    open_ = {order[1]: order for order in frozen[0]} if frozen else {}
-    done, targets = (frozen[5], frozen[6]) if frozen else ((), ())
-    is_judged = bool(frozen) or any(o.what in (COMMIT, FREE) for orders in world.inbox for o in orders)
-    rows = []
-    for node, (part, orders) in enumerate(zip(world.parts, world.inbox, strict=True)):
-        name, mine = f"n{node}", open_.get(f"n{node}")
-        if not keep_stale:
-            orders = tuple(order for order in orders if order.seq >= part.seen)
-        part = _plain(part, mine[0] if mine else 0, is_judged)
-        seqs = {part.seen if orders else 0, *(o.seq for o in orders), mine[0] if mine else 0}
-        if part.waits is not None:
-            seqs.add(part.waits.seq)
-        names = {seq: rank for rank, seq in enumerate(sorted(seqs | {0}))}
-        if part.waits is not None:
-            part = part._replace(waits=part.waits._replace(seq=names[part.waits.seq]))
-        part = part._replace(seen=names[part.seen] if orders else 0)
-        inbox = tuple(order._replace(seq=names[order.seq]) for order in orders)
-        order = (names[mine[0]], *mine[2:]) if mine else ()
-        known = world.coord.known[node] if world.coord.known else ""
-        stood = frozen[8][node] if frozen else ""
-        rows.append((part, inbox, order, name in done, name in targets, known, stood))
-    rows.sort(key=hash)  # any order will do that is the same for the same nodes
-    rows = [_numbered(row, node) for node, row in enumerate(rows)]
-    coord = Coord(tuple(row[5] for row in rows) if world.coord.known else (), (), NEWEST)
-    if frozen:
-        hides_stood = frozen[2] in (AIM, COMMIT, FREE) or (frozen[2] == RUN and frozen[3])
-        named = [(f"n{node}", row) for node, row in enumerate(rows)]
-        again = (
-            tuple((row[2][0], name, *row[2][1:]) for name, row in named if row[2]),
-            *frozen[1:5],
-            tuple(name for name, row in named if row[3]),
-            tuple(name for name, row in named if row[4]),
-            frozen[7],
-            tuple("" if hides_stood else row[6] for row in rows),
-            NEWEST,
-        )
-        coord = coord._replace(move=again)
-    parts, inboxes = tuple(row[0] for row in rows), tuple(row[1] for row in rows)
-    return world._replace(parts=parts, inbox=inboxes, coord=coord)
-
-
-def _numbered(row: tuple[Any, ...], node: int) -> tuple[Any, ...]:
-    """Numbers of two nodes are never the same: tens count the orders of one."""
-    part, inbox, order = row[:3]
-    if part.waits is not None:
-        part = part._replace(waits=part.waits._replace(seq=10 * part.waits.seq + node))
-    inbox = tuple(item._replace(seq=10 * item.seq + node) for item in inbox)
-    order = (10 * order[0] + node, *order[1:]) if order else ()
-    return (part._replace(seen=10 * part.seen + node if part.seen else 0), inbox, order, *row[3:])
-
-
-def _plain(part: Part, open_seq: int, is_judged: bool) -> Part:
-    """A part without what nothing will look at again."""
-    if part.waits is not None and part.waits.seq != open_seq and part.waits.what != RUN:
-        part = part._replace(waits=None)
-    if part.phase not in (AIMING, HOLDING) and not (part.phase == RELEASING and part.at == LOST):
-        part = part._replace(at=0)
-    return part if is_judged else part._replace(has_held=False, has_released=False)
-
-
-def _with(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:place], item, *items[place + 1 :])
-
-
-def _unreached(ends: list[int], before: list[list[int]]) -> list[int]:
-    """Return the states from which none of the `ends` is reached."""
-    reached = bytearray(len(before))
-    for number in ends:
-        reached[number] = 1
-    while ends:
-        for number in before[ends.pop()]:
-            if not reached[number]:
-                reached[number] = 1
-                ends.append(number)
-    return [number for number, known in enumerate(reached) if not known]

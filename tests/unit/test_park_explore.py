@@ -3,8 +3,6 @@
 State counts (pytest -s prints them) are what makes "0 found" mean something: each test asks for a minimum.
 """
 
-import gc
-
 import pytest
 
 from gandiva_slurm.client import machine
@@ -19,7 +17,7 @@ from gandiva_slurm.wire.page import (
     command_of,
     generation_of,
 )
-from tests.park_explorer import NOW, Explorer, Findings, Scenario
+from tests.park_explorer import NOW, Explorer, Scenario
 
 #: Name: scenario, and how many states it must at least have.
 PROTOCOL = {
@@ -50,21 +48,10 @@ PROTOCOL = {
 }
 
 
-def explore(scenario: Scenario) -> Findings:
-    # Hundreds of thousands of small tuples and no cycle among them: collecting would take half the time.
-    gc.disable()
-    try:
-        found = Explorer(scenario).run()
-    finally:
-        gc.enable()
-    print(f"{found.states} states, {found.parked} of them parked")
-    return found
-
-
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_hold_then_commit_never_deadlocks_and_never_releases_early(name):
     scenario, want_states = PROTOCOL[name]
-    found = explore(scenario)
+    found = Explorer(scenario).run()
     assert found.states >= want_states and found.parked > 0
     assert found.stuck == []
     assert found.unsafe == []
@@ -100,15 +87,15 @@ def never_leave(place, order, seq, now_ns, bounds):
 
 
 def test_explorer_catches_acknowledge_then_park():
-    found = explore(Scenario(ends=(3, 3), margin=2, advance=acknowledge_then_park, looks_early=True))
+    found = Explorer(Scenario(ends=(3, 3), margin=2, advance=acknowledge_then_park, looks_early=True)).run()
     assert found.unsafe, "a rank that releases while another trains went unseen"
 
 
 def test_explorer_catches_parking_without_commit():
-    found = explore(Scenario(ends=(3, 3), advance=park_at_once))
+    found = Explorer(Scenario(ends=(3, 3), advance=park_at_once)).run()
     assert found.unsafe
 
 
 def test_explorer_catches_ranks_that_wait_for_a_dead_coordinator():
-    found = explore(Scenario(ends=(3, 3), crash=True, advance=never_leave))
+    found = Explorer(Scenario(ends=(3, 3), crash=True, advance=never_leave)).run()
     assert found.stuck and not found.unsafe

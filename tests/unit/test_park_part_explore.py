@@ -3,8 +3,6 @@
 State counts (pytest -s prints them) are what makes "0 found" mean something: each test asks for a minimum.
 """
 
-import gc
-
 import pytest
 
 from tests.part_explorer import PartExplorer, Scenario
@@ -26,29 +24,19 @@ PROTOCOL = {
 }
 
 
-def explore(scenario):
-    gc.disable()
-    try:
-        found = PartExplorer(scenario).explore()
-    finally:
-        gc.enable()
-    print(f"{found.states} states, {found.parked} of them parked")
-    return found
-
-
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_hold_then_commit_over_nodes_never_deadlocks_and_never_releases_early(name):
     scenario, want_states = PROTOCOL[name]
-    found = explore(scenario)
+    found = PartExplorer(scenario).run()
     assert found.states >= want_states and found.parked > 0
     assert found.stuck == []
     assert found.unsafe == []
 
 
 def test_a_chief_that_does_not_wait_for_all_is_caught():
-    assert explore(Scenario(ends=(2, 2), reaims=0, hasty=True)).unsafe
+    assert PartExplorer(Scenario(ends=(2, 2), reaims=0, hasty=True)).run().unsafe
 
 
 @pytest.mark.parametrize("fault", [{"crash": True}, {"lossy": True}])
 def test_nodes_without_bounds_would_wait_for_ever(fault):
-    assert explore(Scenario(ends=(1, 1), reaims=0, **fault)).stuck
+    assert PartExplorer(Scenario(ends=(1, 1), reaims=0, **fault)).run().stuck

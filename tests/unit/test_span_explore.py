@@ -6,14 +6,13 @@ makes "0 found" mean something: each test asks for a minimum.
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
 
 from gandiva_slurm.engine.span_park import SpanMove
 from gandiva_slurm.model.span import AIM, COMMIT, FREE
-from tests.span_explorer import Explorer, Findings, Scenario
+from tests.span_explorer import Explorer, Scenario
 
 #: Name: scenario, and how many states it must at least have.
 PROTOCOL = {
@@ -41,21 +40,10 @@ LONG = {
 CHOSEN = PROTOCOL | (LONG if "GANDIVA_SPAN_EXPLORE" in os.environ else {})
 
 
-def explore(scenario: Scenario) -> Findings:
-    # Many small tuples and no cycle among them: collecting would take half the time.
-    gc.disable()
-    try:
-        found = Explorer(scenario).run()
-    finally:
-        gc.enable()
-    print(f"{found.states} states")
-    return found
-
-
 @pytest.mark.parametrize("name", CHOSEN)
 def test_nobody_is_stuck_and_nothing_is_given_on_too_early(name: str) -> None:
     scenario, want_states = CHOSEN[name]
-    found = explore(scenario)
+    found = Explorer(scenario).run()
     assert found.states >= want_states
     assert found.stuck == []
     assert found.unparkable == []
@@ -80,18 +68,18 @@ class FreesEarly(SpanMove):
 
 @pytest.mark.parametrize("move", [CommitsEarly, FreesEarly])
 def test_explorer_catches_a_controller_that_does_not_wait_for_all(move: type[SpanMove]) -> None:
-    assert explore(Scenario(loses=False, reaims=0, stops_at_unsafe=True, move=move)).unsafe
+    assert Explorer(Scenario(loses=False, reaims=0, stops_at_unsafe=True, move=move)).run().unsafe
 
 
 def test_explorer_catches_nodes_that_give_gpus_on_before_all_have_released() -> None:
     spoiled = "GPUs are given on at once"
-    assert explore(Scenario(loses=False, reaims=0, stops_at_unsafe=True, spoiled=spoiled)).unsafe
+    assert Explorer(Scenario(loses=False, reaims=0, stops_at_unsafe=True, spoiled=spoiled)).run().unsafe
 
 
 def test_explorer_catches_nodes_that_wait_for_a_dead_controller() -> None:
-    found = explore(Scenario(loses=False, reaims=0, crash=True, spoiled="no bounds"))
+    found = Explorer(Scenario(loses=False, reaims=0, crash=True, spoiled="no bounds")).run()
     assert found.stuck and not found.unsafe
 
 
 def test_explorer_catches_nodes_that_obey_an_order_of_a_park_before() -> None:
-    assert explore(Scenario(reaims=0, stops_at_unsafe=True, spoiled="stale orders are obeyed")).unsafe
+    assert Explorer(Scenario(reaims=0, stops_at_unsafe=True, spoiled="stale orders are obeyed")).run().unsafe
