@@ -17,9 +17,11 @@ On an error of ours a Gandiva job is refused with a sentence and any other job p
 
 local M = {}
 
---- gandiva_request.lua lies beside this file, wherever the site put both.
-local request = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "gandiva_request.lua")
-local refuse, is_named, shown = request.refuse, request.is_named, request.shown
+--- The other gandiva_*.lua lie beside this file, wherever the site put them.
+local directory = debug.getinfo(1, "S").source:match("^@(.*/)")
+local words = dofile(directory .. "gandiva_words.lua")
+local request = dofile(directory .. "gandiva_request.lua")
+local refuse, is_named, shown = words.refuse, words.is_named, words.shown
 
 --- 2100-01-01 UTC. A job's begin time is the one thing that an owner may change, that the controller sees
 --- while a job is held and that Slurm keeps: this one says "held by its owner", for Slurm shows our hold
@@ -40,7 +42,7 @@ local cfg_error = "gandiva.configure has not been called"
 
 --- The partitions the job may run in: named, or Slurm's default one.
 local function partitions_of(desc, parts)
-    if desc.partition and desc.partition ~= "" then return request.split(desc.partition) end
+    if desc.partition and desc.partition ~= "" then return words.split(desc.partition) end
     for name, part in pairs(parts) do
         if tonumber(part.flag_default) == 1 or part.flag_default == true then return {name} end
     end
@@ -74,7 +76,7 @@ local function is_ours(desc, parts, sent)
     for _, name in ipairs(named) do
         if cfg.partitions[name] then ours = ours + 1 else other = other or name end
     end
-    local list = table.concat(request.sorted_keys(cfg.partitions), ",")
+    local list = table.concat(words.sorted_keys(cfg.partitions), ",")
     if other and ours > 0 then
         refuse("--partition: %s is Gandiva's only in part; next: name partitions of one kind (Gandiva's: %s)",
                shown(desc.partition), list)
@@ -157,7 +159,7 @@ local function forbidden_change(desc)
         if desc[name] ~= nil then return name end
     end
     for _, name in ipairs(NUMBERS) do
-        if request.is_set(desc[name]) then return name end
+        if words.is_set(desc[name]) then return name end
     end
     return nil
 end
@@ -177,9 +179,9 @@ local function modify(desc, rec)
     local priority = tonumber(desc.priority)
     if priority == 0 and is_pending(rec) then
         desc.begin_time = OWNER_HOLD
-    elseif priority == request.INFINITE and rec.admin_comment:find('"user_hold":true}', 1, true) then
+    elseif priority == words.INFINITE and rec.admin_comment:find('"user_hold":true}', 1, true) then
         desc.priority, desc.begin_time = 0, os.time()
-    elseif priority and priority ~= 0 and priority ~= request.NO_VAL then
+    elseif priority and priority ~= 0 and priority ~= words.NO_VAL then
         return "priority"
     end
     return nil
@@ -201,11 +203,11 @@ end
 -- ---------------------------------------------------------------- configuration
 
 local function check_configuration(given)
-    local known = request.set_of {"partitions", "nodes_gpus", "vcs", "slurm_uid", "admin_uids"}
+    local known = words.set_of {"partitions", "nodes_gpus", "vcs", "slurm_uid", "admin_uids"}
     for key in pairs(given) do
         if not known[key] then
             return string.format("configure: unknown key \"%s\" (known: %s)", tostring(key),
-                                 table.concat(request.sorted_keys(known), ", "))
+                                 table.concat(words.sorted_keys(known), ", "))
         end
     end
     if type(given.partitions) ~= "table" or #given.partitions == 0 then
@@ -228,7 +230,7 @@ function M.configure(given)
     cfg_error = not done and tostring(fault) or fault
     if type(given) ~= "table" then given = {} end
     if cfg_error then slurm.log_error("gandiva: job_submit.lua: %s", cfg_error) end
-    local function list_of(key) return request.set_of(type(given[key]) == "table" and given[key] or {}) end
+    local function list_of(key) return words.set_of(type(given[key]) == "table" and given[key] or {}) end
     cfg = {
         partitions = list_of("partitions"), vcs = list_of("vcs"), admin_uids = list_of("admin_uids"),
         first_partition = not cfg_error and given.partitions[1] or nil,

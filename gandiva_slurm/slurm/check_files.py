@@ -15,7 +15,9 @@ from gandiva_slurm.slurm.check_site import Site
 from gandiva_slurm.slurm.finding import Finding, error, warning
 
 PLUGIN = "gandiva.so"
-LUA_MODULE, LUA_REQUEST = "gandiva_job_submit.lua", "gandiva_request.lua"
+LUA_MODULE = "gandiva_job_submit.lua"
+#: What the module loads from beside it.
+LUA_PARTS = ("gandiva_request.lua", "gandiva_gpus.lua", "gandiva_words.lua")
 #: Arguments the plugin takes; with any other it disables itself.
 PLUGIN_KEYS = ("socket", "hook", "partitions")
 #: Deepest nesting of include lines that is followed.
@@ -130,9 +132,11 @@ def _lua(site: Site, config: Config, directory: Path) -> Iterator[Finding]:
     if not Path(directory / module).exists():
         what = f"{module} does not exist: jobs for Gandiva are not held"
         yield error(str(script), what, f"install slurm_conf/{LUA_MODULE} there")
-    elif not Path(directory / module).with_name(LUA_REQUEST).exists():
-        what = f"{LUA_REQUEST} does not lie beside {module}: jobs for Gandiva are refused"
-        yield error(str(script), what, f"install slurm_conf/{LUA_REQUEST} there")
+    else:
+        for part in LUA_PARTS:
+            if not Path(directory / module).with_name(part).exists():
+                what = f"{part} does not lie beside {module}: jobs for Gandiva are refused"
+                yield error(str(script), what, f"install slurm_conf/{part} there")
     for function in ("submit", "modify"):
         if not re.search(rf"\.{function}\s*\(", text):
             what = f"the module's {function} is never called"

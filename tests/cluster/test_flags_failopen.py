@@ -117,7 +117,7 @@ def test_with_a_broken_module_ordinary_jobs_pass(
 
 
 def test_a_mistake_in_our_checks_refuses_our_jobs_only(slurm: HeldCluster, keep: Keep) -> None:
-    module = keep("/etc/slurm/gandiva_request.lua")
+    module = keep("/etc/slurm/gandiva_gpus.lua")
     whole = module.read_text()
     module.write_text(whole.replace("local tasks, per_node = ", "local tasks, per_node = nil + "))
     assert module.read_text() != whole

@@ -175,7 +175,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "plugstack.conf.d").mkdir()
     (tmp_path / "plugstack.conf").write_text("# ours:\ninclude plugstack.conf.d/*.conf\n")
     write_line(tmp_path, PLUGIN_LINE)
-    for name in (check_files.LUA_MODULE, check_files.LUA_REQUEST):
+    for name in (check_files.LUA_MODULE, *check_files.LUA_PARTS):
         (tmp_path / name).write_text("return {}\n")
     (tmp_path / "job_submit.lua").write_text(SCRIPT.format(module=tmp_path / check_files.LUA_MODULE))
     (tmp_path / "gres.conf").write_text("AutoDetect=off\n")
@@ -250,10 +250,16 @@ def test_a_plugin_loaded_twice(directory: Path) -> None:
     assert "loaded 2 times" in only(files(directory)).what
 
 
-def test_half_of_the_lua_files(directory: Path) -> None:
-    (directory / check_files.LUA_REQUEST).unlink()
+@pytest.mark.parametrize("part", check_files.LUA_PARTS)
+def test_half_of_the_lua_files(directory: Path, part: str) -> None:
+    (directory / part).unlink()
     finding = only(files(directory))
-    assert finding.level == ERROR and check_files.LUA_REQUEST in finding.what
+    assert finding.level == ERROR and part in finding.what
+
+
+def test_all_lua_files_are_looked_for() -> None:
+    shipped = {path.name for path in (Path(__file__).parents[2] / "slurm_conf").glob("gandiva_*.lua")}
+    assert shipped == {check_files.LUA_MODULE, *check_files.LUA_PARTS}
 
 
 def test_plugstack_elsewhere(directory: Path) -> None:
