@@ -1,21 +1,18 @@
 """Gandiva's job_submit module, under the Lua that Slurm embeds, with a stand-in for slurmctld."""
 
-import json
-import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gandiva_slurm.slurm.options import read_options
+from tests.job_submit import LUA, Outcome, run_module
 from tests.unit.option_cases import BAD, GOOD, TAKES
 
 HERE = Path(__file__).parent
 CONF = HERE.parents[1] / "slurm_conf"
-LUA = shutil.which("lua5.1")
 OPTION = "_SLURM_SPANK_OPTION_gandiva_gandiva"
 CONFIGURE: dict[str, Any] = {
     "partitions": ["gandiva"], "nodes_gpus": {"v100": 4, "k80": 2}, "slurm_uid": 64, "admin_uids": [77],
@@ -29,49 +26,6 @@ RECORD = 'gandiva:{"v":1,"gpus":1,"user_hold":false}'
 pytestmark = pytest.mark.skipif(LUA is None, reason="no lua5.1 (make setup installs it)")
 
 
-@dataclass
-class Outcome:
-    """What the module returned, said and changed."""
-
-    rc: int = -99
-    user: str = ""
-    log: str = ""
-    changes: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record at the end of AdminComment."""
-        comment = self.changes["admin_comment"]
-        value: dict[str, Any] = json.loads(comment[comment.rindex("gandiva:{") + len("gandiva:"):])
-        return value
-
-
-def lua(value: object) -> str:
-    """Write a value as Lua source."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"[{lua(key)}] = {lua(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "{" + ", ".join(map(lua, value)) + "}"
-    if isinstance(value, str):
-        return '"' + "".join(f"\\{byte:03d}" for byte in value.encode()) + '"'
-    return str(value).lower()
-
-
-def read(output: str) -> Outcome:
-    outcome = Outcome()
-    for line in output.splitlines():
-        kind, _, text = line.partition(" ")
-        name, _, value = text.partition("=")
-        if kind == "rc":
-            outcome.rc = int(text)
-        elif kind in ("user", "log"):
-            setattr(outcome, kind, text)
-        elif kind in ("set", "environment"):
-            (outcome.changes if kind == "set" else outcome.environment)[name] = value
-    return outcome
-
-
 Host = Callable[..., Outcome]
 
 
@@ -81,12 +35,7 @@ def host(tmp_path: Path) -> Host:
 
     def run(desc: dict[str, Any], module: Path = CONF / "gandiva_job_submit.lua", **case: Any) -> Outcome:
         case = {"configure": CONFIGURE, "call": "submit", "parts": PARTS, "uid": 2001, **case, "desc": desc}
-        path = tmp_path / "case.lua"
-        path.write_text("return " + lua(case))
-        words = [str(LUA), str(HERE / "job_submit_host.lua"), str(module), str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, errors="replace")
-        assert done.returncode == 0, done.stderr
-        return read(done.stdout)
+        return run_module(module, case, tmp_path / "case.lua")
 
     return run
 
