@@ -25,7 +25,7 @@ _ENDLESS = frozenset({"", "UNLIMITED", "INFINITE", "NONE", "N/A", "(null)"})
 
 
 class Limits(Protocol):
-    """What the controller asks of Slurm beside the port of `port.py`."""
+    """What the controller asks of Slurm beside `SlurmPort`, whose calls each back end has in its own way."""
 
     async def bounds(self) -> Bounds:
         """Return partitions' MaxTime and all reservations; SlurmUnreachable."""

@@ -1,4 +1,4 @@
-"""The one way to Slurm: everything above this file knows Slurm by these seven calls only (ADR 0004).
+"""The way to Slurm: above this file Slurm is known by these calls and those of `slurm.limits` (ADR 0004).
 
 `slurm.commands` implements it by Slurm's own commands; another back end must pass the same suite,
 `tests/contract`. Every call has a deadline. SlurmUnreachable means that nobody answered (an act may
