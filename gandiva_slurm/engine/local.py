@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.stride import STRIDE1, Entrant, PassBook, Pool, UserPass, run_round
+from gandiva_slurm.policy.stride import STRIDE1, Entrant, Pool, UserPass, run_round
+from gandiva_slurm.policy.turns import Turns
 
 #: Whoever holds GPUs when a quantum ends is asked as if it had held them this part of a quantum longer. Equal
 #: claims then change hands each quantum; without it the milliseconds that the last switch cost decide, and a
@@ -51,8 +52,7 @@ class LocalStride:
         self.gpus = gpus
         self.quantum_ns = quantum_ns
         self._gangs: dict[JobKey, Gang] = {}
-        self._users: PassBook[str] = PassBook()
-        self._jobs: dict[str, PassBook[int]] = {}
+        self._turns = Turns()
 
     @property
     def gangs(self) -> tuple[Gang, ...]:
@@ -71,10 +71,7 @@ class LocalStride:
         for gang in self.gangs:
             weights[gang.user] = weights.get(gang.user, 0) + gang.tickets
             jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
-        self._users.set_members(weights)
-        for user in self._users.accounts:
-            self._jobs.setdefault(user, PassBook()).set_members(jobs.get(user, {}))
-        self._forget_users()
+        self._turns.set_members(weights, jobs)
 
     def charge(self, key: JobKey, held_ns: int, overrun_ns: int) -> None:
         """Charge time this gang held its GPUs, each of them; its user's pass and its own rise.
@@ -91,10 +88,7 @@ class LocalStride:
 
     def charge_work(self, key: JobKey, user: str, work: int, overrun: int) -> None:
         """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user."""
-        if user in self._users.accounts:
-            self._users.accounts[user].charge(work, overrun)
-        if user in self._jobs and key.job_id in self._jobs[user].accounts:
-            self._jobs[user].accounts[key.job_id].charge(work, overrun)
+        self._turns.charge(user, key.job_id, work, overrun)
 
     def choose(
         self,
@@ -127,30 +121,17 @@ class LocalStride:
 
     def settle(self) -> None:
         """Level the passes; once a quantum, after its charges."""
-        round_work = self.gpus * self.quantum_ns
-        self._users.settle(round_work)
-        for book in self._jobs.values():
-            book.settle(round_work)
-        self._forget_users()
+        self._turns.settle(self.gpus * self.quantum_ns)
 
     def passes(self) -> tuple[Mapping[str, int], Mapping[int, int]]:
         """Return the passes of all users and of all jobs (for `why`, tests and invariants)."""
-        users = {user: account.value for user, account in self._users.accounts.items()}
-        jobs = {job: acc.value for book in self._jobs.values() for job, acc in book.accounts.items()}
-        return users, jobs
+        return self._turns.passes()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data; `from_json` makes an equal one of it."""
         gangs = [[str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns] for g in self.gangs]
-        jobs = {user: book.to_json() for user, book in self._jobs.items()}
-        return {
-            "version": 1,
-            "gpus": self.gpus,
-            "quantum_ns": self.quantum_ns,
-            "gangs": gangs,
-            "users": self._users.to_json(),
-            "jobs": jobs,
-        }
+        sizes = {"version": 1, "gpus": self.gpus, "quantum_ns": self.quantum_ns}
+        return sizes | {"gangs": gangs} | self._turns.to_json()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LocalStride:
@@ -161,8 +142,7 @@ class LocalStride:
         for key, user, tickets, gpus, submitted_ns in data["gangs"]:
             gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns)
             local._gangs[gang.key] = gang
-        local._users = PassBook.from_json(data["users"], str)
-        local._jobs = {user: PassBook.from_json(book, int) for user, book in data["jobs"].items()}
+        local._turns = Turns.from_json(data)
         return local
 
     def _checked(self, gang: Gang) -> Gang:
@@ -174,7 +154,7 @@ class LocalStride:
         return gang
 
     def _entrant(self, gang: Gang, is_yielding: bool = False) -> Entrant:
-        job_pass = self._jobs[gang.user].accounts[gang.key.job_id].value
+        job_pass = self._turns.job_pass(gang.user, gang.key.job_id)
         if is_yielding:
             job_pass += self._yield_of(gang) // gang.tickets
         return Entrant(gang.key, gang.user, len(gang.gpus), gang.tickets, gang.order, job_pass, gang.mask)
@@ -184,18 +164,15 @@ class LocalStride:
         for key in yielding:
             gang = self._gangs[key]
             later[gang.user] = later.get(gang.user, 0) + self._yield_of(gang)
-        return {
-            name: UserPass(acc.value + later.get(name, 0) // acc.tickets, acc.tickets)
-            for name, acc in self._users.accounts.items()
-        }
+        return self._turns.standing(later)
 
     def _yield_of(self, gang: Gang) -> int:
         return len(gang.gpus) * self.quantum_ns // YIELD_PART * STRIDE1
 
     def _by_pass(self, keys: Collection[JobKey]) -> list[Gang]:
-        users = self._users.accounts
         gangs = [gang for gang in self.gangs if gang.key in keys]
-        return sorted(gangs, key=lambda g: (users[g.user].value, self._entrant(g).job_pass, g.order))
+        user_pass = self._turns.user_pass
+        return sorted(gangs, key=lambda g: (user_pass(g.user), self._entrant(g).job_pass, g.order))
 
     def _work_of(self, keys: Sequence[JobKey]) -> dict[str, int]:
         work: dict[str, int] = {}
@@ -203,10 +180,6 @@ class LocalStride:
             gang = self._gangs[key]
             work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns
         return work
-
-    def _forget_users(self) -> None:
-        for user in [user for user in self._jobs if user not in self._users.accounts]:
-            del self._jobs[user]
 
 
 def _as_key(key: Hashable) -> JobKey:
