@@ -25,6 +25,8 @@ CONF_NAME, DEFAULT_DIRECTORY = "gandiva.yaml", "/etc/slurm"
 MAX_BYTES = 1024 * 1024
 
 NS_PER_S = 1_000_000_000
+#: refusal_bound_s: auto. So often was it asked, and so many turns did the others lose, at the least.
+AUTO_DEADLINES, AUTO_QUANTA = 4, 10
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -74,11 +76,19 @@ class NodeConfig(_Section):
     park_deadline_s: float = Field(default=30, ge=0.1, le=3600)
     #: the bound of every park: a rank wakes by itself then (and wake_grace_s later for sure)
     max_park_s: float = Field(default=3600, ge=1, le=604800)
-    #: the longest freeze of a job with no client: half of NCCL's default time-out
+    #: the longest freeze: half of NCCL's default time-out
     freeze_bound_s: float = Field(default=300, ge=1, le=3600)
+    #: a gang that does not park and holds GPUs for so long while others wait is frozen, too; 0: never;
+    #: auto (None): the longer of 4 park_deadline_s and 10 quanta
+    refusal_bound_s: float | None = Field(default=None, ge=0, le=86400)
     wake_grace_s: float = Field(default=60, ge=0, le=3600)
     #: node name -> host:port, where that is not NAME:port
     addresses: dict[Name, str] = {}
+
+    @field_validator("refusal_bound_s", mode="before")
+    @classmethod
+    def _auto(cls, value: object) -> object:
+        return None if value == "auto" else value
 
     @field_validator("addresses")
     @classmethod
@@ -110,6 +120,13 @@ class Config(_Section):
     def quantum_ns(self) -> int:
         """The quantum in nanoseconds."""
         return round(self.quantum_s * NS_PER_S)
+
+    @property
+    def refusal_bound_ns(self) -> int:
+        """How long others bear a gang that does not park, in nanoseconds; 0: for ever."""
+        told_s = self.node.refusal_bound_s
+        auto_s = max(AUTO_DEADLINES * self.node.park_deadline_s, AUTO_QUANTA * self.quantum_s)
+        return round((auto_s if told_s is None else told_s) * NS_PER_S)
 
     @property
     def controller_url(self) -> str:

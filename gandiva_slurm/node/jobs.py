@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gandiva_slurm.engine import local
+from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
@@ -65,6 +66,8 @@ class Resident:
     left_stopped: set[ProcId] = field(default_factory=set)
     #: True while all of it is stopped by us, not only what started while it was parked
     is_frozen: bool = False
+    #: when all of it was sent SIGSTOP
+    stopped_ns: int = 0
     #: True once it is to be killed, or its slurmstepd is gone
     is_ending: bool = False
     is_fenced: bool = False
@@ -74,9 +77,9 @@ class Resident:
     ordered_ns: int = 0
     #: quanta to wait before it is asked to park again, after a failure
     pause_quanta: int = 0
-    failures_in_a_row: int = 0
-    #: why the last park failed, "" when it did not
-    trouble: str = ""
+    #: its parks that failed, and whether others have borne them for long enough
+    refusal: Refusal = field(default_factory=Refusal)
+    is_refusing: bool = False
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     counts: Counts = field(default_factory=Counts)
@@ -124,17 +127,22 @@ class Resident:
         """True when it has run so long without a client that it is frozen whole instead of parked."""
         return not self.has_client() and self.counts.blind_ns >= client_wait_ns
 
+    def is_to_freeze(self) -> bool:
+        """True when it is stopped whole if it is to leave: it has no client, or did not park for too long."""
+        return self.is_refusing or not self.has_client()
+
     def must_stay(self, client_wait_ns: int) -> bool:
         """True when its GPUs cannot be taken from it now: it starts up, moves, or failed to park just now."""
         if self.state != RUNNING:
             return self.state == RESUMING
-        return self.pause_quanta > 0 or not (self.has_client() or self.is_blind(client_wait_ns))
+        is_paused = self.pause_quanta > 0 and not self.is_refusing
+        return is_paused or not (self.has_client() or self.is_blind(client_wait_ns))
 
     def bound_ns(self, max_park_ns: int, freeze_bound_ns: int) -> int:
         """Return when its park must be over, as long as it is suspended."""
         # Tasks of a span that were stopped at their birth have nobody yet who waits for them.
         is_frozen = bool(self.stopped) if self.part is None else self.is_frozen
-        return self.since_ns + (freeze_bound_ns if is_frozen else max_park_ns)
+        return self.since_ns + (freeze_bound_ns if is_frozen or self.refusal.is_frozen else max_park_ns)
 
     def steps(self) -> int:
         """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""

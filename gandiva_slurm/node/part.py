@@ -157,7 +157,7 @@ def stand_of(resident: Resident, settings: NodeSettings, now: int) -> PartStand:
         blind_ns=resident.counts.blind_ns,
         left_ns=_left_ns(resident, settings, now),
         at=part.at,
-        error=trouble or next(filter(None, errors), "") or resident.trouble,
+        error=trouble or next(filter(None, errors), "") or resident.refusal.why,
     )
 
 

@@ -98,16 +98,12 @@ class Parting:
 
     def freeze(self, resident: Resident, order: SpanOrder) -> str:
         """Stop all its processes."""
-        now = self._node.clock.mono()
         if phase_of(resident) in (words.FREEZING, words.RELEASED):
             return ""
         if resident.state != RUNNING and phase_of(resident) not in (words.AIMING, words.HOLDING):
             return f"the part is {phase_of(resident)}"
-        step_ms = self._switcher.begin(resident, now)
-        self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
         _part(resident).wish = OUT
-        self._switcher.stop_processes(resident)
-        self._switcher.follow(resident)
+        self._switcher.freeze(resident)
         return ""
 
     def free(self, resident: Resident, order: SpanOrder) -> str:

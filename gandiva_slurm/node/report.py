@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
@@ -10,6 +12,7 @@ from gandiva_slurm.wire.messages import NodeReport, Resident
 
 #: A running rank that passes no boundary for so long is worth a word.
 QUIET_NS = 60_000_000_000
+NS_PER_S = 1_000_000_000
 
 
 def make_report(node: Node) -> NodeReport:
@@ -67,11 +70,11 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if job.state == SUSPENDED:
         if not job.counts.suspends:
             return "WaitingTurn", detail or "its tasks are stopped before they begin"
-        return ("Frozen" if job.is_frozen else "Parked"), detail
+        return ("Frozen", _frozen(node, job) or detail) if job.is_frozen else ("Parked", detail)
     if job.state == SUSPENDING:
         return "Parking", detail
-    if job.trouble and job.has_client():
-        return "NotParkable", job.trouble
+    if job.refusal.failures and job.has_client():
+        return "NotParkable", _refused(node, job)
     if job.state == RESUMING:
         return "Resuming", detail
     if job.is_blind(node.settings.client_wait_ns):
@@ -79,6 +82,29 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if not job.has_client():
         return "WarmingUp", detail or _ranks_so_far(job)
     return "Running", detail or _quiet(job, now)
+
+
+def _refused(node: Node, job: Job) -> str:
+    """Say how often it failed to park, why, and how long others will bear it."""
+    refusal, bound_ns = job.refusal, node.settings.refusal_bound_ns
+    held = f"held {refusal.refused_ns // NS_PER_S} s while others waited"
+    then = f", frozen at {bound_ns // NS_PER_S} s" if bound_ns else ""
+    return f"{refusal.told()}; since {_clock(node, refusal.since_ns)} {held}{then}"
+
+
+def _frozen(node: Node, job: Job) -> str:
+    """Say why it is frozen though it has a client, "" when it has none; since when, until when at most."""
+    settings = node.settings
+    if not job.refusal.is_frozen:
+        return ""
+    since = _clock(node, job.refusal.frozen_at_ns)
+    until = _clock(node, job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns))
+    return f"{job.refusal.told()}; frozen where it is since {since}, until {until} at the latest"
+
+
+def _clock(node: Node, mono_ns: int) -> str:
+    """The wall clock at a moment, as Slurm prints it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(node.clock.real(mono_ns) // NS_PER_S))
 
 
 def _ranks_so_far(job: Job) -> str:

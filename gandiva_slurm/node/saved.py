@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
@@ -59,6 +60,7 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
         tasks={ProcId(*stepd): _ids(tasks) for stepd, tasks in row["tasks"]},
         charged_ns=row["charged_ns"],
         overrun_from_ns=row["overrun_from_ns"],
+        refusal=Refusal(**row.get("refusal", {})),
         counts=Counts(**row["counts"]),
         part=Part.from_json(row["part"]) if row.get("part") else None,
     )
@@ -94,6 +96,7 @@ def _job(resident: Resident) -> dict[str, Any]:
         "tasks": [[stepd, sorted(tasks)] for stepd, tasks in resident.tasks.items()],
         "charged_ns": resident.charged_ns,
         "overrun_from_ns": resident.overrun_from_ns,
+        "refusal": dataclasses.asdict(resident.refusal),
         "counts": dataclasses.asdict(resident.counts),
         "part": resident.part.to_json() if resident.part is not None else None,
         "sets": [_set(group) for group in resident.sets],

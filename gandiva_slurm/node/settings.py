@@ -24,6 +24,8 @@ class NodeSettings:
     park_deadline_ns: int = 30 * NS_PER_S
     max_park_ns: int = 3600 * NS_PER_S
     freeze_bound_ns: int = 300 * NS_PER_S
+    #: how long a gang that does not park may hold its GPUs while others wait for them; 0 = for ever
+    refusal_bound_ns: int = 600 * NS_PER_S
     #: how long after its bound a parked rank goes on by itself when this daemon is gone
     wake_grace_s: float = 60.0
     #: how long the guard waits for a new gandivad before it thaws what the dead one froze
@@ -48,5 +50,6 @@ class NodeSettings:
             park_deadline_ns=round(part.park_deadline_s * NS_PER_S),
             max_park_ns=round(part.max_park_s * NS_PER_S),
             freeze_bound_ns=round(part.freeze_bound_s * NS_PER_S),
+            refusal_bound_ns=config.refusal_bound_ns,
             wake_grace_s=part.wake_grace_s,
         )

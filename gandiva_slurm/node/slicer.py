@@ -16,13 +16,12 @@ from collections.abc import Collection
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.part import IN, notice
-from gandiva_slurm.node.switch import MS, Switcher, charge
+from gandiva_slurm.node.switch import MS, Switcher
 
-#: A park's bound is kept by deciding this much before it, or a tenth of the bound when that is less.
-_LEAD_NS = 1000 * MS
 #: With nobody here there is nothing to wake for.
 _IDLE_NS = 3600_000 * MS
 
@@ -122,7 +121,7 @@ class Slicer:
             group.gang = None
             group.apply(group.form().adopt(group.views(), now))
         self.switcher.follow(resident)
-        self.quantum_end_ns = min(self.quantum_end_ns, now + _LEAD_NS)
+        self.quantum_end_ns = min(self.quantum_end_ns, now + LEAD_NS)
         self._alarm.set()
 
     def _apply(self, chosen: Collection[JobKey]) -> None:
@@ -180,22 +179,17 @@ class Slicer:
         return [r.key for r in holders if r.part is None and not is_leaving(r) and r.must_stay(wait_ns)]
 
     def _overdue(self, now: int) -> list[JobKey]:
-        return [resident.key for resident in self._parked() if self._due_ns(resident) <= now]
+        return [resident.key for resident in self._parked() if due_ns(self._node, resident) <= now]
 
     def _parked(self) -> list[Resident]:
         """Return the local gangs that are parked; the bounds of spans are kept in `span`."""
         return [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
 
-    def _due_ns(self, resident: Resident) -> int:
-        settings = self._node.settings
-        bound_ns = resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns)
-        return bound_ns - min(_LEAD_NS, (bound_ns - resident.since_ns) // 10)
-
     def _next_ns(self) -> int:
         """The next moment to decide at: the quantum's end, or a bound before it, once for each bound."""
         if not self._node.residents:
             return self._node.clock.mono() + _IDLE_NS
-        dues = [self._due_ns(resident) for resident in self._parked()]
+        dues = [due_ns(self._node, resident) for resident in self._parked()]
         return min([self.quantum_end_ns, *(due for due in dues if due > self._decided_ns)])
 
     def _end_ns(self, now: int) -> int:

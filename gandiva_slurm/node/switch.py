@@ -10,14 +10,15 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs
+from gandiva_slurm.node.charging import charge, look_at_refusal
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
-from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.node.parkfacts import last_error, park_facts
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import RankSet
@@ -56,17 +57,32 @@ class Switcher:
             await asyncio.sleep(self._pace_s())
 
     def park(self, resident: Resident) -> None:
-        """Order a gang to give its GPUs back: at a boundary, or frozen whole when it has no client."""
+        """Order a gang to give its GPUs back: at a boundary, or frozen whole when it comes to none."""
         node, now = self._node, self._node.clock.mono()
-        is_blind, margins = not resident.has_client(), []
+        if resident.is_to_freeze():
+            self.freeze(resident)
+            return
         step_ms = self.begin(resident, now)
-        if not is_blind:
-            wake_by_ns = now + node.settings.max_park_ns
-            margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
-        how = "freeze" if is_blind else "park"
-        node.note("park", resident, now, how=how, world=resident.world, step_ms=step_ms, margin=margins)
-        if is_blind:
-            self.stop_processes(resident)
+        wake_by_ns = now + node.settings.max_park_ns
+        margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
+        node.note("park", resident, now, how="park", world=resident.world, step_ms=step_ms, margin=margins)
+        self.follow(resident)
+
+    def freeze(self, resident: Resident) -> None:
+        """Stop a gang that holds its GPUs where it is, and let it give them back so."""
+        now = self._node.clock.mono()
+        step_ms = self.begin(resident, now)
+        self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
+        self._stop_where_it_is(resident, now)
+
+    def _stop_where_it_is(self, resident: Resident, now: int) -> None:
+        """Orders are taken back first: no rank is left holding for one that was stopped before it came."""
+        for group in resident.sets:
+            _order_run(group, now, True)
+        if resident.refusal.failures and resident.has_client():
+            resident.refusal.freeze(now)
+        resident.is_refusing = False
+        self.stop_processes(resident)
         self.follow(resident)
 
     def begin(self, resident: Resident, now: int) -> float:
@@ -103,7 +119,8 @@ class Switcher:
 
     def stop_processes(self, resident: Resident, only: Iterable[ProcId] | None = None) -> None:
         """SIGSTOP all processes of a job that does not hold its GPUs, or those that have just come to it."""
-        resident.is_frozen = resident.is_frozen or only is None
+        if only is None:
+            resident.is_frozen, resident.stopped_ns = True, self._node.clock.mono()
         resident.stopped |= set(only or ())
         # The guard reads the state file: what is stopped must be there first.
         self._node.save()
@@ -121,6 +138,9 @@ class Switcher:
             procs.send(proc, signal.SIGCONT)
         self._node.note("thaw", resident, processes=len(resident.stopped))
         resident.stopped, resident.left_stopped, resident.is_frozen = set(), set(), False
+        if resident.refusal.is_frozen:
+            resident.refusal.thaw(self._node.clock.mono())
+            resident.pause_quanta = 0
 
     def forget(self, resident: Resident) -> None:
         """It moves no more, or is gone."""
@@ -160,7 +180,7 @@ class Switcher:
         elif all(phase == "parked" for phase in phases):
             self._arrived(resident, now)
         elif "running" in phases or "resuming" in phases:
-            self._give_up(resident, now, _last_error(resident))
+            self._give_up(resident, now, last_error(resident))
         elif resident.part is None and now - resident.ordered_ns > self._node.settings.park_deadline_ns:
             self._out_of_time(resident, now)
 
@@ -169,7 +189,7 @@ class Switcher:
         runs = [
             proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
         ]
-        if not runs or now - resident.ordered_ns > _STOP_NS:
+        if not runs or now - resident.stopped_ns > _STOP_NS:
             self._arrived(resident, now)
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
@@ -206,12 +226,13 @@ class Switcher:
     def give_on(self, resident: Resident) -> None:
         """The last rank has released: the GPUs are free from the moment that was seen, not from before."""
         node, counts, now = self._node, resident.counts, self._node.clock.mono()
-        fields = _park_facts(resident)
+        fields = park_facts(resident)
         is_off = fields["off_boundary"] or (resident.is_frozen and bool(resident.sets))
         counts.suspends += 1
         counts.reaims += fields["reaims"]
         counts.off_boundary += is_off
-        resident.failures_in_a_row, resident.trouble = 0, ""
+        if not resident.refusal.is_frozen:
+            resident.refusal = Refusal()
         park_ms = _ms(now - (resident.part.asked_ns if resident.part else resident.ordered_ns))
         fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": park_ms}
         node.note("parked", resident, now, **fields)
@@ -251,12 +272,17 @@ class Switcher:
         """Let a part of a span that was told to park, or has parked, go on: its GPUs were not given on."""
         now = self._node.clock.mono()
         self._count_failure(resident, now, why)
+        self._keep(resident, now)
         self.go(resident)
         self._on_change()
 
     def _give_up(self, resident: Resident, now: int, why: str) -> None:
-        """It keeps its GPUs, is charged, and is asked again later."""
+        """It keeps its GPUs, is charged, and is asked again later; or others have borne that for too long."""
         self._count_failure(resident, now, why)
+        if resident.is_refusing and resident.has_client():
+            self._stop_where_it_is(resident, now)
+            return
+        self._keep(resident, now)
         for group in resident.sets:
             _order_run(group, now, False)
         self._on_change()
@@ -265,10 +291,16 @@ class Switcher:
         counts = resident.counts
         counts.failed_parks += 1
         counts.reaims += sum(group.new_reaims() for group in resident.sets)
-        resident.failures_in_a_row += 1
-        resident.pause_quanta = 1 if resident.failures_in_a_row < PATIENCE else PAUSE_QUANTA
-        resident.trouble = why
+        charge(self._node, resident, now)
+        resident.refusal.fail(why, now)
+        look_at_refusal(self._node, resident, now)
+        # For the parts of a span it is the controller that has patience.
+        is_patient = resident.part is not None or resident.refusal.failures < PATIENCE
+        resident.pause_quanta = 1 if is_patient else PAUSE_QUANTA
         self._node.note("unparkable", resident, now, why=why, after_ms=_ms(now - resident.ordered_ns))
+
+    def _keep(self, resident: Resident, now: int) -> None:
+        """Its GPUs stay with it."""
         resident.state, resident.ordered_ns = RESUMING, now
         if resident.part is not None:
             resident.part.wish, resident.part.is_released = IN, False
@@ -293,48 +325,6 @@ def _order_run(group: RankSet, now: int, was_frozen: bool) -> None:
         group.apply(gang.adopt(group.views(), now))
     if gang.phase != "resuming":
         group.apply(gang.resume(group.views(), now))
-
-
-def charge(node: Node, resident: Resident, now: int) -> None:
-    """Charge what a gang has held since it was charged last; what is past its quantum's end, as overrun."""
-    held = now - resident.charged_ns
-    if held <= 0:
-        return
-    start = resident.overrun_from_ns
-    over = 0 if start is None else now - max(start, resident.charged_ns)
-    node.local.charge(resident.key, held, over)
-    resident.charged_ns = now
-    resident.counts.held_ns += held
-    resident.counts.over_ns += max(0, over)
-    resident.counts.blind_ns = 0 if resident.has_client() else resident.counts.blind_ns + held
-    resident.give_up_waiting(node.settings.client_wait_ns)
-
-
-def _park_facts(resident: Resident) -> dict[str, Any]:
-    """What the log keeps of a park: where each rank stood, and whether that was one boundary."""
-    seqs, aims, is_off = [], [], False
-    for group in resident.sets:
-        words = [rank.look() for rank in group.in_order()]
-        at = [w[wire.W_STATE_SEQ] for w in words]
-        aim = group.form().park_seq
-        is_off = is_off or set(at) != {aim}
-        seqs.append(at)
-        aims.append(aim)
-    reaims = sum(group.new_reaims() for group in resident.sets)
-    return {
-        "seqs": seqs,
-        "at": aims,
-        "off_boundary": int(is_off and not resident.is_frozen),
-        "reaims": reaims,
-        "margin": max((group.form().margin for group in resident.sets), default=0),
-    }
-
-
-def _last_error(resident: Resident) -> str:
-    errors = [group.gang.last_error for group in resident.sets if group.gang is not None]
-    views = [rank.look() for rank in resident.ranks]
-    errors += [error_text(view) for view in views if view[wire.W_STATE] == wire.FAILED]
-    return "; ".join(filter(None, errors)) or "no common boundary was found"
 
 
 def _step_ns(resident: Resident) -> int:

@@ -38,6 +38,20 @@ def test_minimal_file_takes_defaults(write):
     assert config.node_state_dir("n7") == Path("/var/lib/gandivad/n7")
 
 
+@pytest.mark.parametrize(
+    ("keys", "want_s"),
+    [
+        ("", 600),
+        ("quantum_s: 5\n", 120),
+        ("quantum_s: 5\nnode: {refusal_bound_s: auto, park_deadline_s: 1}\n", 50),
+        ("node: {refusal_bound_s: 42.5}\n", 42.5),
+        ("node: {refusal_bound_s: 0}\n", 0),
+    ],
+)
+def test_how_long_a_gang_that_does_not_park_is_borne(write, keys, want_s):
+    assert load_config(write(MINIMAL + keys)).refusal_bound_ns == want_s * 10**9
+
+
 def test_node_addresses_override_name_and_port(write):
     config = load_config(write(MINIMAL + "node: {addresses: {n1: '10.99.0.1:7401'}}\n"))
     assert config.node_url("n1") == "http://10.99.0.1:7401"
@@ -52,6 +66,7 @@ def test_node_addresses_override_name_and_port(write):
         ("quantum_s: 0.1\n", ":4: quantum_s: expected greater than or equal to 0.2 (allowed: 0.2 .. 3600), "),
         ("quantum_s: 60s\n", "got '60s'"),
         ("slots_per_gpu: 2.5\n", "(allowed: 1 .. 64), got 2.5"),
+        ("node: {refusal_bound_s: soon}\n", "(allowed: 0 .. 86400), got 'soon'"),
         ("node:\n  port: 70000\n", ":5: node.port: expected less than or equal to 65535"),
         ("node: {state_dir: here}\n", "node.state_dir: expected an absolute path, got 'here'"),
         ("node: {addresses: {n1: ten}}\n", "n1: expected host:port with a port of 1..65535, got 'ten'"),

@@ -40,7 +40,7 @@ def test_what_a_rank_says_when_it_cannot_release_is_told(tmp_path):
     page.write([(wire.W_STATE_GEN, page.read()[wire.W_WORD] >> 8), (wire.W_STATE, wire.FAILED)])
     switcher._tick(job)
     page.close()
-    assert job.trouble == "rank 0 did not release its device; RuntimeError: pinned"
+    assert job.refusal.why == "rank 0 did not release its device; RuntimeError: pinned"
 
 
 @pytest.mark.parametrize("was_silent", [True, False])

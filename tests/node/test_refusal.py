@@ -1,0 +1,123 @@
+"""A gang that never parks, beside a job that does: others get their turns, and it goes on where it was."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gandiva_slurm.node import procs
+from tests.node import witness
+from tests.node.harness import HERE, a_planned_job, tree
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+REFUSE = [str(HERE / "scripts" / "refuse.py")]
+BOUND_NS = 1_500_000_000
+
+
+class Scene:
+    """Job 1, two ranks that come to no common boundary, and job 2 on the same GPU."""
+
+    def __init__(self, make_node, **settings):
+        bounds = {"quantum_s": 0.3, "park_deadline_ns": 400_000_000, "refusal_bound_ns": BOUND_NS} | settings
+        self.node = make_node(gpus=1, **bounds)
+        self.node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+        for rank in "01":
+            env = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+            self.node.start_job(1, REFUSE, step=rank, env=env)
+        self.node.wait(lambda: self.node.resident(1).ranks == 2 and self.node.resident(1).steps > 10)
+        self.node.start_job(2, LOOP)
+
+    def losses(self, rank):
+        """What it has written so far; a line that is being written is left out."""
+        text = (self.node.out / f"loss.1.{rank}").read_text()
+        return [int(line) for line in text.rsplit("\n", 1)[0].split("\n")]
+
+    def trained(self):
+        """How many losses each rank has."""
+        return [len(self.losses(rank)) for rank in (0, 1)]
+
+    def is_stopped(self):
+        """True when all of its processes are."""
+        pids = [pid for step in self.node.steps[(1, 0)] for pid in tree(step.pid)]
+        return {procs.read_proc(pid).state for pid in pids} == {"T"}
+
+    def freezes(self):
+        """(begin, end) of each freeze of it that is over."""
+        off = [event["mono_ns"] for event in self.node.events("parked", 1)]
+        on = [event["mono_ns"] for event in self.node.events("thaw", 1)]
+        return list(zip(off, on, strict=False))
+
+    def goes_on(self):
+        """Wait until both ranks do more than what was under way."""
+        before = self.trained()
+        self.node.wait(lambda: all(now > was + 5 for now, was in zip(self.trained(), before, strict=True)))
+
+    def check_losses(self):
+        """Each follows from the one before: nothing was lost, nothing done twice."""
+        for rank in (0, 1):
+            found = self.losses(rank)
+            assert all(b == a * 48271 % 2147483647 for a, b in itertools.pairwise(found))
+
+
+@pytest.fixture
+def scene(make_node):
+    return lambda **settings: Scene(make_node, **settings)
+
+
+def test_others_get_turns_beside_a_gang_that_never_parks_and_it_goes_on(scene):
+    floor = scene()
+    node = floor.node
+    frozen = node.wait(lambda: node.resident(1).state == "SUSPENDED" and node.resident(1))
+    assert frozen.reason == "Frozen" and frozen.off_boundary == frozen.suspends == 1
+    assert "failed to park" in frozen.detail and "at the latest" in frozen.detail
+    assert floor.is_stopped()
+    node.wait(lambda: node.resident(1).state == "RUNNING" and node.resident(1).suspends)
+    floor.goes_on()
+    node.wait(lambda: node.resident(1).suspends >= 5, 60)
+    parks = node.events("parked", 1)
+    assert all(park["frozen"] for park in parks), "it never came to a boundary"
+    refused = [event["mono_ns"] for event in node.events("unparkable", 1)]
+    assert parks[0]["mono_ns"] - refused[0] >= BOUND_NS - 400_000_000
+    holds = [event["held_ms"] for event in node.events("release", 1)]
+    for held_ms, (begin_ns, end_ns) in zip(holds[1:], floor.freezes(), strict=False):
+        assert held_ms > (end_ns - begin_ns) / 1e6 - 50, "on for as long as it had been frozen"
+    events = node.events()
+    begin, until = node.events("register", 2)[0]["mono_ns"], events[-1]["mono_ns"]
+    one, two = (witness.held_ns(events, [job], begin, until) for job in (1, 2))
+    assert 0.4 < one / (one + two) < 0.65
+    floor.check_losses()
+
+
+def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
+    floor = scene(quantum_s=60, freeze_bound_ns=6_000_000_000, refusal_bound_ns=100_000_000)
+    node = floor.node
+    # A quantum of a minute: nobody asks it but for the plan's change.
+    node.quantum_ns = 300_000_000
+    node.plan()
+    began_ns = node.wait(lambda: node.events("parked", 1))[0]["mono_ns"]
+    node.quantum_ns = 60_000_000_000
+    node.plan()
+    node.wait(lambda: floor.is_stopped() and node.resident(2).steps > 3)
+    node.kill9()
+    node.start()
+    assert floor.is_stopped()
+    found = node.resident(1)
+    assert (found.state, found.reason) == ("SUSPENDED", "Frozen") and "failed to park" in found.detail
+    thawed_ns = node.wait(lambda: node.events("thaw", 1))[0]["mono_ns"]
+    assert 4.5e9 < thawed_ns - began_ns < 6.5e9
+    floor.goes_on()
+    floor.check_losses()
+
+
+def test_the_guard_lets_it_go_when_the_daemon_is_dead(scene):
+    floor = scene(guard_grace_ns=300_000_000)
+    node = floor.node
+    node.wait(lambda: node.resident(1).state == "SUSPENDED")
+    assert floor.is_stopped()
+    # It is to run beside nobody.
+    node.kill_job(2)
+    node.kill9()
+    floor.goes_on()
+    floor.check_losses()
+    node.start()
