@@ -1,7 +1,11 @@
-"""The daemons' logs, in slurmctld's form: `[2026-11-20T15:00:00.123] level: text`, on stderr."""
+"""The daemons' logs, in slurmctld's form: `[2026-11-20T15:00:00.123] level: text`, on stderr.
+
+What a daemon finds wrong again and again it tells once: `Trouble` when it begins and ends, `warn_once` else.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
@@ -33,3 +37,31 @@ def set_up(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SlurmFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class Trouble:
+    """Something that goes wrong for a while: told when it begins and when it is over, not in between."""
+
+    def __init__(self, logger: logging.Logger, what: str, over: str) -> None:
+        self._logger = logger
+        self._what = what
+        self._over = over
+        self._is_here = False
+
+    def begins(self, why: object) -> None:
+        """It is there; `why` is told the first time."""
+        if not self._is_here:
+            self._logger.warning("%s: %s", self._what, why)
+        self._is_here = True
+
+    def ends(self) -> None:
+        """It is not there, or no longer."""
+        if self._is_here:
+            self._logger.info("%s", self._over)
+        self._is_here = False
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(logger: logging.Logger, text: str) -> None:
+    """Tell what is found anew at each reading; of very many such sentences the oldest may come again."""
+    logger.warning("%s", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from gandiva_slurm.logs import Trouble
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.event import BoundsSeen
 from gandiva_slurm.slurm.limits import Limits
@@ -22,6 +23,9 @@ class BoundsWatch:
         self._limits = limits
         self._next_s = float("-inf")
         self._news: list[BoundsSeen] = []
+        self._unread = Trouble(
+            log, "MaxTime and reservations not read, the old ones stay", "MaxTime and reservations are read"
+        )
 
     async def look(self) -> None:
         """Read them when it is time; when they cannot be read the old ones stay."""
@@ -31,7 +35,9 @@ class BoundsWatch:
         try:
             self._news = [BoundsSeen(await self._limits.bounds())]
         except GandivaError as err:
-            log.warning("MaxTime and reservations not read, the old ones stay: %s", err)
+            self._unread.begins(err)
+        else:
+            self._unread.ends()
 
     def take(self) -> list[BoundsSeen]:
         """Return the news and forget it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.logs import warn_once
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.slurm.run import Commands
 
@@ -16,17 +16,11 @@ COLUMNS = ("Account", "User", "ParentName", "Share", "Partition")
 DEFAULT_SHARES = 1
 
 
-async def read_associations(
-    commands: Commands, cluster: str, timeout_s: float
-) -> tuple[Association, ...] | None:
-    """Return the associations of this cluster; None, said in the log, when slurmdbd is away."""
+async def read_associations(commands: Commands, cluster: str, timeout_s: float) -> tuple[Association, ...]:
+    """Return the associations of this cluster; GandivaError when slurmdbd is away."""
     where = (f"cluster={cluster}",) if cluster else ()
     argv = ("sacctmgr", "-nP", "show", "assoc", *where, f"format={','.join(COLUMNS)}")
-    try:
-        return parse(await commands.output(argv, timeout_s))
-    except GandivaError as err:
-        log.warning("associations not read, the old shares stay: %s", err)
-        return None
+    return parse(await commands.output(argv, timeout_s))
 
 
 def parse(text: str) -> tuple[Association, ...]:
@@ -35,7 +29,7 @@ def parse(text: str) -> tuple[Association, ...]:
     for line in text.splitlines():
         cells = line.split("|")
         if len(cells) != len(COLUMNS):
-            log.warning("association ignored, not %d cells: %r", len(COLUMNS), line[:80])
+            warn_once(log, f"association ignored, not {len(COLUMNS)} cells: {line[:80]!r}")
             continue
         account, user, parent, shares, partition = cells
         number = int(shares) if shares.isdecimal() else DEFAULT_SHARES

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from gandiva_slurm.logs import Trouble, warn_once
 from gandiva_slurm.model.errors import GandivaError, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import Association, SlurmJob, Snapshot
 from gandiva_slurm.slurm import arrays
@@ -52,6 +53,9 @@ class CommandsPort:
         self._cluster = ""
         self._version = ""
         self._accounts_again_ns = 0
+        self._unread_shares = Trouble(
+            log, "associations not read, the old shares stay", "associations are read"
+        )
 
     async def snapshot(self, with_associations: bool) -> Snapshot:
         """Return one coalesced picture of our partitions; SlurmUnreachable when it was not had whole."""
@@ -123,9 +127,9 @@ class CommandsPort:
             try:
                 await self._control.split(array_job_id, tasks)
             except GandivaError as err:
-                log.warning("array %d stays in one record for now: %s", array_job_id, err)
+                warn_once(log, f"array {array_job_id} stays in one record for now: {err}")
 
-    async def _read_associations(self, cluster: str) -> tuple[Association, ...] | None:
+    async def _read_associations(self, cluster: str) -> tuple[Association, ...]:
         return await read_associations(self._commands, cluster, self._timeouts.accounts_s)
 
     async def _associations(self, wanted: bool) -> tuple[Association, ...] | None:
@@ -134,12 +138,13 @@ class CommandsPort:
             return None
         try:
             self._cluster = self._cluster or (await self.slurm_config()).get("ClusterName", "")
+            found = await self._read_associations(self._cluster)
         except GandivaError as err:
-            log.warning("associations not read, the old shares stay: %s", err)
+            self._unread_shares.begins(err)
+            if self._cluster:  # it was slurmdbd that did not answer
+                self._accounts_again_ns = now_ns + int(ACCOUNTS_PAUSE_S * 1e9)
             return None
-        found = await self._read_associations(self._cluster)
-        if found is None:
-            self._accounts_again_ns = now_ns + int(ACCOUNTS_PAUSE_S * 1e9)
+        self._unread_shares.ends()
         return found
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+from gandiva_slurm.logs import warn_once
 from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.slurm.jobs import node_names
@@ -74,7 +75,7 @@ def read_reservations(text: str) -> Iterator[Reservation]:
         try:
             start_s, end_s = _unix_s(words["StartTime"]), _unix_s(words["EndTime"])
         except (KeyError, ValueError) as err:
-            log.warning("reservation %s cannot be read (%s); jobs may be started into it", name, err)
+            warn_once(log, f"reservation {name} cannot be read ({err}); jobs may be started into it")
             continue
         is_maintenance = "MAINT" in words.get("Flags", "").split(",")
         yield Reservation(name, node_names(nodes), start_s, end_s, is_maintenance)

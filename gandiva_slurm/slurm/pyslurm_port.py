@@ -149,12 +149,8 @@ class PyslurmPort(CommandsPort):
             log.info("%s", err)
             return {}
 
-    async def _read_associations(self, cluster: str) -> tuple[Association, ...] | None:
-        try:
-            rows = await self._slurmdbd.call("associations", timeout_s=self._timeouts.accounts_s)
-        except GandivaError as err:
-            log.warning("associations not read, the old shares stay: %s", err)
-            return None
+    async def _read_associations(self, cluster: str) -> tuple[Association, ...]:
+        rows = await self._slurmdbd.call("associations", timeout_s=self._timeouts.accounts_s)
         return one_each(
             (_association(row), row["partition"] or "") for row in rows if row["cluster"] in (cluster, None)
         )

@@ -1,6 +1,7 @@
 """Running commands and acting by them: deadlines, refusals, retries, many starts."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -173,14 +174,16 @@ async def test_slurmctld_going_away_stops_many_starts() -> None:
         await CommandsPort(["gandiva"], commands=script).start_many({1: ["n1"]})
 
 
-async def test_slurmdbd_that_is_away_is_left_in_peace_for_a_while() -> None:
+async def test_slurmdbd_that_is_away_is_left_in_peace_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    away = Answer(1, "", "Unable to contact slurm database")
     empty = '{"jobs": [], "nodes": [], "errors": []}'
     script = Script(
         {
             "squeue": [Answer(0, empty, "")],
             "sinfo": [Answer(0, empty, "")],
             "show config": [Answer(0, "ClusterName = lab", "")],
-            "sacctmgr": [Answer(1, "", "Unable to contact slurm database"), Answer(0, "lab|ann||3|", "")],
+            "sacctmgr": [away, away, Answer(0, "lab|ann||3|", "")],
         }
     )
     now_ns = 0
@@ -189,9 +192,13 @@ async def test_slurmdbd_that_is_away_is_left_in_peace_for_a_while() -> None:
     assert (await port.snapshot(True)).associations is None
     assert sum("sacctmgr" in call for call in script.calls) == 1
     now_ns = 61 * 10**9
+    assert (await port.snapshot(True)).associations is None
+    now_ns = 122 * 10**9
     associations = (await port.snapshot(True)).associations
     assert associations is not None and associations[0].shares == 3
     assert any("sacctmgr" in call and "cluster=lab" in call for call in script.calls)
+    told = [text.partition(":")[0] for text in caplog.messages if "associations" in text]
+    assert told == ["associations not read, the old shares stay", "associations are read"]
 
 
 async def test_a_split_that_fails_costs_no_picture(caplog: pytest.LogCaptureFixture) -> None:
