@@ -87,6 +87,8 @@ class JobView:
     #: part of its work that is done, 0..1; policies that must not know lengths do not read it
     progress: float = 0.0
     migrations: int = 0
+    #: (epochs, loss) pairs it has told, in order; empty: it tells none
+    losses: tuple[tuple[float, float], ...] = ()
 
     @property
     def order(self) -> tuple[int, int]:
