@@ -1,7 +1,7 @@
 """A gang without PyTorch: its ranks go in step over a socket, start at once, and take next to no CPU.
 
-Copied into a user's home and run there: python light_gang.py PREFIX STOP_FILE, with RANK, WORLD_SIZE and
-MASTER_PORT set. Each rank writes PREFIX.RANK.steps, a line a step.
+Copied into a user's home and run there: python light_gang.py PREFIX STOP_FILE, with RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT set. Each rank writes PREFIX.RANK.steps, a line a step.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 import gandiva_slurm as gandiva
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-ADDRESS = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+ADDRESS = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
 
 def meet() -> list[socket.socket]:

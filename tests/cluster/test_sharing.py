@@ -19,7 +19,14 @@ import yaml
 from gandiva_slurm.mini import conffiles, demo_checks, demo_watch
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_checks import JobRecord
-from gandiva_slurm.mini.demo_jobs import STOP_FILE, Reference, read_losses, run_references, submit
+from gandiva_slurm.mini.demo_jobs import (
+    STOP_FILE,
+    Reference,
+    read_losses,
+    run_references,
+    start_inside,
+    submit,
+)
 from gandiva_slurm.mini.spec import MiniSpec
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import TRAINING, WEIGHTED, Run, counted, light
@@ -158,7 +165,7 @@ def test_ordinary_jobs_have_nothing_of_ours(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def records(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[JobRecord]:
+def records(run: Run) -> list[JobRecord]:
     """The training jobs, ended; what they wrote, and what the same scripts write alone."""
     for user, name, *_ in WEIGHTED:
         run.fleet.stop(user, name)
@@ -170,11 +177,11 @@ def records(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[JobRecor
         "the accounts to be complete",
     )
     made = [demo_watch.record(run.fleet.mini, job, rows[run.training[job.name]]) for job in TRAINING]
-    at = tmp_path_factory.mktemp("alone")
+    at = {job.name: run.fleet.home(job.user, f"alone-{job.name}") for job in TRAINING}
     pairs = zip(TRAINING, made, strict=True)
-    alone = [Reference(job, record.step_count, at / job.name) for job, record in pairs]
-    run_references(alone, os.cpu_count() or 1, 150, print)
-    return [dataclasses.replace(job, reference=read_losses(at / job.name, job.gpus)) for job in made]
+    alone = [Reference(job, record.step_count, at[job.name]) for job, record in pairs]
+    run_references(alone, os.cpu_count() or 1, 150, print, start_inside(run.fleet.mini))
+    return [dataclasses.replace(job, reference=read_losses(at[job.name], job.gpus)) for job in made]
 
 
 def test_training_is_bit_for_bit_that_of_a_run_alone(records: list[JobRecord]) -> None:

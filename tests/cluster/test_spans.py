@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.demo_jobs import DemoJob, Reference, run_references
+from gandiva_slurm.mini.demo_jobs import DemoJob, Reference, run_references, start_inside
 from tests.cluster.fleet import START_S, TRAIN, Fleet, own_cluster, wait_for
 from tests.records import holds_of, read_lines
 from tests.span_figures import Parks, held_s, overlaps, parks_of
@@ -31,21 +31,25 @@ MOST_STEPS = 3000
 #: Jobs of one GPU: a is user2's, b is user3's.
 SINGLE = ("a1", "b1", "a2", "b2")
 
-#: Rank and world as srun numbers them; the batch script runs on the first node.
+#: Rank and world as srun numbers them; the batch script runs on the first node, where rank 0 is.
 BY_SRUN = f"""\
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$SLURM_NTASKS
+export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$SLURM_NTASKS
 srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec {TRAIN} ARGUMENTS'
 """
 #: The same, light: it starts at once, so that nothing has to be given back for a long start-up.
 LIGHT = """\
-export MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$SLURM_NTASKS
+export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=$SLURM_NTASKS
 srun sh -c 'RANK=$SLURM_PROCID exec python light_gang.py NAME NAME.stop'
 """
-LIGHT_ALONE = "export RANK=0 WORLD_SIZE=1 MASTER_PORT=0; exec python light_gang.py NAME NAME.stop"
+LIGHT_ALONE = """\
+export RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0
+exec python light_gang.py NAME NAME.stop
+"""
 BY_TORCHRUN = """\
-srun --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \
-    --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=127.0.0.1:$((20000 + SLURM_JOB_ID)) --local-addr=127.0.0.1 \
-    -m gandiva_slurm.mini.workloads.train ARGUMENTS
+export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID))
+srun --ntasks-per-node=1 sh -c 'exec torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \\
+    --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT --local-addr=$(hostname -i) \\
+    -m gandiva_slurm.mini.workloads.train ARGUMENTS'
 """
 
 
@@ -189,7 +193,7 @@ def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) ->
         assert len(stops) == 1, (one, other)
 
 
-def test_losses_are_those_of_the_runs_alone(run: SpanRun, tmp_path: Path) -> None:
+def test_losses_are_those_of_the_runs_alone(run: SpanRun) -> None:
     references = []
     for name, (user, _) in run.jobs.items():
         gpus = 4 if name == "gang" else 1
@@ -197,8 +201,9 @@ def test_losses_are_those_of_the_runs_alone(run: SpanRun, tmp_path: Path) -> Non
         # The gang to its end; single jobs come far in a long window, and their first steps will do.
         steps = min(sum(1 for _ in run.fleet.home(user, f"{name}.0.loss").open()), MOST_STEPS)
         assert steps > 20
-        references.append(Reference(DemoJob(name, user, gpus, "mlp", seed), steps, tmp_path / name))
-    run_references(references, 4, 300, print)
+        out = run.fleet.home(user, f"alone-{name}")
+        references.append(Reference(DemoJob(name, user, gpus, "mlp", seed), steps, out))
+    run_references(references, 4, 300, print, start_inside(run.fleet.mini))
     for reference in references:
         for rank in range(reference.job.gpus):
             here = run.fleet.home(reference.job.user, f"{reference.job.name}.{rank}.loss").read_text()
