@@ -79,7 +79,7 @@ class CommandsPort:
         return {ids[name]: error for name, error in refused.items()}
 
     async def hold(self, job_id: int) -> None:
-        """Hold a job, pending or running."""
+        """Hold a job that waits."""
         await self._control.hold(self._name(job_id))
 
     async def ping(self) -> bool:

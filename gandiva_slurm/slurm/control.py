@@ -66,7 +66,7 @@ class Control:
         return refused
 
     async def hold(self, name: str) -> None:
-        """Hold a job, pending or running."""
+        """Hold a job that waits."""
         log.info("hold: job %s", name)
         await self._act("scontrol", "hold", name)
 

@@ -29,7 +29,7 @@ class SlurmPort(Protocol):
         """Release a held job to start now on just these nodes; SlurmRefused, SlurmUnreachable."""
 
     async def hold(self, job_id: int) -> None:
-        """Hold a job, pending or running (then a requeue returns it held)."""
+        """Hold a job that waits. A running one would be held too, and lose its eligible time (ADR 0003)."""
 
     async def ping(self) -> bool:
         """True when a slurmctld answers."""

@@ -85,7 +85,7 @@ class PyslurmPort(CommandsPort):
         return refused | await self._start([item for item in wanted if item[0] not in refused])
 
     async def hold(self, job_id: int) -> None:
-        """Hold a job, pending or running."""
+        """Hold a job that waits."""
         if job_id in self._task_names:
             await super().hold(job_id)
             return
