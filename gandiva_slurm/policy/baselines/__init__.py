@@ -1,0 +1,1 @@
+"""Published schedulers behind the port, one a file, to compare ours with."""

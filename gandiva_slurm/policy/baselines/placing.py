@@ -1,0 +1,272 @@
+"""Where a gang goes: one GPU type, the fewest nodes, the tightest of them (consolidated first).
+
+Papers of schedulers that are not about places say no more than that a gang is put together. One way for all
+of them keeps their comparison one of order, not of luck in placing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gandiva_slurm.policy.port import Cluster, JobView, Rates, View
+
+Runs = dict[int, tuple[int, ...]]
+
+
+class Types:
+    """Which GPU types a job may run on at its size, in the cluster's order; good for one question."""
+
+    def __init__(self, view: View, oracle: Rates | None = None) -> None:
+        self._counts = view.cluster.counts
+        self._rates = oracle or view.rates
+        self._known: dict[tuple[str, int, tuple[str, ...]], tuple[str, ...]] = {}
+
+    def of(self, job: JobView, size: int = 0) -> tuple[str, ...]:
+        """Types it accepts, that have so many GPUs at all (its size: 0), and on which it can run."""
+        key = (job.model, size or job.size, job.gpu_types)
+        if key not in self._known:
+            self._known[key] = tuple(
+                gpu_type
+                for gpu_type, count in self._counts.items()
+                if job.accepts(gpu_type)
+                and count >= key[1]
+                and self._rates.alone(job.model, key[1], gpu_type) != 0
+            )
+        return self._known[key]
+
+
+class FreeGpus:
+    """Free GPUs, kept by how many a node has, so that a gang's place is found without a walk over nodes."""
+
+    def __init__(self, view: View, taken: Iterable[int] = ()) -> None:
+        self._cluster = view.cluster
+        blocked = view.down.union(taken)
+        self._free = [[gpu for gpu in host.gpus if gpu not in blocked] for host in self._cluster.hosts]
+        self._left = dict.fromkeys(self._cluster.counts, 0)
+        most = {gpu_type: largest_host(self._cluster, gpu_type) for gpu_type in self._left}
+        #: by type and by free GPUs on the node: a heap of nodes; stale entries are dropped on sight
+        self._heaps: dict[str, list[list[int]]] = {
+            gpu_type: [[] for _ in range(count + 1)] for gpu_type, count in most.items()
+        }
+        for index, host in enumerate(self._cluster.hosts):
+            self._left[host.gpu_type] += len(self._free[index])
+            self._push(index)
+
+    @property
+    def left(self) -> int:
+        """Free GPUs in all."""
+        return sum(self._left.values())
+
+    def left_of(self, gpu_type: str) -> int:
+        """Free GPUs of a type."""
+        return self._left[gpu_type]
+
+    def has(self, gpus: Iterable[int]) -> bool:
+        """True when all of these are free."""
+        return all(gpu in self._free[self._cluster.host_of[gpu]] for gpu in gpus)
+
+    def take(self, gpus: Iterable[int]) -> None:
+        """Take exactly these; ValueError when one is not free."""
+        touched = set()
+        for gpu in gpus:
+            index = self._cluster.host_of[gpu]
+            self._free[index].remove(gpu)
+            self._left[self._cluster.type_of[gpu]] -= 1
+            touched.add(index)
+        for index in sorted(touched):
+            self._push(index)
+
+    def give(self, gpus: Iterable[int]) -> None:
+        """Give these back."""
+        touched = set()
+        for gpu in gpus:
+            index = self._cluster.host_of[gpu]
+            self._free[index].append(gpu)
+            self._left[self._cluster.type_of[gpu]] += 1
+            touched.add(index)
+        for index in sorted(touched):
+            self._free[index].sort()
+            self._push(index)
+
+    def place(
+        self, job: JobView, types: Sequence[str], most_extra: int | None = None, is_spread: bool = False
+    ) -> tuple[int, ...] | None:
+        """Take a place for a job: where it is parked if that is free, else the best of these types.
+
+        `most_extra`: nodes it may have beyond the fewest that its size needs. None: no such place now.
+        """
+        if job.gpus and self.has(job.gpus) and self._is_good_old_place(job, types):
+            self.take(job.gpus)
+            return job.gpus
+        if job.gpus and not job.can_migrate:
+            return None
+        best: tuple[int, tuple[int, ...]] | None = None
+        for gpu_type in types:
+            if self._left[gpu_type] < job.size or (best and best[0] == 0):
+                continue
+            gpus = self.gather(job.size, gpu_type, is_spread)
+            extra = extra_hosts(self._cluster, gpus)
+            self.give(gpus)
+            if (most_extra is None or extra <= most_extra) and (best is None or extra < best[0]):
+                best = (extra, gpus)
+        if best is None:
+            return None
+        self.take(best[1])
+        return best[1]
+
+    def gather(
+        self, size: int, gpu_type: str, is_spread: bool = False, near: Collection[int] = ()
+    ) -> tuple[int, ...]:
+        """Take so many of a type, which must be there: first on the nodes `near`, then on the fewest others.
+
+        Spread: one by one on the emptiest node.
+        """
+        gpus: list[int] = []
+        while len(gpus) < size:
+            index = self._next_host(gpu_type, size - len(gpus), is_spread, near)
+            part = self._free[index][: 1 if is_spread else size - len(gpus)]
+            self.take(part)
+            gpus += part
+        return tuple(sorted(gpus))
+
+    def _is_good_old_place(self, job: JobView, types: Sequence[str]) -> bool:
+        return len(job.gpus) == job.size and self._cluster.type_of[job.gpus[0]] in types
+
+    def _next_host(self, gpu_type: str, size: int, is_spread: bool, near: Collection[int]) -> int:
+        beside = [index for index in sorted(near) if self._free[index]]
+        if beside:
+            return max(beside, key=lambda index: (len(self._free[index]), -index))
+        most = len(self._heaps[gpu_type]) - 1
+        tight = () if is_spread else range(size, most + 1)
+        for count in (*tight, *range(most, 0, -1)):
+            index = self._first(gpu_type, count)
+            if index is not None:
+                return index
+        raise ValueError(f"no free {gpu_type} is left")
+
+    def _first(self, gpu_type: str, count: int) -> int | None:
+        heap = self._heaps[gpu_type][count]
+        while heap and len(self._free[heap[0]]) != count:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def _push(self, index: int) -> None:
+        heaps = self._heaps[self._cluster.hosts[index].gpu_type]
+        heapq.heappush(heaps[len(self._free[index])], index)
+
+
+def largest_host(cluster: Cluster, gpu_type: str) -> int:
+    """GPUs of the largest node of a type."""
+    return max((len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type), default=0)
+
+
+def extra_hosts(cluster: Cluster, gpus: Sequence[int]) -> int:
+    """Nodes of a gang beyond the fewest that its size needs."""
+    hosts = cluster.hosts_of(gpus)
+    most = max(len(cluster.hosts[index].gpus) for index in hosts)
+    return max(0, len(hosts) - -(-len(gpus) // most))
+
+
+def kept(view: View, last: Mapping[int, tuple[int, ...]]) -> Runs:
+    """Jobs that run, or were told to by the last plan, and can go on where they are."""
+    runs: Runs = {}
+    for job_id, job in view.jobs.items():
+        gpus = job.gpus if job.is_running else last.get(job_id, ())
+        if gpus and view.down.isdisjoint(gpus):
+            runs[job_id] = gpus
+    return runs
+
+
+def held(runs: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
+    """GPUs of these jobs."""
+    return (gpu for gpus in runs.values() for gpu in gpus)
+
+
+class Pick(NamedTuple):
+    """A job that is to run, on how many GPUs of which type."""
+
+    job: JobView
+    size: int
+    gpu_type: str
+
+
+class Ration:
+    """GPUs counted by type: who runs, before anybody is given a place. A gang may lie on several nodes."""
+
+    def __init__(self, view: View) -> None:
+        self._cluster = view.cluster
+        self._down = view.down
+        self._left = dict(view.cluster.counts)
+        for gpu in view.down:
+            self._left[view.cluster.type_of[gpu]] -= 1
+        self._pinned: set[int] = set()
+
+    @property
+    def left(self) -> int:
+        """GPUs that nobody has taken."""
+        return sum(self._left.values())
+
+    def left_of(self, gpu_type: str) -> int:
+        """GPUs of a type that nobody has taken."""
+        return self._left[gpu_type]
+
+    def pick(self, job: JobView, types: Sequence[str], size: int = 0) -> Pick | None:
+        """Count a job in, on the type it has already if it can be; None when there is no room."""
+        size = size or job.size
+        if job.gpus and not job.can_migrate:
+            return self._pick_pinned(job, types, size)
+        mine = self._cluster.type_of[job.gpus[0]] if job.gpus else ""
+        for gpu_type in sorted(types, key=lambda name: name != mine):
+            if self._left[gpu_type] >= size:
+                self._left[gpu_type] -= size
+                return Pick(job, size, gpu_type)
+        return None
+
+    def add(self, gpu_type: str, gpus: int) -> None:
+        """Take more of a type, for a job that was picked."""
+        self._left[gpu_type] -= gpus
+
+    def _pick_pinned(self, job: JobView, types: Sequence[str], size: int) -> Pick | None:
+        gpu_type = self._cluster.type_of[job.gpus[0]]
+        is_open = self._down.isdisjoint(job.gpus) and self._pinned.isdisjoint(job.gpus)
+        if not is_open or gpu_type not in types or self._left[gpu_type] < size or len(job.gpus) != size:
+            return None
+        self._pinned.update(job.gpus)
+        self._left[gpu_type] -= size
+        return Pick(job, size, gpu_type)
+
+
+def settle(view: View, picks: Sequence[Pick]) -> Runs:
+    """Give places to all who were picked: who cannot move first, then who need not, then the largest.
+
+    The counts were right, so there is a place for each.
+    """
+    free = FreeGpus(view)
+    runs: Runs = {}
+    for pick in sorted(picks, key=_steadiness):
+        gpus = pick.job.gpus
+        is_right = len(gpus) == pick.size and view.cluster.type_of[gpus[0]] == pick.gpu_type
+        if is_right and free.has(gpus):
+            runs[pick.job.job_id] = gpus
+            free.take(gpus)
+    for pick in sorted(picks, key=lambda pick: (-pick.size, pick.job.order)):
+        if pick.job.job_id not in runs:
+            runs[pick.job.job_id] = _resettle(view.cluster, free, pick)
+    return runs
+
+
+def _steadiness(pick: Pick) -> tuple[bool, bool, tuple[int, int]]:
+    return (pick.job.can_migrate, not pick.job.is_running, pick.job.order)
+
+
+def _resettle(cluster: Cluster, free: FreeGpus, pick: Pick) -> tuple[int, ...]:
+    """Find a new place; one whose size changes keeps what it can of the old one."""
+    mine = [gpu for gpu in pick.job.gpus if cluster.type_of[gpu] == pick.gpu_type and free.has((gpu,))]
+    if not mine or len(pick.job.gpus) == pick.size:
+        return free.gather(pick.size, pick.gpu_type)
+    stays = tuple(mine[: pick.size])
+    free.take(stays)
+    more = free.gather(pick.size - len(stays), pick.gpu_type, near=cluster.hosts_of(stays))
+    return tuple(sorted(stays + more))
