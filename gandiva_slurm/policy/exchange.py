@@ -1,0 +1,153 @@
+"""Which GPU type each job of a round gets: start from where they are, exchange while all in all gain.
+
+Gandiva_fair gives every job the fastest GPUs that contention allows; who gains most from them has them. What
+a job is worth on a type is told by the caller. A gang is exchanged for as many small jobs as it has GPUs, so
+that neither stands in the other's way. Each exchange gains, so it ends; nothing moves without a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: An exchange must gain more than this: equal jobs do not change places for nothing.
+_LEAST_GAIN = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """A job that is to have `size` GPUs of one type. `worth`: by type; a type that is not there is refused.
+
+    `at`: the type it is on now, "" when it is nowhere.
+    """
+
+    job_id: int
+    size: int
+    worth: Mapping[str, float]
+    at: str = ""
+
+
+class _Block(NamedTuple):
+    """Jobs that would go from one type to another together; `gain` may be negative."""
+
+    gain: float
+    size: int
+    jobs: tuple[int, ...]
+
+
+_NOBODY = _Block(0.0, 0, ())
+
+
+class Exchange:
+    """One round's types. After `settle`, `at` has the type of each job that found room."""
+
+    def __init__(self, seekers: Sequence[Seeker], room: Mapping[str, int]) -> None:
+        self._seekers = {seeker.job_id: seeker for seeker in seekers}
+        self._types = [gpu_type for gpu_type, count in room.items() if count > 0]
+        self._room = dict(room)
+        self.at: dict[int, str] = {}
+        self._lists: dict[tuple[str, str], list[tuple[float, int, int]]] = {}
+
+    def settle(self, most: int) -> dict[int, str]:
+        """Seat all, then exchange at most so many times; return job → type."""
+        self._seat()
+        units = sorted({seeker.size for seeker in self._seekers.values()})
+        for _ in range(most):
+            if not self._best(units):
+                break
+        return self.at
+
+    def _seat(self) -> None:
+        """Whoever is somewhere stays, if there is room; then the rest, gangs first, as they gain most."""
+        for seeker in sorted(self._seekers.values(), key=lambda s: (-s.size, s.job_id)):
+            if seeker.at in seeker.worth and self._room.get(seeker.at, 0) >= seeker.size:
+                self._put(seeker, seeker.at)
+        waiting = [seeker for seeker in self._seekers.values() if seeker.job_id not in self.at]
+        for seeker in sorted(waiting, key=lambda s: (-s.size, -_regret(s), s.job_id)):
+            wanted = sorted((t for t in self._types if t in seeker.worth), key=lambda t: -seeker.worth[t])
+            found = next((t for t in wanted if self._room[t] >= seeker.size), "")
+            found = found or next((t for t in wanted if self._make_room(seeker.size, t)), "")
+            if found:
+                self._put(seeker, found)
+
+    def _make_room(self, size: int, gpu_type: str) -> bool:
+        """Move jobs that lose least to where there is room, until a gang fits; False when it cannot be."""
+        for other in self._types:
+            if other == gpu_type:
+                continue
+            block = self._block(gpu_type, other, size)
+            if self._room[other] >= block.size and self._room[gpu_type] + block.size >= size:
+                self._move(block, gpu_type, other)
+                return True
+        return False
+
+    def _put(self, seeker: Seeker, gpu_type: str) -> None:
+        self.at[seeker.job_id] = gpu_type
+        self._room[gpu_type] -= seeker.size
+        self._lists.clear()
+
+    def _best(self, units: Sequence[int]) -> bool:
+        """Make the exchange that gains most; False when none gains."""
+        best, chosen = _LEAST_GAIN, None
+        for index, first in enumerate(self._types):
+            for second in self._types[index + 1 :]:
+                for there, back in self._offers(first, second, units):
+                    gain = there.gain + back.gain
+                    if gain > best and self._fits(first, second, there.size - back.size):
+                        best, chosen = gain, (first, second, there, back)
+        if chosen is None:
+            return False
+        first, second, there, back = chosen
+        self._move(there, first, second)
+        self._move(back, second, first)
+        return True
+
+    def _offers(self, first: str, second: str, units: Sequence[int]) -> Iterable[tuple[_Block, _Block]]:
+        for unit in units:
+            there, back = self._block(first, second, unit), self._block(second, first, unit)
+            yield there, back
+            yield there, _NOBODY
+            yield _NOBODY, back
+
+    def _fits(self, first: str, second: str, more: int) -> bool:
+        """True when there is room for so many more GPUs on the second type (less than 0: on the first)."""
+        return self._room[second] >= more if more > 0 else self._room[first] >= -more
+
+    def _block(self, source: str, target: str, unit: int) -> _Block:
+        """Return the jobs that gain most by going, at most `unit` GPUs of them."""
+        gain, size, jobs = 0.0, 0, []
+        for loss, need, job_id in self._by_loss(source, target):
+            if size + need <= unit:
+                gain, size = gain - loss * need, size + need
+                jobs.append(job_id)
+            if size == unit:
+                break
+        return _Block(gain, size, tuple(jobs))
+
+    def _by_loss(self, source: str, target: str) -> list[tuple[float, int, int]]:
+        """The jobs on a type by what their GPUs would lose on another, kept until one of them moves."""
+        found = self._lists.get((source, target))
+        if found is None:
+            here = [self._seekers[job_id] for job_id, at in self.at.items() if at == source]
+            found = sorted(
+                ((s.worth[source] - s.worth[target]) / s.size, s.size, s.job_id)
+                for s in here
+                if target in s.worth
+            )
+            self._lists[(source, target)] = found
+        return found
+
+    def _move(self, block: _Block, source: str, target: str) -> None:
+        for job_id in block.jobs:
+            self.at[job_id] = target
+        self._room[source] += block.size
+        self._room[target] -= block.size
+        touched = {source, target}
+        self._lists = {pair: rows for pair, rows in self._lists.items() if not touched & set(pair)}
+
+
+def _regret(seeker: Seeker) -> float:
+    """What a GPU of its best type is worth more to it than one of the next."""
+    best = sorted(seeker.worth.values(), reverse=True)
+    return (best[0] - (best[1] if len(best) > 1 else 0.0)) / seeker.size if best else 0.0

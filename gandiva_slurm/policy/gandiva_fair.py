@@ -1,0 +1,245 @@
+"""Gandiva_fair: tickets buy GPU time, fast GPUs go to whom they help most, jobs are packed where it pays.
+
+Every quantum: charge what was held; level the passes; pick by gang-aware stride, users first, then their jobs
+(`turns`); give each of them a GPU type by what it gains there and how far it is behind (`exchange`, `lag`);
+seat them (`seats`); pack others beside them (`packing`). Between two quanta nobody is taken off, and what
+became idle is filled.
+
+What was held is charged, whatever was done with it; rates decide only who is where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gandiva_slurm.policy.exchange import Exchange, Seeker
+from gandiva_slurm.policy.lag import LagBook
+from gandiva_slurm.policy.packing import Bench, PairBook
+from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.seats import Guest, seat_all
+from gandiva_slurm.policy.stride import Entrant, Pool, run_round
+from gandiva_slurm.policy.turns import Turns
+
+#: How much more a fast GPU is worth to a job that is behind: its lag to this power.
+_LAG_POWER = 2.0
+#: What a GPU type is taken for on which a model was never measured, as a multiple of its best so far.
+_HOPE = 1.5
+#: A turn is so many times what a move costs, or a quantum if that is more.
+_MIN_RUN = 25
+#: Exchanges of a round, at most.
+_MOST_EXCHANGES = 64
+
+
+class GandivaFair:
+    """The policy; made by `make`."""
+
+    name = "gandiva_fair"
+
+    def __init__(self, settings: PolicySettings) -> None:
+        self._settings = settings
+        self._turns = Turns()
+        self._lags: LagBook | None = None
+        self._pairs = PairBook()
+        self._now_ns = 0
+        self._end_ns = 0
+        #: whoever is picked runs at least so long
+        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * settings.restart_ns)
+        self._turn_end_ns = 0
+        #: the last plan: GPU time by job is charged by it; who shared a GPU is charged half of it
+        self._runs: dict[int, tuple[int, ...]] = {}
+        self._owners: dict[int, str] = {}
+        self._shared: set[int] = set()
+        self._speeds: dict[int, float] = {}
+
+    def decide(self, view: View) -> Plan:
+        """Say what is to run from now on."""
+        self._charge(view)
+        self._pairs.learn(view.rates)
+        if not view.jobs:
+            self._remember(view, {}, set())
+            return Plan({})
+        rates = {job.job_id: _known_rates(view, job) for job in view.jobs.values()}
+        self._admit(view, rates)
+        if view.now_ns >= self._end_ns:
+            self._turns.settle(self._usable(view) * self._settings.quantum_ns)
+            self._end_ns = view.now_ns + self._settings.quantum_ns
+        is_turn = view.now_ns >= self._turn_end_ns
+        if is_turn:
+            self._turn_end_ns = view.now_ns + self._turn_ns
+        picked = self._pick(view, [] if is_turn else self._staying(view))
+        worth = self._worth(picked, rates)
+        runs = self._seat(view, picked, worth if is_turn else self._rooted(view, picked, worth))
+        waiting = [job for job in view.jobs.values() if job.job_id not in runs]
+        old = self._hosts() if self._settings.restart_ns and not is_turn else {}
+        shared = self._pack(view, runs, waiting, rates, old)
+        self._remember(view, runs, shared)
+        return Plan(dict(sorted(runs.items())), self._end_ns if len(view.jobs) > 0 else None)
+
+    def _usable(self, view: View) -> int:
+        return view.cluster.size - len(view.down)
+
+    def _charge(self, view: View) -> None:
+        """Charge all by the plan that has held since the last question."""
+        elapsed_ns = view.now_ns - self._now_ns
+        for job_id, gpus in self._runs.items():
+            work = elapsed_ns * len(gpus)
+            self._turns.charge(self._owners[job_id], job_id, work // 2 if job_id in self._shared else work)
+        if self._lags is not None:
+            self._lags.note(elapsed_ns / 1e9, self._speeds)
+        self._now_ns = view.now_ns
+
+    def _admit(self, view: View, rates: Mapping[int, Mapping[str, float]]) -> None:
+        jobs: dict[str, dict[int, int]] = {}
+        for job in view.jobs.values():
+            jobs.setdefault(job.user, {})[job.job_id] = job.tickets * (job.priority + 1)
+        users = {user: self._settings.tickets.get(user, 1) for user in jobs}
+        self._turns.set_members(users, jobs)
+        if self._lags is None:
+            self._lags = LagBook(view.cluster, self._settings.quantum_ns / 1e9)
+        whole = sum(users.values())
+        self._lags.set_members(
+            view.jobs.values(), {user: tickets / whole for user, tickets in users.items()}, rates
+        )
+
+    def _staying(self, view: View) -> list[JobView]:
+        """Those who run and have not ended: nobody is taken off in the middle of a quantum."""
+        return [view.jobs[job_id] for job_id in self._runs if job_id in view.jobs]
+
+    def _pick(self, view: View, staying: Sequence[JobView]) -> list[JobView]:
+        """Return who runs, by the passes, beside those who stay."""
+        guests = set(self._hosts().values())
+        hosts = [job for job in staying if job.job_id not in guests]
+        pool = Pool(self._usable(view))
+        charged: dict[str, int] = {}
+        for job in hosts:
+            pool.force(job.size, 0)
+            charged[job.user] = charged.get(job.user, 0) + job.size * self._settings.quantum_ns
+        chosen = {job.job_id for job in hosts}
+        entrants = [
+            Entrant(
+                job.job_id, job.user, job.size, job.tickets, job.order,
+                self._turns.job_pass(job.user, job.job_id),
+            )
+            for job in view.jobs.values()
+            if job.job_id not in chosen
+        ]  # fmt: skip
+        picked = run_round(entrants, self._turns.standing(), pool, self._settings.quantum_ns, charged)
+        chosen |= {key for key in picked if isinstance(key, int)}
+        return [job for job_id, job in view.jobs.items() if job_id in chosen]
+
+    def _hosts(self) -> dict[int, int]:
+        """The guests of the last plan, by their hosts: the job that was put beside the other is the guest."""
+        first: dict[tuple[int, ...], int] = {}
+        pairs = [(first.setdefault(gpus, job_id), job_id) for job_id, gpus in self._runs.items()]
+        return {host: guest for host, guest in pairs if host != guest}
+
+    def _worth(
+        self, jobs: Sequence[JobView], rates: Mapping[int, Mapping[str, float]]
+    ) -> dict[int, dict[str, float]]:
+        """What each type is worth to each job: its speed there, of its best, and more if it is behind."""
+        return {job.job_id: self._worth_of(job, rates[job.job_id]) for job in jobs}
+
+    def _worth_of(self, job: JobView, rates: Mapping[str, float]) -> dict[str, float]:
+        assert self._lags is not None
+        best = max(rates.values(), default=0.0) or 1.0
+        weight = self._lags.lag(job.job_id) ** _LAG_POWER
+        return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
+
+    def _rooted(
+        self, view: View, picked: Sequence[JobView], worth: Mapping[int, dict[str, float]]
+    ) -> dict[int, dict[str, float]]:
+        """In the middle of a turn who runs stays on his GPU type."""
+        if not self._settings.restart_ns:
+            return dict(worth)
+        rooted = dict(worth)
+        for job in picked:
+            at = _type_of(view, job)
+            if job.job_id in self._runs and at in worth[job.job_id]:
+                rooted[job.job_id] = {at: worth[job.job_id][at]}
+        return rooted
+
+    def _seat(
+        self, view: View, picked: Sequence[JobView], worth: Mapping[int, Mapping[str, float]]
+    ) -> dict[int, tuple[int, ...]]:
+        cluster = view.cluster
+        room = dict(cluster.counts)
+        for gpu in view.down:
+            room[cluster.type_of[gpu]] -= 1
+        seekers = [Seeker(job.job_id, job.size, worth[job.job_id], _type_of(view, job)) for job in picked]
+        types = Exchange(seekers, room).settle(_MOST_EXCHANGES)
+        guests = [
+            Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running)
+            for job in picked
+            if job.job_id in types
+        ]
+        return seat_all(cluster, view.down, guests)
+
+    def _pack(
+        self,
+        view: View,
+        runs: dict[int, tuple[int, ...]],
+        waiting: Sequence[JobView],
+        rates: Mapping[int, Mapping[str, float]],
+        old: Mapping[int, int],
+    ) -> set[int]:
+        """Put guests beside hosts into `runs`; return all who share."""
+        hosts = [
+            (view.jobs[job_id], view.cluster.type_of[gpus[0]])
+            for job_id, gpus in runs.items()
+            if len(gpus) == 1 and view.jobs[job_id].can_pack
+        ]
+        small = [job for job in waiting if job.size == 1 and job.can_pack]
+        if not hosts or not small:
+            return set()
+        worth = self._worth([*small, *(job for job, _ in hosts)], rates)
+        bench = Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), old)
+        shared = set()
+        for pair in self._pairs.match(bench, view.rates):
+            runs[pair.guest] = runs[pair.host]
+            shared |= {pair.host, pair.guest}
+        return shared
+
+    def _remember(self, view: View, runs: dict[int, tuple[int, ...]], shared: set[int]) -> None:
+        self._runs, self._shared = dict(runs), shared
+        self._owners = {job_id: view.jobs[job_id].user for job_id in runs}
+        partner = _partners(runs)
+        self._speeds = {
+            job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
+        }
+
+
+def make(settings: PolicySettings) -> GandivaFair:
+    """Make the policy."""
+    return GandivaFair(settings)
+
+
+def _known_rates(view: View, job: JobView) -> dict[str, float]:
+    """A job's rate on every type it accepts; where it was never measured, more than its best: it is tried."""
+    told = {
+        gpu_type: view.rates.alone(job.model, job.size, gpu_type)
+        for gpu_type in view.cluster.counts
+        if job.accepts(gpu_type)
+    }
+    best = max((rate for rate in told.values() if rate), default=1.0)
+    return {gpu_type: best * _HOPE if rate is None else rate for gpu_type, rate in told.items()}
+
+
+def _type_of(view: View, job: JobView) -> str:
+    return view.cluster.type_of[job.gpus[0]] if job.gpus else ""
+
+
+def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    by_gpus: dict[tuple[int, ...], list[int]] = {}
+    for job_id, gpus in runs.items():
+        by_gpus.setdefault(gpus, []).append(job_id)
+    return {a: b for pair in by_gpus.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
+
+
+def _speed(view: View, job_id: int, gpus: tuple[int, ...], partner: int | None) -> float:
+    """The rate a job is believed to run at."""
+    job, gpu_type = view.jobs[job_id], view.cluster.type_of[gpus[0]]
+    alone = view.rates.alone(job.model, job.size, gpu_type) or 0.0
+    if partner is None:
+        return alone
+    both = view.rates.packed(job.model, view.jobs[partner].model, gpu_type)
+    return both[0] if both is not None else alone / 2

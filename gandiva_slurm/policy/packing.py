@@ -1,0 +1,160 @@
+"""Who shares a GPU with whom: tried, measured, kept or undone (Gandiva, introspection).
+
+Jobs of one GPU are packed while others wait. What a pair does to both is learnt by running it, kept for all
+jobs of the two models on that GPU type, and asked again before each round: a pair below the noise floor is
+not run again, one that has not been tried is tried when what is known of its two models promises a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gandiva_slurm.policy.port import JobView, Rates
+
+#: A pair's normalised rates must sum to more than this: 1 is what slicing gives, the rest is noise.
+FLOOR = 1.05
+#: What a model is expected to bring where nothing is known of it, counted as one measurement.
+_PRIOR = 1.3
+
+
+class Pair(NamedTuple):
+    """A guest on a host's GPU. `is_trial`: nothing is known of such a pair on that GPU type yet."""
+
+    host: int
+    guest: int
+    is_trial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a round has: those who run alone on one GPU, with its type, and those who wait.
+
+    `worth`: what a job at full speed on a type is worth to the whole, by job and type.
+    """
+
+    hosts: Sequence[tuple[JobView, str]]
+    waiting: Sequence[JobView]
+    worth: Callable[[JobView, str], float]
+    #: guest by host: pairs of the last round, to be kept where they are known to pay
+    old: Mapping[int, int] = field(default_factory=dict)
+
+
+class PairBook:
+    """What was learnt of pairs; one for a cluster."""
+
+    def __init__(self) -> None:
+        #: what each model's pairs came to on a type: (their sum, how many)
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._open: set[tuple[str, str, str]] = set()
+        self.tried = self.kept = self.undone = 0
+
+    def learn(self, rates: Rates) -> None:
+        """Close the trials that have been measured."""
+        for first, second, gpu_type in sorted(self._open):
+            both = normal_rates(rates, first, second, gpu_type)
+            if both is None:
+                continue
+            self._open.remove((first, second, gpu_type))
+            self.kept += sum(both) > FLOOR
+            self.undone += sum(both) <= FLOOR
+            for model in {first, second}:
+                total, count = self._seen.get((model, gpu_type), (0.0, 0))
+                self._seen[(model, gpu_type)] = (total + sum(both), count + 1)
+
+    def match(self, bench: Bench, rates: Rates) -> list[Pair]:
+        """Return the pairs of a round, best first; a job is in one at most."""
+        pairs = self._stay(bench, rates)
+        taken = {pair.host for pair in pairs}
+        queues = _by_model(bench, {pair.guest for pair in pairs})
+        offers = [
+            offer
+            for job, gpu_type in bench.hosts
+            if job.job_id not in taken
+            for model in queues
+            if (offer := self._offer(job, gpu_type, model, queues[model], bench.worth, rates)) is not None
+        ]
+        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.model))
+        for offer in offers:
+            queue = queues[offer.model]
+            if offer.host.job_id not in taken and queue:
+                taken.add(offer.host.job_id)
+                pairs.append(Pair(offer.host.job_id, queue.pop().job_id, offer.is_trial))
+                if offer.is_trial:
+                    self._begin(offer.host.model, offer.model, offer.gpu_type)
+        return pairs
+
+    def _stay(self, bench: Bench, rates: Rates) -> list[Pair]:
+        """Old pairs that were measured, and found good."""
+        waiting = {job.job_id: job for job in bench.waiting}
+        pairs = []
+        for host, gpu_type in bench.hosts:
+            guest = waiting.get(bench.old.get(host.job_id, -1))
+            both = normal_rates(rates, host.model, guest.model, gpu_type) if guest else None
+            if guest and both and sum(both) > FLOOR:
+                pairs.append(Pair(host.job_id, guest.job_id, False))
+        return pairs
+
+    def _begin(self, first: str, second: str, gpu_type: str) -> None:
+        key = (min(first, second), max(first, second), gpu_type)
+        self.tried += key not in self._open
+        self._open.add(key)
+
+    def _offer(
+        self,
+        host: JobView,
+        gpu_type: str,
+        model: str,
+        queue: Sequence[JobView],
+        worth: Callable[[JobView, str], float],
+        rates: Rates,
+    ) -> _Offer | None:
+        if not rates.alone(host.model, 1, gpu_type) or not rates.alone(model, 1, gpu_type):
+            return None  # first alone, to be profiled
+        both = normal_rates(rates, host.model, model, gpu_type)
+        is_trial = both is None
+        mine, theirs = both or self._guess(host.model, model, gpu_type)
+        if mine + theirs <= FLOOR:
+            return None
+        gain = (mine - 1.0) * worth(host, gpu_type) + theirs * worth(queue[-1], gpu_type)
+        return _Offer(gain, host, model, gpu_type, is_trial) if gain > 0 else None
+
+    def _guess(self, first: str, second: str, gpu_type: str) -> tuple[float, float]:
+        """What two models may come to: half of what each came to with others."""
+        each = [self._seen.get((model, gpu_type), (0.0, 0)) for model in (first, second)]
+        means = [(total + _PRIOR) / (count + 1) for total, count in each]
+        return sum(means) / 4, sum(means) / 4
+
+
+class _Offer(NamedTuple):
+    gain: float
+    host: JobView
+    model: str
+    gpu_type: str
+    is_trial: bool
+
+
+def normal_rates(rates: Rates, first: str, second: str, gpu_type: str) -> tuple[float, float] | None:
+    """Return what two models keep of their speed on one GPU, each in 0..1; None when it was not measured."""
+    packed = rates.packed(first, second, gpu_type)
+    alone = [rates.alone(model, 1, gpu_type) for model in (first, second)]
+    if packed is None or not alone[0] or not alone[1]:
+        return None
+    return packed[0] / alone[0], packed[1] / alone[1]
+
+
+def _by_model(bench: Bench, taken: Set[int]) -> Mapping[str, list[JobView]]:
+    """Those who wait, by model, whoever gains most last."""
+    queues: dict[str, list[JobView]] = {}
+    for job in bench.waiting:
+        if job.job_id not in taken:
+            queues.setdefault(job.model, []).append(job)
+    types = sorted({gpu_type for _, gpu_type in bench.hosts})
+    for queue in queues.values():
+        queue.sort(key=lambda job: (_most(bench.worth(job, t) for t in types), (-job.submit_ns, -job.job_id)))
+    return queues
+
+
+def _most(values: Iterable[float]) -> float:
+    return max(values, default=0.0)
