@@ -7,7 +7,8 @@ that neither stands in the other's way. Each exchange gains, so it ends; nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,14 +48,14 @@ class Exchange:
         self._types = [gpu_type for gpu_type, count in room.items() if count > 0]
         self._room = dict(room)
         self.at: dict[int, str] = {}
-        self._lists: dict[tuple[str, str], list[tuple[float, int, int]]] = {}
 
     def settle(self, most: int) -> dict[int, str]:
-        """Seat all, then exchange at most so many times; return job → type."""
+        """Seat all, then exchange between all pairs of types at most so many times; return job → type."""
         self._seat()
-        units = sorted({seeker.size for seeker in self._seekers.values()})
+        units = sorted({seeker.size for seeker in self._seekers.values()}, reverse=True)
+        pairs = list(itertools.combinations(self._types, 2))
         for _ in range(most):
-            if not self._best(units):
+            if not sum(self._sweep(first, second, unit) for unit in units for first, second in pairs):
                 break
         return self.at
 
@@ -76,7 +77,8 @@ class Exchange:
         for other in self._types:
             if other == gpu_type:
                 continue
-            block = self._block(gpu_type, other, size)
+            blocks = self._blocks(gpu_type, other, size)
+            block = blocks[-1] if blocks else _NOBODY
             if self._room[other] >= block.size and self._room[gpu_type] + block.size >= size:
                 self._move(block, gpu_type, other)
                 return True
@@ -85,66 +87,56 @@ class Exchange:
     def _put(self, seeker: Seeker, gpu_type: str) -> None:
         self.at[seeker.job_id] = gpu_type
         self._room[gpu_type] -= seeker.size
-        self._lists.clear()
 
-    def _best(self, units: Sequence[int]) -> bool:
-        """Make the exchange that gains most; False when none gains."""
-        best, chosen = _LEAST_GAIN, None
-        for index, first in enumerate(self._types):
-            for second in self._types[index + 1 :]:
-                for there, back in self._offers(first, second, units):
-                    gain = there.gain + back.gain
-                    if gain > best and self._fits(first, second, there.size - back.size):
-                        best, chosen = gain, (first, second, there, back)
-        if chosen is None:
-            return False
-        first, second, there, back = chosen
-        self._move(there, first, second)
-        self._move(back, second, first)
-        return True
-
-    def _offers(self, first: str, second: str, units: Sequence[int]) -> Iterable[tuple[_Block, _Block]]:
-        for unit in units:
-            there, back = self._block(first, second, unit), self._block(second, first, unit)
-            yield there, back
-            yield there, _NOBODY
-            yield _NOBODY, back
+    def _sweep(self, first: str, second: str, unit: int) -> int:
+        """Exchange blocks of so many GPUs between two types, the greatest gains first; return how many."""
+        there, back = self._blocks(first, second, unit), self._blocks(second, first, unit)
+        count = 0
+        while True:
+            ahead, behind = there[-1] if there else _NOBODY, back[-1] if back else _NOBODY
+            offers = [(ahead, behind), (ahead, _NOBODY), (_NOBODY, behind)]
+            fit = [offer for offer in offers if self._fits(first, second, offer[0].size - offer[1].size)]
+            best = max(fit, key=lambda offer: offer[0].gain + offer[1].gain, default=None)
+            if best is None or best[0].gain + best[1].gain <= _LEAST_GAIN:
+                return count
+            if best[0] is not _NOBODY:
+                self._move(there.pop(), first, second)
+            if best[1] is not _NOBODY:
+                self._move(back.pop(), second, first)
+            count += 1
 
     def _fits(self, first: str, second: str, more: int) -> bool:
         """True when there is room for so many more GPUs on the second type (less than 0: on the first)."""
         return self._room[second] >= more if more > 0 else self._room[first] >= -more
 
-    def _block(self, source: str, target: str, unit: int) -> _Block:
-        """Return the jobs that gain most by going, at most `unit` GPUs of them."""
+    def _blocks(self, source: str, target: str, unit: int) -> list[_Block]:
+        """Cut the jobs of a type into blocks of at most `unit` GPUs; whoever gains most by going is last."""
+        blocks: list[_Block] = []
         gain, size, jobs = 0.0, 0, []
         for loss, need, job_id in self._by_loss(source, target):
-            if size + need <= unit:
-                gain, size = gain - loss * need, size + need
-                jobs.append(job_id)
+            if size + need > unit:
+                continue
+            gain, size = gain - loss * need, size + need
+            jobs.append(job_id)
             if size == unit:
-                break
-        return _Block(gain, size, tuple(jobs))
+                blocks.append(_Block(gain, size, tuple(jobs)))
+                gain, size, jobs = 0.0, 0, []
+        if jobs:
+            blocks.append(_Block(gain, size, tuple(jobs)))
+        blocks.sort(key=lambda block: block.gain)
+        return blocks
 
     def _by_loss(self, source: str, target: str) -> list[tuple[float, int, int]]:
-        """The jobs on a type by what their GPUs would lose on another, kept until one of them moves."""
-        found = self._lists.get((source, target))
-        if found is None:
-            here = [self._seekers[job_id] for job_id, at in self.at.items() if at == source]
-            found = sorted(
-                ((s.worth[source] - s.worth[target]) / s.size, s.size, s.job_id)
-                for s in here
-                if target in s.worth
-            )
-            self._lists[(source, target)] = found
-        return found
+        """The jobs on a type by what each of their GPUs would lose on another."""
+        here = [self._seekers[job_id] for job_id, at in self.at.items() if at == source]
+        movable = [s for s in here if target in s.worth]
+        return sorted(((s.worth[source] - s.worth[target]) / s.size, s.size, s.job_id) for s in movable)
 
     def _move(self, block: _Block, source: str, target: str) -> None:
         for job_id in block.jobs:
             self.at[job_id] = target
         self._room[source] += block.size
         self._room[target] -= block.size
-        touched = {source, target}
-        self._lists = {pair: rows for pair, rows in self._lists.items() if not touched & set(pair)}
 
 
 def _regret(seeker: Seeker) -> float:

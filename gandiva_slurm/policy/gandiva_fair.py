@@ -26,8 +26,8 @@ _LAG_POWER = 2.0
 _HOPE = 1.5
 #: A turn is so many times what a move costs, or a quantum if that is more.
 _MIN_RUN = 25
-#: Exchanges of a round, at most.
-_MOST_EXCHANGES = 64
+#: How often a round goes over all pairs of types, at most.
+_MOST_SWEEPS = 4
 
 
 class GandivaFair:
@@ -166,7 +166,7 @@ class GandivaFair:
         for gpu in view.down:
             room[cluster.type_of[gpu]] -= 1
         seekers = [Seeker(job.job_id, job.size, worth[job.job_id], _type_of(view, job)) for job in picked]
-        types = Exchange(seekers, room).settle(_MOST_EXCHANGES)
+        types = Exchange(seekers, room).settle(_MOST_SWEEPS)
         guests = [
             Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running)
             for job in picked

@@ -7,6 +7,7 @@ always fit.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,10 @@ class _Room:
         self._free = {index: [gpu for gpu in host.gpus if gpu not in down] for index, host in hosts}
         self._widest = max((len(host.gpus) for _, host in hosts), default=0)
         self._host_of = cluster.host_of
+        #: nodes by how many GPUs they have free; an entry whose number has changed since is passed over
+        self._by_free: list[list[int]] = [[] for _ in range(self._widest + 1)]
+        for index in self._free:
+            self._note(index)
 
     def keep(self, guest: Guest) -> bool:
         """Give a guest the GPUs it had; False when they are not all free."""
@@ -64,6 +69,8 @@ class _Room:
             return False
         for gpu in guest.gpus:
             self._of(gpu).remove(gpu)
+        for index in {self._host_of[gpu] for gpu in guest.gpus}:
+            self._note(index)
         return True
 
     def seat(self, guests: Iterable[Guest], seats: dict[int, tuple[int, ...]]) -> bool:
@@ -84,9 +91,12 @@ class _Room:
 
     def _find(self, size: int) -> tuple[int, ...]:
         """GPUs of the node that so many fill best; of several nodes when none is that large; else ()."""
-        fits = [(len(free), index) for index, free in self._free.items() if len(free) >= size]
-        if fits:
-            return self._take(min(fits)[1], size)
+        for count in range(size, self._widest + 1):
+            nodes = self._by_free[count]
+            while nodes and len(self._free[nodes[0]]) != count:
+                heapq.heappop(nodes)
+            if nodes:
+                return self._take(nodes[0], size)
         if size <= self._widest or sum(map(len, self._free.values())) < size:
             return ()
         found: list[int] = []
@@ -97,4 +107,8 @@ class _Room:
     def _take(self, index: int, count: int) -> tuple[int, ...]:
         taken = self._free[index][:count]
         self._free[index] = self._free[index][count:]
+        self._note(index)
         return tuple(taken)
+
+    def _note(self, index: int) -> None:
+        heapq.heappush(self._by_free[len(self._free[index])], index)
