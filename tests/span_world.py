@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gandiva_slurm.engine.central import CentralSettings
+from gandiva_slurm.engine.central import CentralSettings, Domain, Verdict
 from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import Places, Planned
 from gandiva_slurm.engine.invariants import no_gpu_held_twice
@@ -21,11 +21,16 @@ from tests.records import Held
 
 QUANTUM_NS = 10**9
 CLIENT_WAIT_NS = 120 * 10**9
+#: How long a gang that refuses to park is borne, and the longest freeze.
+REFUSAL_BOUND_NS, FREEZE_BOUND_NS = 10 * QUANTUM_NS, 30 * QUANTUM_NS
 
 
 @dataclass
 class Job:
-    """A job in this world. `stays_until`: round before which it cannot be parked once it is on."""
+    """A job in this world. `stays_until`: round before which it cannot be parked once it is on.
+
+    A span that `refuses` never parks; `turns`: when it came on and went off, in turn, from its first time on.
+    """
 
     plan: Planned
     is_on: bool = False
@@ -33,6 +38,9 @@ class Job:
     waits: int = 0
     longest_wait: int = 0
     stays_until: int = 0
+    refuses: bool = False
+    is_frozen: bool = False
+    turns: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -45,7 +53,7 @@ class SpanWorld:
     silent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.central = Central(CentralSettings(QUANTUM_NS, CLIENT_WAIT_NS))
+        self.central = Central(CentralSettings(QUANTUM_NS, CLIENT_WAIT_NS, REFUSAL_BOUND_NS))
         self.locals = {node: LocalStride(gpus, QUANTUM_NS) for node, gpus in self.nodes.items()}
         self.jobs: dict[JobKey, Job] = {}
         self.holds: dict[str, list[Held]] = {node: [] for node in self.nodes}
@@ -87,10 +95,10 @@ class SpanWorld:
                     domain.silence(node)
                 else:
                     domain.gather(node, "boot", self._rows(node), self._parts(node), self.now_ns)
-            for key, verdict in domain.decide({}).items():
-                self.jobs[key].is_on = verdict.where in (words.IN, words.STAY)
-                parts = {node: self._part(key, node) for node in domain.spans[key].nodes}
-                domain.tried(key, "", parts)
+            verdicts = domain.decide({})
+            # Those that come wait until those that go have gone.
+            for key in sorted(verdicts, key=lambda key: verdicts[key].where != words.OUT):
+                self._change_hands(domain, key, verdicts[key])
         for node in self.nodes:
             self._choose(node)
         for job in self.jobs.values():
@@ -99,6 +107,26 @@ class SpanWorld:
         self.now_ns += QUANTUM_NS
         self.rounds += 1
         self._hold()
+
+    def _change_hands(self, domain: Domain, key: JobKey, verdict: Verdict) -> None:
+        job, is_to_be_on = self.jobs[key], verdict.where in (words.IN, words.STAY)
+        if job.is_on == is_to_be_on:
+            return
+        error = "no common boundary" if job.refuses and job.is_on and not verdict.freezes else ""
+        if is_to_be_on and any(self._meet(job, other) for other in self.jobs.values()):
+            error = "its GPUs were not given back"
+        move = words.IN if is_to_be_on else words.FREEZE if verdict.freezes else words.OUT
+        if not error:
+            job.is_on, job.is_frozen = is_to_be_on, verdict.freezes
+            job.turns.append(self.now_ns)
+        domain.tried(key, error, {node: self._part(key, node) for node in domain.spans[key].nodes}, move)
+
+    @staticmethod
+    def _meet(job: Job, other: Job) -> bool:
+        """True when the other one, a span, holds GPUs of this one."""
+        mine = {(node, gpu) for node, gpus in job.plan.places for gpu in gpus}
+        held = {(node, gpu) for node, gpus in other.plan.places for gpu in gpus}
+        return other is not job and other.plan.is_span and other.is_on and bool(mine & held)
 
     def got(self, since_ns: int = 0) -> dict[str, float]:
         """GPU-quanta of each user from holds that began since then."""
@@ -144,7 +172,8 @@ class SpanWorld:
         phase, world = words.ON if job.is_on else words.OFF, len(job.plan.places)
         rank = job.plan.nodes.index(node)
         ready = job.stays_until <= self.rounds
-        return PartStand(*key, phase, world, (rank,), 9, 9, 1, 1, 1, is_parkable=ready)
+        left_ns = max(0, job.turns[-1] + FREEZE_BOUND_NS - self.now_ns) if job.is_frozen else -1
+        return PartStand(*key, phase, world, (rank,), 9, 9, 1, 1, 1, is_parkable=ready, left_ns=left_ns)
 
     def _choose(self, node: str) -> None:
         """The node's own stride, spans forced in or out."""

@@ -340,4 +340,4 @@ def _link_settings(config: Config, epoch_ns: int) -> LinkSettings:
 def _span_settings(config: Config) -> SpanSettings:
     part = config.node
     deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
-    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns)
+    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns)

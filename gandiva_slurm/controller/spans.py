@@ -22,7 +22,7 @@ from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
 from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY
+from gandiva_slurm.model.span import BACK, FREEZE, GATHER, IN, OFF, ON, OUT, ROUND, STAY
 from gandiva_slurm.wire.span import SpanAnswer
 
 #: Without a round for so many quanta, and this much longer, nodes bring their spans in by themselves.
@@ -41,6 +41,7 @@ class SpanSettings:
     quantum_ns: int
     park_deadline_ns: int
     client_wait_ns: int
+    refusal_bound_ns: int = 0
 
 
 class _Lead:
@@ -65,7 +66,8 @@ class Spans:
         self.settings = settings
         self._orders = orders
         self._record = record
-        self._central = Central(CentralSettings(settings.quantum_ns, settings.client_wait_ns))
+        bounds = (settings.client_wait_ns, settings.refusal_bound_ns)
+        self._central = Central(CentralSettings(settings.quantum_ns, *bounds))
         self._leads: dict[int, _Lead] = {}
         self._moves: dict[JobKey, SpanMove] = {}
         self._movers: dict[JobKey, asyncio.Task[None]] = {}
@@ -95,6 +97,7 @@ class Spans:
         self.settings = settings
         self._central.settings.quantum_ns = settings.quantum_ns
         self._central.settings.client_wait_ns = settings.client_wait_ns
+        self._central.settings.refusal_bound_ns = settings.refusal_bound_ns
 
     async def close(self) -> None:
         """End all; what is in mid-turn is brought back by its nodes."""
@@ -227,7 +230,8 @@ class Spans:
         if not to:
             return
         settings = MoveSettings(self.settings.park_deadline_ns, self._orders.rtt_ns)
-        self._moves[key] = move = SpanMove(stood, to, settings)
+        freezes = to == OUT and verdict.freezes
+        self._moves[key] = move = SpanMove(stood, to, settings, freezes=freezes)
         mover = asyncio.create_task(self._carry_out(key, move), name=f"span-{key}")
         self._movers[key] = mover
         mover.add_done_callback(lambda _: self._moved(key, move))
@@ -244,7 +248,8 @@ class Spans:
         self._write_move(key, move)
         lead = self._lead_of(key)
         if lead is not None:
-            lead.domain.tried(key, move.error, {node: at.part for node, at in move.stood.items()})
+            parts = {node: at.part for node, at in move.stood.items()}
+            lead.domain.tried(key, move.error, parts, FREEZE if move.freezes else move.to)
             # Idle GPUs may fit somebody now. A span that came in as it was told changes nothing for others.
             if move.outcome != ON or move.error:
                 lead.changed.set()

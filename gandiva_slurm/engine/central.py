@@ -12,18 +12,19 @@ node only tells where its counters stand. Accounts are kept by the ledger, not h
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gandiva_slurm.engine.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
+from gandiva_slurm.engine.luck import Lucks
 from gandiva_slurm.engine.starving import Starving
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
 
-#: A span that failed to change hands so often in a row is asked in every fourth round only.
-PATIENCE, PAUSE_ROUNDS = 3, 4
 #: Two clocks measure one interval: a node may say so much more than passed here, and an eighth.
 SLACK_NS = 50_000_000
 #: A park's bound is kept by deciding two quanta and this much before it.
@@ -42,6 +43,8 @@ class Verdict(NamedTuple):
     is_torn: bool = False
     #: it is out, and may come in by itself when the controller falls silent: it meets no other span then
     comes_back: bool = False
+    #: it is out because it refused to park for too long: it is stopped where it is
+    freezes: bool = False
 
 
 class Seen(NamedTuple):
@@ -55,20 +58,12 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class _Luck:
-    """How a span's changes of hands go: failures in a row, and rounds to wait before the next try."""
-
-    failures: int = 0
-    pause: int = 0
-    why: str = ""
-
-
-@dataclass
 class CentralSettings:
-    """What the site sets."""
+    """What the site sets. `refusal_bound_ns`: how long others bear a span that does not park; 0: for ever."""
 
     quantum_ns: int
     client_wait_ns: int
+    refusal_bound_ns: int = 0
 
 
 class Domain:
@@ -84,7 +79,7 @@ class Domain:
         self._planned: Mapping[JobKey, Planned] = {}
         self._owed: list[tuple[JobKey, str, int, int]] = []
         self._over: set[JobKey] = set()
-        self._luck: dict[JobKey, _Luck] = {}
+        self.lucks = Lucks()
         self._starving = Starving()
 
     def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
@@ -96,7 +91,7 @@ class Domain:
         }
         self.seen = {node: seen for node, seen in self.seen.items() if node in nodes}
         self._over &= self.spans.keys()
-        self._luck = {key: luck for key, luck in self._luck.items() if key in self.spans}
+        self.lucks.keep(self.spans)
         self.verdicts = {key: verdict for key, verdict in self.verdicts.items() if key in self.spans}
 
     def gather(
@@ -126,6 +121,7 @@ class Domain:
         """
         self._charge(is_end)
         self._set_gangs()
+        self._look_at_refusals()
         kept, can_run, holders = self._kept(moving), self._runnable(moving), self._holders()
         overdue = self._overdue() + self._starving.starved()
         pinned, yielding = set(kept), holders
@@ -146,21 +142,20 @@ class Domain:
             self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
 
-    def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand]) -> None:
-        """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now."""
+    def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand], move: str = OUT) -> None:
+        """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now.
+
+        `move`: IN, OUT, or FREEZE, a way out for one that refused to park.
+        """
         for node, part in parts.items():
             if node in self.seen:
                 seen = self.seen[node]
                 self.seen[node] = seen._replace(parts={**seen.parts, key: part})
-        luck = self._luck.setdefault(key, _Luck())
-        luck.failures = luck.failures + 1 if error else 0
-        # The round to come counts.
-        luck.pause = 0 if not error else 1 if luck.failures < PATIENCE else PAUSE_ROUNDS
-        luck.why = error
+        self.lucks.of(key).tried(move, error, self._asked_ns())
 
     def trouble(self, key: JobKey) -> str:
         """Return why a span's last change of hands failed, "" when it did not."""
-        return self._luck[key].why if key in self._luck else ""
+        return self.lucks.of(key).why
 
     def parts(self, key: JobKey) -> dict[str, PartStand]:
         """Return how a span's parts stood when their nodes were asked last; those that answered, by node."""
@@ -176,6 +171,7 @@ class Domain:
         if row.key in self.spans:
             # Its quantum is decided here, not at its nodes.
             over = held if row.key in self._over else 0
+            self.lucks.of(row.key).held_ns += held
         size = len(row.gpus)
         self._owed.append((row.key, row.user, held * size, min(max(over, 0), held) * size))
 
@@ -185,8 +181,7 @@ class Domain:
         self._owed = []
         if is_end:
             self.stride.settle()
-            for luck in self._luck.values():
-                luck.pause = max(0, luck.pause - 1)
+            self.lucks.end_round()
 
     # who is there
 
@@ -233,6 +228,24 @@ class Domain:
         silent = [node for node in nodes if node not in self.seen or self.seen[node].is_silent]
         return f"{', '.join(silent)} does not answer" if silent else ""
 
+    # what refuses to go
+
+    def _asked_ns(self) -> int:
+        """When the nodes were asked last."""
+        return max((seen.at_ns for seen in self.seen.values()), default=0)
+
+    def _look_at_refusals(self) -> None:
+        masks, holders = {gang.key: gang.mask for gang in self.stride.gangs}, self._holders()
+        on = {key: masks[key] for key in self.spans if key in holders}
+        for key in on:
+            knows_all = bool(self._silent(key)) or has_all_ranks(list(self.parts(key).values()))
+            self.lucks.of(key).look(len(self.spans[key].places), knows_all, self._asked_ns())
+        waiting = _union(mask for key, mask in masks.items() if key not in holders)
+        # One that is stopped before it has begun is in nobody's way for longer.
+        begun = self.spans.keys() | {row.key for _, row in self._local() if row.held_ns}
+        overdue = _union(masks[key] for key in self._overdue() if key in begun and key not in holders)
+        self.lucks.press(on, waiting, overdue, self.settings.refusal_bound_ns)
+
     # what cannot be chosen freely
 
     def _kept(self, moving: Mapping[JobKey, str]) -> dict[JobKey, str]:
@@ -270,19 +283,19 @@ class Domain:
         return self._silent(key) or self._why_unparkable(key)
 
     def _why_unparkable(self, key: JobKey) -> str:
-        parts, luck = list(self.parts(key).values()), self._luck.get(key)
-        if luck is not None and luck.pause:
+        parts, luck = list(self.parts(key).values()), self.lucks.of(key)
+        if luck.pause and not luck.is_over:
             return f"its last park failed: {luck.why}"
         if any(part.must_stay for part in parts):
             return "a part of it starts up, moves, or failed to park just now"
-        is_blind = max((part.blind_ns for part in parts), default=0) >= self.settings.client_wait_ns
-        if not is_blind and not has_all_ranks(parts):
+        blind_ns = max([luck.blind_ns, *(part.blind_ns for part in parts)])
+        if blind_ns < self.settings.client_wait_ns and not has_all_ranks(parts):
             return "not all of its ranks have registered and passed enough boundaries"
         return ""
 
     def _why_out(self, key: JobKey, moving: Mapping[JobKey, str]) -> str:
         """Why a span cannot be given GPUs in this round, "" when it can."""
-        luck = self._luck.get(key)
+        luck = self.lucks.of(key)
         if moving.get(key) == OUT:
             return "it is being parked"
         if self._silent(key):
@@ -291,7 +304,7 @@ class Domain:
             return "not all of its nodes know it yet"
         if key in self._crossed():
             return "another gang is on in part on its nodes, too: it comes when that one is whole"
-        if luck is not None and luck.pause and not self._is_on(key):
+        if luck.pause and not self._is_on(key):
             return f"it was to come in and could not: {luck.why}"
         return ""
 
@@ -309,7 +322,9 @@ class Domain:
         is_on = self._is_on(key)
         is_torn = self._has_gpus(key) and not is_on
         if not is_chosen:
-            return Verdict(OUT, self._why_out(key, moving), is_on, is_torn)
+            luck = self.lucks.of(key)
+            why = self._why_out(key, moving) or luck.told()
+            return Verdict(OUT, why, is_on, is_torn, freezes=is_on and luck.is_over)
         return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
 
     def _alone(self) -> list[JobKey]:
@@ -324,3 +339,8 @@ class Domain:
                 taken |= mask
                 alone.append(key)
         return alone
+
+
+def _union(masks: Iterable[int]) -> int:
+    """All of these GPUs."""
+    return functools.reduce(operator.or_, masks, 0)

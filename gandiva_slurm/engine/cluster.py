@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gandiva_slurm.engine.central import CentralSettings, Domain
 from gandiva_slurm.engine.domains import Planned, find_domains
 from gandiva_slurm.engine.local import LocalStride
+from gandiva_slurm.engine.luck import Lucks
 from gandiva_slurm.model.ids import JobKey
 
 
@@ -22,6 +23,9 @@ class Central:
         one's: who comes from elsewhere joins at the lowest pass, as a newcomer does.
         """
         old, unclaimed, domains = self.domains, set(map(id, self.domains)), []
+        lucks = Lucks()
+        for domain in old:
+            lucks.take(domain.lucks)
         seen = {node: at for domain in old for node, at in domain.seen.items()}
         for members in find_domains(jobs.values()):
             heir = max(old, key=lambda domain: len(members & domain.nodes.keys()), default=None)
@@ -30,6 +34,7 @@ class Central:
                 domain = heir if id(heir) in unclaimed else _copy(heir)
                 unclaimed.discard(id(heir))
             domains.append(domain)
+            domain.lucks.take(lucks)
             domain.seen = {node: seen[node] for node in members if node in seen}
             domain.follow({node: nodes.get(node, 0) for node in members}, jobs)
         self.domains = domains

@@ -1,7 +1,7 @@
 """How one span changes hands: the controller's half of hold, commit, free over nodes (ADR 0015). Pure.
 
     out:  AIM ─ all hold ─► COMMIT ─ all released ─► FREE ─► off          (no client: FREEZE ─► FREE)
-           └ a miss: AIM again, further ahead; five times at most
+           └ a miss: AIM again, further ahead; five times at most         (refuses for too long: the same)
     in:   RESERVE ─ all ready ─► GO ─► on                                 (not all: UNRESERVE ─► off)
     whatever fails before FREE: RUN to all ─► on, for nothing was given away
     torn, and its rest can never come in: FREEZE what is on ─► FREE ─► off
@@ -101,11 +101,14 @@ class MoveSettings:
 class SpanMove:
     """One change of hands, or the mending of one that another controller left."""
 
-    def __init__(self, stood: Mapping[str, Stood], to: str, settings: MoveSettings) -> None:
-        """`stood`: all parts of the span, by node; `to`: IN or OUT."""
+    def __init__(
+        self, stood: Mapping[str, Stood], to: str, settings: MoveSettings, *, freezes: bool = False
+    ) -> None:
+        """`stood`: all parts of the span, by node; `to`: IN or OUT; `freezes`: out as it is, unasked."""
         self.nodes = tuple(stood)
         self.to = to
         self.settings = settings
+        self.freezes = freezes
         self.stood = dict(stood)
         self.stage = ""
         self.outcome = ""
@@ -129,8 +132,8 @@ class SpanMove:
         if self.to == IN:
             return self._reserve(now_ns)
         holders = [node for node in self.nodes if self._phase(node) == ON]
-        if len(holders) < len(self.nodes) or not has_all_ranks(parts):
-            # Without a client, or with half of its ranks parked, it comes to no boundary.
+        if self.freezes or len(holders) < len(self.nodes) or not has_all_ranks(parts):
+            # Without a client, or with half of its ranks parked, it comes to no boundary; or it refuses to.
             return self._enter(FREEZE, holders, now_ns)
         return self._aim(now_ns)
 

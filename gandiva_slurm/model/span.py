@@ -30,7 +30,7 @@ ORDERS: dict[str, tuple[str, str]] = {
     GO: ("grants the cleared GPUs and lets the ranks run; charged from now", ON),
     AIM: ("tells the ranks to hold at boundary `at`; 0: they wait for nobody, nothing is done yet", HOLDING),
     COMMIT: ("lets ranks that hold release (AIM 0: each at its next boundary); again: only renews", RELEASED),
-    FREEZE: ("stops all processes of a part without a client", RELEASED),
+    FREEZE: ("stops all processes of a part: it has no client, or did not park for too long", RELEASED),
     FREE: ("all parts have released: the GPUs may be given on", OFF),
     RUN: ("takes an aim, a hold, or a release that was not freed back", ON),
 }

@@ -20,6 +20,7 @@ from tests.records import read_lines
 
 EPOCH_NS = 42
 QUANTUM_NS = 200_000_000
+REFUSAL_BOUND_NS = 3 * QUANTUM_NS
 GANG, BESIDE = JobKey(1, 0), JobKey(2, 0)
 PLACES = (("n1", (0, 1)), ("n2", (0, 1)))
 
@@ -31,6 +32,8 @@ class FakeNode:
         self.name, self.rank = name, rank
         self.phase = words.OFF
         self.is_silent = False
+        #: its ranks come to no boundary
+        self.refuses = False
         self.orders: list[SpanOrder] = []
         #: what the gang has held here, and the job beside it
         self.held_ns = self.beside_ns = 0
@@ -44,7 +47,8 @@ class FakeNode:
         self.held_ns += 0 if is_out else now_ns - self._since_ns
         self.beside_ns += now_ns - self._since_ns if is_out else 0
         self._since_ns = now_ns
-        self.phase = words.ORDERS[order.what][1] or self.phase
+        refuses = self.refuses and order.what == words.AIM
+        self.phase = self.phase if refuses else words.ORDERS[order.what][1] or self.phase
         facts = {"world": 2, "ranks": (self.rank,), "max_seq": 9, "is_parkable": True, "at": order.at}
         part = PartStand(*GANG, self.phase, **facts)  # type: ignore[arg-type]
         state = words.OFF if self.phase in (words.OFF, words.RESERVED, words.READY) else words.ON
@@ -53,7 +57,8 @@ class FakeNode:
             beside = words.ON if state == words.OFF else words.OFF
             held.append(HeldTime(*BESIDE, "user2", (0, 1), self.beside_ns, 0, beside))
         rows = tuple(held) if order.what == words.GATHER else ()
-        return SpanAnswer(self.name, "b", order.epoch_ns, order.seq, True, parts=(part,), held=rows)
+        code, why = (words.NO, "no boundary was found") if refuses else ("", "")
+        return SpanAnswer(self.name, "b", order.epoch_ns, order.seq, not code, code, why, (part,), rows)
 
     def told(self) -> list[str]:
         """The orders to its part, oldest first."""
@@ -67,7 +72,8 @@ class Bench:
         self.nodes = {name: FakeNode(name, rank) for rank, name in enumerate(("n1", "n2"))}
         self.record = tmp_path / "spans.jsonl"
         orders = Orders(self.transport, lambda: EPOCH_NS)
-        self.spans = Spans(orders, SpanSettings(QUANTUM_NS, 10**9, 10**9), Record(self.record))
+        settings = SpanSettings(QUANTUM_NS, 10**9, 10**9, REFUSAL_BOUND_NS)
+        self.spans = Spans(orders, settings, Record(self.record))
 
     async def transport(self, name: str, path: str, payload: bytes, timeout_s: float) -> bytes:
         """The way to the nodes."""
@@ -152,6 +158,34 @@ def test_silent_node_leaves_the_gang_as_it_is_and_why_says_so(tmp_path: Path) ->
         assert bench.spans.evidence(BESIDE) == [] and bench.spans.evidence(GANG)
 
     in_loop(tmp_path, scene)
+
+
+def test_gang_that_refuses_to_park_is_frozen_on_all_nodes_and_why_says_so(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def scene(bench: Bench) -> None:
+        bench.nodes["n2"].refuses = True
+        bench.plan()
+        await bench.until(lambda: bench.all_are(words.ON), "the gang to be on")
+        await bench.until(lambda: bench.all_are(words.OFF), "the gang to be frozen")
+        await bench.until(
+            lambda: any("frozen where it is" in line for line in bench.spans.evidence(GANG)), "why to say so"
+        )
+        told.extend(bench.spans.evidence(GANG))
+        await bench.until(lambda: bench.all_are(words.ON), "its turn")
+        await bench.until(lambda: bench.all_are(words.OFF), "the gang to be frozen again")
+        bench.nodes["n2"].refuses = False
+        await bench.until(lambda: bench.all_are(words.ON), "its turn")
+        await bench.until(lambda: bench.all_are(words.OFF), "the gang to be parked")
+
+    bench = in_loop(tmp_path, scene)
+    assert any("failed to park" in line and "no boundary was found" in line for line in told)
+    for node in bench.nodes.values():
+        outs = [what for what in node.told() if what in (words.AIM, words.RUN, words.FREEZE, words.COMMIT)]
+        assert outs[:2] == [words.AIM, words.RUN], "asked first"
+        frozen = [n for n, what in enumerate(outs) if what == words.FREEZE]
+        assert len(frozen) == 2 and words.AIM in outs[frozen[0] : frozen[1]], "asked in between"
+        assert words.COMMIT in outs[frozen[1] :]
 
 
 def test_what_another_controller_left_is_mended(tmp_path: Path) -> None:

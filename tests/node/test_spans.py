@@ -241,6 +241,35 @@ def test_a_span_without_client_is_frozen_on_all_nodes(pair):
         (node.out / f"steps.{SPAN}.0").unlink()
 
 
+def test_a_gang_that_refuses_is_frozen_on_both_nodes_and_no_rank_is_left_to_hold(pair):
+    """One rank holds at an aim that the other never heard of, and so neither comes any further."""
+    floor = pair()
+    floor.run_gang()
+    floor.control.tell(words.AIM, SPAN, at=3)
+    floor.control.do(words.RUN, SPAN)
+    floor.trains()
+    at = max(part.max_seq for part in floor.control.tell(words.GATHER)["n1"].parts) + 50
+    floor.control.tell(words.AIM, SPAN, nodes=[floor.one], at=at, wait_ms=3000)
+    assert floor.control.phases(SPAN)[0] in ("aiming", "holding")
+    floor.control.do(words.FREEZE, SPAN)
+    for node in floor.nodes:
+        pid = node.steps[(SPAN, 0)][0].pid
+        assert [procs.read_proc(p).state for p in tree(pid)] == ["T"]
+    beside = [node.resident(number).steps for number, node in enumerate(floor.nodes, start=1)]
+    floor.control.do(words.FREE, SPAN)
+    for number, node in enumerate(floor.nodes, start=1):
+        # For so long that the step in which it was frozen is known by its length.
+        node.wait(lambda node=node, n=number: node.resident(n).steps > beside[n - 1] + 100)
+        found = node.resident(SPAN)
+        assert found.reason == "Frozen" and "failed to park once" in found.detail
+        assert [(e["frozen"], e["off_boundary"]) for e in node.events("parked", SPAN)] == [(True, 1)]
+    floor.control.come_in(SPAN)
+    floor.trains()
+    assert floor.control.park(SPAN)
+    floor.one.wait(lambda: floor.control.phases(SPAN) == ["off", "off"])
+    assert floor.one.resident(SPAN).reason == "Parked"
+
+
 def test_ranks_by_torchrun_form_one_part_on_each_node(pair):
     floor = pair()
     run = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]

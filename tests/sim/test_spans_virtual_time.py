@@ -6,7 +6,7 @@ import pytest
 
 from gandiva_slurm.engine.starving import PASSED_OVER
 from gandiva_slurm.model.ids import JobKey
-from tests.span_world import SpanWorld
+from tests.span_world import FREEZE_BOUND_NS, QUANTUM_NS, REFUSAL_BOUND_NS, SpanWorld
 
 TWO = {"n1": 2, "n2": 2}
 
@@ -187,4 +187,70 @@ def test_domains_split_and_join_without_losing_anybody() -> None:
         JobKey(n + 1, 0): f"user{n}" for n in range(4)
     }
     assert all(world.jobs[key].longest_wait <= 4 for key in gangs)
+    world.check()
+
+
+def times_off_and_on(world: SpanWorld, key: JobKey) -> list[tuple[int, int]]:
+    """How long it was frozen and how long it held then, in quanta, each time."""
+    turns = [at // QUANTUM_NS for at in world.jobs[key].turns]
+    off, on, then = turns[1::2], turns[2::2], turns[3::2]
+    return [(on[n] - off[n], then[n] - on[n]) for n in range(len(then))]
+
+
+def test_a_gang_that_refuses_to_park_is_frozen_on_all_its_nodes_and_others_get_turns() -> None:
+    world = SpanWorld(TWO)
+    gang = world.submit("user1", span("n1", "n2"))
+    world.jobs[gang].refuses = True
+    others = [world.submit("user2", alone(node, 0, 1)) for node in TWO]
+    world.run(20)
+    assert world.jobs[gang].turns[1] >= REFUSAL_BOUND_NS, "it is borne so long"
+    since_ns = world.now_ns
+    world.run(300)
+    assert len(times_off_and_on(world, gang)) > 5
+    for off, on in times_off_and_on(world, gang):
+        assert off <= FREEZE_BOUND_NS // QUANTUM_NS and on >= off
+    got = world.got(since_ns)
+    assert 0.85 < got["user1"] / got["user2"] < 1.15
+    assert all(world.jobs[key].longest_wait <= FREEZE_BOUND_NS // QUANTUM_NS + 5 for key in others)
+    world.check()
+
+
+def test_two_gangs_that_both_refuse_take_turns_within_the_bound_of_a_freeze() -> None:
+    world = SpanWorld(TWO)
+    gangs = [world.submit(user, span("n1", "n2")) for user in ("user1", "user2")]
+    for key in gangs:
+        world.jobs[key].refuses = True
+    world.run(300)
+    for key in gangs:
+        found = times_off_and_on(world, key)
+        assert len(found) > 3 and all(off <= FREEZE_BOUND_NS // QUANTUM_NS for off, _ in found)
+    assert 0.85 < world.got()["user1"] / world.got()["user2"] < 1.15
+    world.check()
+
+
+def test_a_gang_that_parks_after_all_is_not_frozen_any_more() -> None:
+    world = SpanWorld(TWO)
+    gang = world.submit("user1", span("n1", "n2"))
+    world.jobs[gang].refuses = True
+    world.submit("user2", span("n1", "n2"))
+    world.run(60)
+    assert world.jobs[gang].turns[1:]
+    world.jobs[gang].refuses = False
+    while not world.jobs[gang].is_on:
+        world.run(1)
+    world.run(60)
+    assert not world.jobs[gang].is_frozen
+    since_ns = world.now_ns
+    world.run(60)
+    assert_fair(world.got(since_ns), {"user1": 120, "user2": 120})
+
+
+def test_who_refuses_while_nobody_waits_is_left_alone() -> None:
+    world = SpanWorld(TWO)
+    gang = world.submit("user1", span("n1", "n2", gpus=(0,)))
+    world.jobs[gang].refuses = True
+    for node in TWO:
+        world.submit("user2", alone(node, 1))
+    world.run(60)
+    assert world.jobs[gang].longest_wait == 0
     world.check()

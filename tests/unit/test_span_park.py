@@ -205,6 +205,12 @@ def test_no_client_is_frozen_and_ranks_that_wait_for_nobody_stop_where_they_are(
     assert [(send.what, send.at) for send in solo.sends] == [(words.AIM, 0)] * 2
 
 
+def test_one_that_refused_for_too_long_is_stopped_without_being_asked() -> None:
+    stood = {node: Stood(a_part(words.ON, node), 0) for node in ("n1", "n2")}
+    move = SpanMove(stood, OUT, MoveSettings(), freezes=True)
+    assert [(send.node, send.what) for send in move.begin(0)] == [("n1", words.FREEZE), ("n2", words.FREEZE)]
+
+
 def test_half_a_gang_that_cannot_be_made_whole_is_stopped_where_it_is() -> None:
     bench = Bench(OUT, words.ON, words.OFF)
     assert bench.asked() == [("n1", words.FREEZE)], "half of its ranks is parked: it comes to no boundary"
