@@ -1,4 +1,4 @@
-"""How spans' changes of hands go: when to ask again, and who refused to park for too long (ADR 0019). Pure.
+"""How spans' changes of hands go: when to ask again, and who refused to park for too long (ADR 0018). Pure.
 
 Held times are those of one part: what all parts of a span held together, divided by their number.
 """

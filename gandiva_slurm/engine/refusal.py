@@ -1,4 +1,4 @@
-"""A gang that is asked to park and does not: how long others bear it, and when it is frozen (ADR 0019).
+"""A gang that is asked to park and does not: how long others bear it, and when it is frozen (ADR 0018).
 
 Counted is what it holds while others wait for its GPUs, from its first failed park on; a park that works ends
 the count. Past the bound it is stopped where it is. Afterwards it holds at least as long as it was stopped,

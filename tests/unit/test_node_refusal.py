@@ -1,4 +1,4 @@
-"""A gang that does not park: borne for a bound, then frozen where it is, and asked again (ADR 0019)."""
+"""A gang that does not park: borne for a bound, then frozen where it is, and asked again (ADR 0018)."""
 
 import dataclasses
 import itertools
