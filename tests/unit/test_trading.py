@@ -1,0 +1,216 @@
+"""Speed-ups, own shares and trades: the paper's slide and table, the cases worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.policy.hetero import Claimant, fill, isolated, own_shares
+from gandiva_slurm.policy.trading import Division, Pair, Trade, divide
+
+TESTS = Path(__file__).parents[1]
+THREE = ("v100", "p100", "k80")
+CLUSTER = {"v100": 12, "p100": 24, "k80": 128}
+#: speed-ups over a K80 on V100 and P100: the paper's models, and one between them
+MODELS = {
+    "VAE": ("1.25", "1.19"),
+    "SuperRes": ("1.87", "1.73"),
+    "LSTM": ("4.81", "3.58"),
+    "ResNeXt50": ("6.33", "4.12"),
+    "MID": ("3", "2.5"),
+}
+VK, PK = Pair("v100", "k80"), Pair("p100", "k80")
+
+
+def a_claimant(name: str, *speeds: str | None, demand: int = 200, tickets: int = 1) -> Claimant:
+    """A user by his speeds on v100, p100, k80; None: not measured."""
+    known = {kind: Fraction(speed) for kind, speed in zip(THREE, speeds, strict=True) if speed is not None}
+    return Claimant(name, demand, known, tickets)
+
+
+def users_of(*models: str, counts: Mapping[str, int] = CLUSTER) -> list[Claimant]:
+    users = [a_claimant(f"user{n}", *MODELS[model], "1") for n, model in enumerate(models, 1)]
+    return [
+        Claimant(user.name, user.demand, {kind: user.speeds[kind] for kind in counts}, user.tickets)
+        for user in users
+    ]
+
+
+def gains_of(users: Sequence[Claimant], division: Division) -> list[float]:
+    """What each got faster by trading, in per cent, to a tenth."""
+    before = own_shares(users, division.holdings.counts)
+    gains = [100 * (division.holdings.speed(user.name) / before.speed(user.name) - 1) for user in users]
+    return [round(float(gain), 1) for gain in gains]
+
+
+def sales_of(division: Division) -> list[tuple[str, str, Pair, Fraction, Fraction]]:
+    return [(sale.seller, sale.buyer, sale.pair, sale.amount, sale.price) for sale in division.trades]
+
+
+def test_the_trading_run_leaves_two_users_in_the_middle_as_they_are() -> None:
+    users = users_of("VAE", "MID", "MID", "ResNeXt50")
+    division = divide(users, CLUSTER)
+    assert sales_of(division) == [
+        ("user1", "user4", VK, Fraction(3), Fraction(3)),
+        ("user1", "user4", PK, Fraction(6), Fraction("2.5")),
+    ]
+    assert gains_of(users, division) == [30.6, 0, 0, 26.0]
+
+
+def test_the_trading_run_with_four_models_of_the_paper() -> None:
+    users = users_of("VAE", "SuperRes", "LSTM", "ResNeXt50")
+    division = divide(users, CLUSTER)
+    assert sales_of(division) == [
+        ("user1", "user4", VK, Fraction(3), Fraction("4.81")),
+        ("user2", "user4", VK, Fraction(3), Fraction("4.81")),
+        ("user1", "user4", PK, Fraction("3.14") / Fraction("3.58"), Fraction("3.58")),
+    ]
+    assert gains_of(users, division) == [29.8, 18.4, 0, 12.7]
+    assert division.holdings.held["user4"]["k80"] == 0
+
+
+def test_the_trading_run_is_the_same_in_any_order_of_users() -> None:
+    users = users_of("VAE", "SuperRes", "LSTM", "ResNeXt50")
+    division = divide(users[::-1], CLUSTER)
+    assert gains_of(users, division) == [29.8, 18.4, 0, 12.7]
+
+
+def test_four_users_of_two_types() -> None:
+    """papers.md, section 2.1: trade_4users_added_by_us."""
+    counts = {"v100": 12, "k80": 128}
+    users = users_of("VAE", "SuperRes", "LSTM", "ResNeXt50", counts=counts)
+    division = divide(users, counts)
+    assert [(sale.seller, sale.amount, sale.price) for sale in division.trades] == [
+        ("user1", 3, Fraction("4.81")),
+        ("user2", 3, Fraction("4.81")),
+    ]
+    held = division.holdings.held
+    assert [held[user.name]["v100"] for user in users] == [0, 0, 3, 9]
+    assert [held[user.name]["k80"] for user in users] == list(map(Fraction, ("46.43", "46.43", "32", "3.14")))
+    assert gains_of(users, division) == [29.9, 23.5, 0, 17.9]
+
+
+def test_the_slide() -> None:
+    """papers.md, section 2.1: trade_slide."""
+    users = [a_claimant("U1", "1.2", None, "1"), a_claimant("U2", "6", None, "1")]
+    users.append(a_claimant("U3", "2", None, "1"))
+    sale = divide(users, {"v100": 3, "k80": 30}).trades[0]
+    assert (sale.seller, sale.buyer, sale.price, sale.setter) == ("U1", "U2", 2, "U3")
+
+
+def test_a_tie_at_the_top_trades_at_the_buyers_own_worth() -> None:
+    users = [a_claimant(name, worth, None, "1") for name, worth in (("a", "2"), ("b", "5"), ("c", "5"))]
+    division = divide(users, {"v100": 3, "k80": 30})
+    assert {sale.price for sale in division.trades} == {5}
+    assert gains_of(users, division)[1:] == [0, 0] and gains_of(users, division)[0] > 0
+
+
+def test_two_users_have_nobody_to_set_a_price() -> None:
+    users = [a_claimant("a", "2", None, "1"), a_claimant("b", "6", None, "1")]
+    assert divide(users, {"v100": 3, "k80": 30}).trades == ()
+
+
+def test_equal_users_do_not_trade() -> None:
+    users = [a_claimant(name, "4", "2", "1") for name in "abcd"]
+    assert divide(users, CLUSTER).trades == ()
+
+
+def test_nobody_trades_what_he_was_not_measured_on() -> None:
+    users = [a_claimant("a", None, None, "1"), a_claimant("b", "5", None, "1")]
+    users += [a_claimant("c", "3", None, "1"), a_claimant("d", "2", None, None)]
+    assert divide(users, CLUSTER).trades == ()
+    users[0] = a_claimant("a", "1.1", None, "1")
+    assert {sale.seller for sale in divide(users, CLUSTER).trades} == {"a"}
+
+
+def test_a_speed_up_below_one_makes_a_seller_who_gains_by_every_price() -> None:
+    """Four of Gavel's models run slower on the newer card."""
+    users = [a_claimant("slower", "0.66", None, "1"), a_claimant("b", "4", None, "1")]
+    users.append(a_claimant("c", "2", None, "1"))
+    division = divide(users, {"v100": 3, "k80": 30})
+    assert division.holdings.held["slower"]["v100"] == 0
+    assert min(gains_of(users, division)) >= 0
+
+
+def test_who_set_a_price_does_not_buy_from_that_seller_below_it() -> None:
+    """user3's bids emptied user4's purse; his own bid would then be the highest, at user2's price."""
+    division = divide(users_of("VAE", "SuperRes", "LSTM", "ResNeXt50"), CLUSTER)
+    assert division.holdings.held["user1"]["p100"] > 5
+    assert not [sale for sale in division.trades if sale.buyer == "user3"]
+
+
+def test_a_full_seller_takes_no_more_gpus_than_he_gives() -> None:
+    users = [a_claimant("full", "0.4", None, "1", demand=3)]
+    users += [a_claimant(name, worth, None, "1", demand=9) for name, worth in (("b", "4"), ("c", "0.8"))]
+    division = divide(users, {"v100": 3, "k80": 6})
+    assert all(division.holdings.room(user.name) >= 0 for user in users)
+    assert {sale.price for sale in division.trades if sale.seller == "full"} == {Fraction("0.8")}
+
+
+def test_a_trade_says_why() -> None:
+    sale = divide(users_of("VAE", "MID", "MID", "ResNeXt50"), CLUSTER).trades[0]
+    assert sale.evidence == (
+        "user1 gives user4 3 v100 for 9 k80: a v100 is worth 1.25 k80 to user1, 6.33 to user4; "
+        "price 3, bid by user2"
+    )
+    assert isinstance(sale, Trade) and sale.paid == 9
+
+
+def test_own_share_is_used_best_type_first_and_not_above_demand() -> None:
+    users = [a_claimant("a", "4", "2", "1", demand=5), a_claimant("b", "1", "3", "2", demand=100)]
+    holdings = own_shares(users, {"v100": 4, "p100": 4, "k80": 4})
+    assert holdings.held["a"] == {"v100": 2, "p100": 2, "k80": 1}
+    assert holdings.held["b"] == {"v100": 2, "p100": 2, "k80": 3}
+
+
+def test_idle_gpus_are_left_only_where_nobody_can_use_them() -> None:
+    users = [a_claimant("a", "4", "2", "0", demand=100), a_claimant("b", "1", "0", "0", demand=1)]
+    holdings = own_shares(users, {"v100": 4, "p100": 4, "k80": 4})
+    assert holdings.idle == {"v100": 0, "p100": 0, "k80": 4}
+
+
+def test_shares_go_by_tickets() -> None:
+    users = [a_claimant("a", "4", "2", "1"), a_claimant("b", "4", "2", "1", tickets=3)]
+    assert own_shares(users, CLUSTER).held["b"] == {"v100": 9, "p100": 18, "k80": 96}
+    assert isolated(users, CLUSTER)["a"] == {"v100": 3, "p100": 6, "k80": 32}
+
+
+def test_a_type_not_measured_yet_is_used_last() -> None:
+    user = a_claimant("a", None, "2", "1")
+    assert user.best_first(THREE) == ["p100", "k80", "v100"]
+
+
+def test_isolated_is_scaled_to_demand() -> None:
+    users = [a_claimant("a", "4", "2", "1", demand=1), a_claimant("b", "4", "2", "1")]
+    assert sum(isolated(users, CLUSTER)["a"].values()) == 1
+
+
+def test_fill_gives_what_one_does_not_want_to_the_others() -> None:
+    wants = {"a": Fraction(1), "b": Fraction(9), "c": Fraction(9)}
+    assert fill(Fraction(9), wants, {"a": 1, "b": 1, "c": 3}) == {"a": 1, "b": 2, "c": 6}
+    assert fill(Fraction(99), wants, {"a": 1, "b": 1, "c": 3}) == wants
+
+
+def test_the_oracle_agrees_on_gavels_ten_job_sets() -> None:
+    pytest.importorskip("scipy", reason="needs the extra `sim`")
+    answer = subprocess.run(
+        [
+            sys.executable,
+            TESTS / "oracles/trading.py",
+            TESTS / "data/gavel/gavel_alloc_snapshots_dev.json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    verdict = json.loads(answer.stdout)
+    assert (answer.returncode, verdict["agree"], len(verdict["snapshots"])) == (0, True, 10)
+    #: 0.9944 is the least of the ten; 0.98 is asked for
+    assert min(entry["of_perf"] for entry in verdict["snapshots"]) > 0.99
