@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gandiva_slurm.policy.cells import LEAF, OPPORTUNISTIC, PhysicalCell, VirtualCell
-from gandiva_slurm.policy.cells_stock import drop
+from gandiva_slurm.policy.cells_stock import drop, spare_cells
 
 
 class SafetyBroken(RuntimeError):
@@ -68,11 +68,16 @@ class Binder:
     """One search; it owns `free`, and `owed`: cells by level that VCs may still claim."""
 
     def __init__(
-        self, free: list[list[PhysicalCell]], owed: list[int], may_use: Callable[[PhysicalCell], bool]
+        self,
+        free: list[list[PhysicalCell]],
+        owed: list[int],
+        widths: Sequence[int],
+        may_use: Callable[[PhysicalCell], bool],
     ) -> None:
-        """Keep what is free; `may_use` says which nodes are good enough."""
+        """Keep what is free; `widths`: children by level; `may_use`: is a cell good enough?"""
         self.free = free
         self.owed = owed
+        self.widths = widths
         self.may_use = may_use
         self.found: dict[VirtualCell, PhysicalCell] = {}
 
@@ -93,10 +98,9 @@ class Binder:
         lowest = next((high for high in range(level, len(self.free)) if self.free[high]), 0)
         if not lowest:
             raise SafetyBroken(f"no free cell for level {level} of {root.cell.chain}")
-        if self._split_and_match(root, lowest):
-            self.owed[level] -= 1
-            return True
-        return self._split_spare(root)
+        is_bound = self._split_and_match(root, lowest) or self._split_spare(root)
+        self.owed[level] -= is_bound
+        return is_bound
 
     def _split_and_match(self, root: Branch, level: int) -> bool:
         """Buddy allocation from a free cell of `level` down to the root's own level."""
@@ -112,31 +116,28 @@ class Binder:
 
     def _split_spare(self, root: Branch) -> bool:
         """Split higher cells that nobody is owed, the lowest first."""
-        spare = self._spare(root.cell.chain)
-        for level in range(root.cell.level + 1, len(self.free)):
-            pieces = []
-            for _ in range(min(len(self.free[level]), spare[level])):
-                pieces.append(self.free[level][0])
-                drop(self.free[level], pieces[-1])
-            for _ in range(level - root.cell.level):
+        level = root.cell.level
+        spare = spare_cells(self.free, self.owed, self.widths)
+        for top in range(level + 1, len(self.free)):
+            if spare[top] < 1:
+                # A cell from still higher up would cost one of this level as well.
+                return False
+            pieces = _first(self.free[top], spare[top])
+            for _ in range(top - level):
                 pieces = [child for piece in pieces for child in piece.children]
-            if pieces:
-                self.free[root.cell.level][:0] = pieces
-                if self._take_match(root):
-                    return True
+            picked = self._match([root], pieces)
+            if picked is not None:
+                self._take_out(picked[0], top)
+                return True
         return False
 
-    def _spare(self, chain: str) -> list[int]:
-        """By level: cells that stay when every VC has taken all that it owns, split from above included."""
-        spare, width = [0] * (len(self.free) + 1), 0
-        sample: PhysicalCell | None = None
-        for level in range(len(self.free) - 1, 0, -1):
-            spare[level] = len(self.free[level]) - self.owed[level] + spare[level + 1] * width
-            if spare[level] < 0:
-                raise SafetyBroken(f"{-spare[level]} cells too few at level {level} of {chain}")
-            sample = sample.children[0] if sample else next(iter(self.free[level]), None)
-            width = len(sample.children) if sample else 0
-        return spare
+    def _take_out(self, cell: PhysicalCell, top: int) -> None:
+        """Take a cell out of a free one of level `top`; the pieces beside it become free."""
+        for piece in cell.line():
+            if piece.level == top or piece.parent is None:
+                drop(self.free[top], piece)
+                return
+            self.free[piece.level].extend(buddy for buddy in piece.parent.children if buddy is not piece)
 
     def _take_match(self, root: Branch) -> bool:
         picked = self._match([root], self.free[root.cell.level])
@@ -171,3 +172,12 @@ class Binder:
             self.found[branch.cell] = cell
             return True
         return self._match(branch.below, cell.children) is not None
+
+
+def _first(cells: Sequence[PhysicalCell], count: int) -> list[PhysicalCell]:
+    """Take so many from the front, each time putting the last one in the gap."""
+    rest, first = list(cells), list[PhysicalCell]()
+    while rest and len(first) < count:
+        first.append(rest[0])
+        drop(rest, rest[0])
+    return first

@@ -167,9 +167,8 @@ class CellCluster:
         owned = view.fit(request.sizes, request.priority, suggested)
         demoted = self._demote_in_the_way(owned, request.gang)
         ledger = self.ledgers[chain]
-        owed = [ledger.owed(level) for level in range(ledger.chain.top + 1)]
         wanted = wanted_for(gpu for own in owned for gpu in own)
-        found = Binder(ledger.stock.copy(), owed, may_use).bind(wanted)
+        found = Binder(ledger.stock.copy(), ledger.all_owed(), ledger.chain.widths, may_use).bind(wanted)
         if found is None:
             for gang, virtual in demoted.items():
                 self._promote(gang, virtual)
@@ -196,6 +195,17 @@ class CellCluster:
         break a promise to another VC, stays where it is and is demoted.
         """
         return restore(self, request, deed)
+
+    def reconfigured(self, spec: CellsSpec) -> CellCluster:
+        """Return the cluster as `spec` has it, with the gangs that run, in the order in which they came.
+
+        Raises ConfigError; this cluster stays as it is.
+        """
+        changed = CellCluster(spec, self.bad_nodes)
+        for gang in self.gangs.values():
+            if gang.state != PREEMPTING and gang.deed is not None:
+                changed.restore(gang.request, gang.deed)
+        return changed
 
     def delete(self, name: str) -> None:
         """Forget a gang that has ended; GPUs that are promised to another go to it."""

@@ -24,7 +24,7 @@ from gandiva_slurm.policy.cells import (
     unbind,
 )
 from gandiva_slurm.policy.cells_map import Chain
-from gandiva_slurm.policy.cells_stock import Stock, drop
+from gandiva_slurm.policy.cells_stock import Stock, drop, spare_cells
 
 #: Roots that a VC owns, by level
 Roots = list[list[VirtualCell]]
@@ -65,16 +65,19 @@ class Ledger:
         """Cells of a level that VCs may still claim."""
         return sum(numbers[level] for numbers in self.unclaimed.values())
 
+    def all_owed(self) -> list[int]:
+        """Cells that VCs may still claim, by level."""
+        return [self.owed(level) for level in range(self.chain.top + 1)]
+
     def claim(self, cell: PhysicalCell, vc: str, is_doomed: bool = False) -> bool:
         """Hand a free cell to a VC for a root of its; return False when this breaks a promise to another."""
         level = cell.level
+        is_safe = self._keeps_promises(cell)
         self.unclaimed[vc][level] -= 1
         self.left[level] -= 1
         split_to = self.stock.take(cell)
-        is_safe = True
         for above in _between(cell, split_to):
             self.left[above.level] -= 1
-            is_safe &= self.left[above.level] >= self.owed(above.level)
             if above.is_healthy:
                 self._doom(above.level)
             else:
@@ -87,7 +90,6 @@ class Ledger:
                 self._redeem(level)
         for below, number in self._counts_below(level):
             self.left[below] -= number
-            is_safe &= self.left[below] >= self.owed(below)
             if not is_doomed:
                 self._doom(below)
         return is_safe
@@ -144,16 +146,22 @@ class Ledger:
         if cell.is_loose:
             drop(self.bad[cell.level], cell)
             self._redeem(cell.level)
-        elif cell.virtual is not None and not cell.pin and cell.priority < LOWEST:
-            # Nobody uses it: it was bound only to show that it was bad.
-            virtual = cell.virtual
-            part(cell)
-            if virtual.parent is None:
-                drop(self.doomed[virtual.vc][cell.level], cell)
-                self.release(cell, virtual.vc, is_doomed=True)
+        elif cell.virtual is not None and not cell.pin:
+            self._heal_bound(cell, cell.virtual)
         above = cell.parent
         if above is not None and all(child.is_healthy for child in above.children):
             self.heal(above)
+
+    def _heal_bound(self, cell: PhysicalCell, virtual: VirtualCell) -> None:
+        doomed = self.doomed[virtual.vc][cell.level]
+        is_idle = cell.priority < LOWEST
+        if is_idle:
+            # It was bound only to show that it was bad.
+            part(cell)
+        if virtual.parent is None and cell in doomed:
+            drop(doomed, cell)
+            if is_idle:
+                self.release(cell, virtual.vc, is_doomed=True)
 
     def _healthy(self, level: int) -> int:
         return self.left[level] - len(self.bad[level])
@@ -163,9 +171,9 @@ class Ledger:
         for vc, numbers in self.unclaimed.items():
             while numbers[level] > self._healthy(level):
                 root = first_unbound(self.roots[vc][level])
-                if root is None or not self.bad[level]:
+                cell = next((bad for bad in self.bad[level] if self._keeps_promises(bad)), None)
+                if root is None or cell is None:
                     break
-                cell = self.bad[level][0]
                 join(cell, root)
                 self.doomed[vc][level].append(cell)
                 self.claim(cell, vc, is_doomed=True)
@@ -174,11 +182,24 @@ class Ledger:
         """Let VCs off bad cells as far as healthy ones cover their claims again."""
         for vc, numbers in self.unclaimed.items():
             doomed = self.doomed[vc][level]
-            while doomed and numbers[level] < self._healthy(level):
-                cell = doomed[0]
+            while numbers[level] < self._healthy(level):
+                # Healthy GPUs of a doomed cell may be in use; such a cell is let off when they are not.
+                cell = next((cell for cell in doomed if cell.priority < LOWEST), None)
+                if cell is None:
+                    break
                 part(cell)
                 drop(doomed, cell)
                 self.release(cell, vc, is_doomed=True)
+
+    def _keeps_promises(self, cell: PhysicalCell) -> bool:
+        """True when this free cell can be claimed, as far as others are owed what is split for it."""
+        spare = spare_cells(self.stock.free, self.all_owed(), self.chain.widths)
+        for above in list(cell.line())[1:]:
+            if above.is_split:
+                return True
+            if spare[above.level] < 1:
+                return False
+        return True
 
     def _claim_bad(self, cell: PhysicalCell) -> None:
         """Take a bad cell and its bad children off the free ones, and show the VC what it got."""
@@ -232,7 +253,11 @@ class Ledger:
         if gpu.is_healthy:
             # A bad GPU stays bound, so that the VC goes on seeing it.
             unbind(gpu)
-        if not cell.pin and root.priority < LOWEST and cell not in self.doomed[virtual.vc][cell.level]:
+        if cell.pin or root.priority >= LOWEST:
+            return
+        if cell in self.doomed[virtual.vc][cell.level]:
+            self._redeem(cell.level)
+        else:
             self.release(cell, virtual.vc)
 
 

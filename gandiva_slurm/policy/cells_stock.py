@@ -7,6 +7,8 @@ end, and the last one takes the place of what goes out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gandiva_slurm.policy.cells import PhysicalCell
 from gandiva_slurm.policy.cells_map import Chain
 
@@ -16,6 +18,23 @@ def drop(cells: list[PhysicalCell], cell: PhysicalCell) -> None:
     place = cells.index(cell)
     cells[place] = cells[-1]
     cells.pop()
+
+
+def spare_cells(
+    free: Sequence[Sequence[PhysicalCell]], owed: Sequence[int], widths: Sequence[int]
+) -> list[int]:
+    """By level: cells that are left when every VC has taken all that it may still claim.
+
+    Those split from higher cells that are left are counted too. All promises can be kept as long as no
+    number is negative. Taking a promised cell costs one at each level that is split for it, above its own: a
+    split is safe if there is one to spare at each of them. That of the lowest free cell always is, for with
+    none free at the levels below, what is owed there is counted on it.
+    """
+    spare = [0] * (len(free) + 1)
+    for level in range(len(free) - 1, 0, -1):
+        width = widths[level + 1] if level + 1 < len(widths) else 0
+        spare[level] = len(free[level]) - owed[level] + spare[level + 1] * width
+    return spare
 
 
 class Stock:

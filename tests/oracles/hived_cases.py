@@ -18,8 +18,9 @@ FAILS_TO_BUILD = "construction fails"
 class Case:
     """One case under way: the cluster, the pods in the order they came, what HiveD holds."""
 
-    def __init__(self, replay: Replay, pods: dict[str, Pod], level: int, differs: Differs) -> None:
-        self.replay, self.pods, self.level, self.differs = replay, pods, level, differs
+    def __init__(self, config: dict[str, Any], pods: dict[str, Pod], level: int, differs: Differs) -> None:
+        self.config, self.pods, self.level, self.differs = config, pods, level, differs
+        self.replay = Replay(spec_of(config))
         self.order: list[str] = []
         self.waiting: list[str] = []
         self.theirs = Occupation()
@@ -99,6 +100,12 @@ class Case:
         self.replay.cluster.set_healthy(step["node"])
         return []
 
+    def do_reconfigure(self, step: dict[str, Any]) -> list[str]:
+        """The configuration changes under the groups that run."""
+        spec = spec_of(overridden(self.config, step["config_overrides"]))
+        self.replay.cluster = self.replay.cluster.reconfigured(spec)
+        return [self._groups(step["expect"])] if step.get("expect") else []
+
     def _end(self, name: str) -> None:
         if name in self.replay.pods:
             pod = self.replay.pods[name][0]
@@ -110,7 +117,15 @@ class Case:
         there = self.replay.cluster.gangs
         left = [group for group in expect.get("groups_gone", ()) if group in there]
         lost = [group for group in expect.get("groups_exist", ()) if group not in there]
-        return f"still there: {left}, gone: {lost}" if left or lost else ""
+        kept = [group for group in expect.get("groups_demoted", ()) if not there[group].demoted_by]
+        wrong = [
+            group
+            for group, state in expect.get("group_states", {}).items()
+            if group not in there or there[group].state != state
+        ]
+        if left or lost or kept or wrong:
+            return f"still there: {left}, gone: {lost}, not demoted: {kept}, in another state: {wrong}"
+        return ""
 
 
 def run_cases(data: dict[str, Any], level: int, differs: Differs) -> list[dict[str, Any]]:
@@ -123,7 +138,7 @@ def run_cases(data: dict[str, Any], level: int, differs: Differs) -> list[dict[s
             answers = [_must_not_build(config)]
         else:
             if case is None or not entry.get("note", "").startswith("Continue"):
-                case = Case(Replay(spec_of(config)), pods, level, differs)
+                case = Case(config, pods, level, differs)
             answers = [answer for step in entry.get("steps", ()) for answer in case.step(step)]
         first = next((answer for answer in answers if answer), "")
         agreed = sum(not answer for answer in answers)
