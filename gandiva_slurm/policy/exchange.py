@@ -66,7 +66,8 @@ class Exchange:
                 self._put(seeker, seeker.at)
         waiting = [seeker for seeker in self._seekers.values() if seeker.job_id not in self.at]
         for seeker in sorted(waiting, key=lambda s: (-s.size, -_regret(s), s.job_id)):
-            wanted = sorted((t for t in self._types if t in seeker.worth), key=lambda t: -seeker.worth[t])
+            wanted = [t for t in self._types if t in seeker.worth]
+            wanted.sort(key=lambda t: (-seeker.worth[t], -self._room[t]))
             found = next((t for t in wanted if self._room[t] >= seeker.size), "")
             found = found or next((t for t in wanted if self._make_room(seeker.size, t)), "")
             if found:

@@ -11,8 +11,10 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gandiva_slurm.policy.exchange import Exchange, Seeker
+from gandiva_slurm.policy.forecast import Forecast
 from gandiva_slurm.policy.lag import LagBook
 from gandiva_slurm.policy.packing import Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
@@ -22,23 +24,32 @@ from gandiva_slurm.policy.turns import Turns
 
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
 _LAG_POWER = 2.0
-#: What a GPU type is taken for on which a model was never measured, as a multiple of its best so far.
-_HOPE = 1.5
 #: A turn is so many times what a move costs, or a quantum if that is more.
 _MIN_RUN = 25
 #: How often a round goes over all pairs of types, at most.
 _MOST_SWEEPS = 4
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What of it is on: `gandiva` knows no users; tests show what each of the others is worth."""
+
+    name: str = "gandiva_fair"
+    by_user: bool = True
+    by_type: bool = True
+    packs: bool = True
+
+
 class GandivaFair:
     """The policy; made by `make`."""
 
-    name = "gandiva_fair"
-
-    def __init__(self, settings: PolicySettings) -> None:
+    def __init__(self, settings: PolicySettings, traits: Traits | None = None) -> None:
         self._settings = settings
+        self._traits = traits or Traits()
+        self.name = self._traits.name
         self._turns = Turns()
         self._lags: LagBook | None = None
+        self._forecast: Forecast | None = None
         self._pairs = PairBook()
         self._now_ns = 0
         self._end_ns = 0
@@ -54,11 +65,11 @@ class GandivaFair:
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
         self._charge(view)
-        self._pairs.learn(view.rates)
+        self._learn(view)
         if not view.jobs:
             self._remember(view, {}, set())
             return Plan({})
-        rates = {job.job_id: _known_rates(view, job) for job in view.jobs.values()}
+        rates = {job.job_id: self._forecast_of(view).rates(job) for job in view.jobs.values()}
         self._admit(view, rates)
         if view.now_ns >= self._end_ns:
             self._turns.settle(self._usable(view) * self._settings.quantum_ns)
@@ -75,6 +86,9 @@ class GandivaFair:
         self._remember(view, runs, shared)
         return Plan(dict(sorted(runs.items())), self._end_ns if len(view.jobs) > 0 else None)
 
+    def _user(self, job: JobView) -> str:
+        return job.user if self._traits.by_user else ""
+
     def _usable(self, view: View) -> int:
         return view.cluster.size - len(view.down)
 
@@ -88,18 +102,31 @@ class GandivaFair:
             self._lags.note(elapsed_ns / 1e9, self._speeds)
         self._now_ns = view.now_ns
 
+    def _learn(self, view: View) -> None:
+        """Take over what was measured since the last question."""
+        alone = [job_id for job_id in self._runs if job_id in view.jobs and job_id not in self._shared]
+        ran = [(view.jobs[job_id], view.cluster.type_of[self._runs[job_id][0]]) for job_id in alone]
+        self._forecast_of(view).learn(ran, view.rates)
+        self._pairs.learn(view.rates)
+
+    def _forecast_of(self, view: View) -> Forecast:
+        if self._forecast is None:
+            self._forecast = Forecast(tuple(view.cluster.counts))
+        return self._forecast
+
     def _admit(self, view: View, rates: Mapping[int, Mapping[str, float]]) -> None:
         jobs: dict[str, dict[int, int]] = {}
         for job in view.jobs.values():
-            jobs.setdefault(job.user, {})[job.job_id] = job.tickets * (job.priority + 1)
+            jobs.setdefault(self._user(job), {})[job.job_id] = job.tickets * (job.priority + 1)
         users = {user: self._settings.tickets.get(user, 1) for user in jobs}
         self._turns.set_members(users, jobs)
         if self._lags is None:
             self._lags = LagBook(view.cluster, self._settings.quantum_ns / 1e9)
         whole = sum(users.values())
-        self._lags.set_members(
-            view.jobs.values(), {user: tickets / whole for user, tickets in users.items()}, rates
-        )
+        parts = {
+            job_id: users[user] / whole / len(own) for user, own in jobs.items() for job_id in own
+        }
+        self._lags.set_members(view.jobs.values(), parts, rates)
 
     def _staying(self, view: View) -> list[JobView]:
         """Those who run and have not ended: nobody is taken off in the middle of a quantum."""
@@ -113,12 +140,13 @@ class GandivaFair:
         charged: dict[str, int] = {}
         for job in hosts:
             pool.force(job.size, 0)
-            charged[job.user] = charged.get(job.user, 0) + job.size * self._settings.quantum_ns
+            user = self._user(job)
+            charged[user] = charged.get(user, 0) + job.size * self._settings.quantum_ns
         chosen = {job.job_id for job in hosts}
         entrants = [
             Entrant(
-                job.job_id, job.user, job.size, job.tickets, job.order,
-                self._turns.job_pass(job.user, job.job_id),
+                job.job_id, self._user(job), job.size, job.tickets, job.order,
+                self._turns.job_pass(self._user(job), job.job_id),
             )
             for job in view.jobs.values()
             if job.job_id not in chosen
@@ -142,6 +170,8 @@ class GandivaFair:
     def _worth_of(self, job: JobView, rates: Mapping[str, float]) -> dict[str, float]:
         assert self._lags is not None
         best = max(rates.values(), default=0.0) or 1.0
+        if not self._traits.by_type:
+            return {gpu_type: 1.0 for gpu_type, rate in rates.items() if rate > 0}
         weight = self._lags.lag(job.job_id) ** _LAG_POWER
         return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
 
@@ -189,7 +219,7 @@ class GandivaFair:
             if len(gpus) == 1 and view.jobs[job_id].can_pack
         ]
         small = [job for job in waiting if job.size == 1 and job.can_pack]
-        if not hosts or not small:
+        if not self._traits.packs or not hosts or not small:
             return set()
         worth = self._worth([*small, *(job for job, _ in hosts)], rates)
         bench = Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), old)
@@ -201,7 +231,7 @@ class GandivaFair:
 
     def _remember(self, view: View, runs: dict[int, tuple[int, ...]], shared: set[int]) -> None:
         self._runs, self._shared = dict(runs), shared
-        self._owners = {job_id: view.jobs[job_id].user for job_id in runs}
+        self._owners = {job_id: self._user(view.jobs[job_id]) for job_id in runs}
         partner = _partners(runs)
         self._speeds = {
             job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
@@ -211,17 +241,6 @@ class GandivaFair:
 def make(settings: PolicySettings) -> GandivaFair:
     """Make the policy."""
     return GandivaFair(settings)
-
-
-def _known_rates(view: View, job: JobView) -> dict[str, float]:
-    """A job's rate on every type it accepts; where it was never measured, more than its best: it is tried."""
-    told = {
-        gpu_type: view.rates.alone(job.model, job.size, gpu_type)
-        for gpu_type in view.cluster.counts
-        if job.accepts(gpu_type)
-    }
-    best = max((rate for rate in told.values() if rate), default=1.0)
-    return {gpu_type: best * _HOPE if rate is None else rate for gpu_type, rate in told.items()}
 
 
 def _type_of(view: View, job: JobView) -> str:

@@ -37,19 +37,14 @@ class LagBook:
         self._sums: dict[int, _Sums] = {}
 
     def set_members(
-        self, jobs: Iterable[JobView], parts: Mapping[str, float], rates: Mapping[int, Mapping[str, float]]
+        self, jobs: Iterable[JobView], parts: Mapping[int, float], rates: Mapping[int, Mapping[str, float]]
     ) -> None:
-        """Make exactly these live. `parts`: of the cluster, by user; `rates`: by job and GPU type."""
-        members: dict[str, list[JobView]] = {}
-        for job in jobs:
-            members.setdefault(job.user, []).append(job)
+        """Make exactly these live. By job: its part of the cluster, and its rate on each GPU type."""
         old, self._sums = self._sums, {}
-        for user, own in members.items():
-            part = parts[user] / len(own)
-            for job in own:
-                sums = old.get(job.job_id) or _Sums()
-                sums.due_rate = isolated_rate(job, part, self._counts, rates[job.job_id])
-                self._sums[job.job_id] = sums
+        for job in jobs:
+            sums = old.get(job.job_id) or _Sums()
+            sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, rates[job.job_id])
+            self._sums[job.job_id] = sums
 
     def note(self, seconds: float, running: Mapping[int, float]) -> None:
         """Add a stretch of time; `running`: the rate of each job that ran."""

@@ -26,7 +26,7 @@ def test_many_jobs_share_the_part() -> None:
 def test_who_runs_where_it_should_has_lag_one_and_who_waits_falls_behind() -> None:
     book = LagBook(CLUSTER, quantum_s=60)
     jobs = [job(1), job(2, "bob")]
-    book.set_members(jobs, {"ada": 0.5, "bob": 0.5}, {1: RATES, 2: RATES})
+    book.set_members(jobs, {1: 0.5, 2: 0.5}, {1: RATES, 2: RATES})
     assert book.lag(1) == book.lag(2) == 1.0
     for _ in range(100):
         book.note(60, {1: 6.0})
@@ -36,7 +36,7 @@ def test_who_runs_where_it_should_has_lag_one_and_who_waits_falls_behind() -> No
 
 def test_who_ran_on_the_fast_type_is_ahead() -> None:
     book = LagBook(CLUSTER, quantum_s=60)
-    book.set_members([job(1)], {"ada": 0.5}, {1: RATES})
+    book.set_members([job(1)], {1: 0.5}, {1: RATES})
     for _ in range(1000):
         book.note(60, {1: 10.0})
     assert book.lag(1) == pytest.approx(0.6, abs=0.01)
@@ -44,7 +44,7 @@ def test_who_ran_on_the_fast_type_is_ahead() -> None:
 
 def test_sums_outlive_a_change_of_members() -> None:
     book = LagBook(CLUSTER, quantum_s=60)
-    book.set_members([job(1)], {"ada": 0.5}, {1: RATES})
+    book.set_members([job(1)], {1: 0.5}, {1: RATES})
     book.note(6000, {})
-    book.set_members([job(1), job(2)], {"ada": 0.5}, {1: RATES, 2: RATES})
+    book.set_members([job(1), job(2)], {1: 0.25, 2: 0.25}, {1: RATES, 2: RATES})
     assert book.lag(1) > book.lag(2) == 1.0
