@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.policy.port import (
@@ -296,6 +297,15 @@ def _any_job(draw: st.DrawFn, job_id: int, cluster: Cluster) -> JobView:
         can_migrate=draw(st.sampled_from((True, True, False))),
         **elastic,
     )
+
+
+def on_cases(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a test so many cases."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        return settings(max_examples=examples, deadline=None)(given(case=cases())(test))
+
+    return decorate
 
 
 def check_on(

@@ -39,7 +39,8 @@ class Philly:
         """Fill free GPUs, take borrowed ones back, and say when locality is relaxed next."""
         turn = Turn(self, view, kept(view, self._runs))
         turn.fill()
-        turn.take_back()
+        if turn.take_back():
+            turn.fill()
         self._runs = turn.runs
         self._since = {
             job_id: self._since.get(job_id, view.now_ns) for job_id in view.jobs if job_id not in turn.runs
@@ -91,16 +92,18 @@ class Turn:
             if self._start_first(queues[name]):
                 heapq.heappush(turns, (self._load(name), name))
 
-    def take_back(self) -> None:
-        """Let the first job of each cluster within its quota have what others borrowed."""
-        usable = self._view.cluster.size - len(self._view.down)
+    def take_back(self) -> bool:
+        """Let jobs of clusters within their quota have what others borrowed; True: GPUs may be left over."""
+        is_any = False
         for name in sorted(self._waiting, key=lambda name: (self._load(name), name)):
-            job = next((job for job in self._waiting[name] if job.job_id not in self.runs), None)
-            in_use = usable - self._free.left
-            if job is None or 100 * in_use < FULL_PERCENT * usable:
-                continue
-            if self._used.get(name, 0) + job.size <= self._quota[name]:
-                self._reclaim(job)
+            for job in list(self._waiting[name]):
+                if job.job_id in self.runs:
+                    continue
+                is_within = self._used.get(name, 0) + job.size <= self._quota[name]
+                if not (is_within and self._is_nearly_full() and self._reclaim(job)):
+                    break
+                is_any = True
+        return is_any
 
     def next_relaxing(self) -> int | None:
         """When a gang for which there are GPUs, but not near enough, may take them."""
@@ -112,6 +115,10 @@ class Turn:
         ]
         return min(times, default=None)
 
+    def _is_nearly_full(self) -> bool:
+        usable = self._view.cluster.size - len(self._view.down)
+        return 100 * (usable - self._free.left) >= FULL_PERCENT * usable
+
     def _load(self, name: str) -> Fraction:
         """Part of its quota that a cluster uses; one without a quota comes after all others."""
         return Fraction(self._used.get(name, 0) + (not self._quota[name]) * 10**6, self._quota[name] or 1)
@@ -120,7 +127,7 @@ class Turn:
         """Start the first job of a queue that finds a place; those before it wait for theirs."""
         while jobs:
             job = jobs.popleft()
-            if self._start(job):
+            if job.job_id not in self.runs and self._start(job):
                 return True
         return False
 
@@ -140,6 +147,7 @@ class Turn:
 
     def _begin(self, job: JobView, place: tuple[int, ...]) -> None:
         self.runs[job.job_id] = place
+        self.notes.pop(job.job_id, None)
         self._used[vc_of(job)] = self._used.get(vc_of(job), 0) + job.size
 
     def _extra(self, job: JobView, steps: int) -> int:
@@ -153,7 +161,7 @@ class Turn:
     def _has_gpus_for(self, job: JobView) -> bool:
         return any(self._free.left_of(name) >= job.size for name in self._types.of(job))
 
-    def _reclaim(self, job: JobView) -> None:
+    def _reclaim(self, job: JobView) -> bool:
         """Stop the latest started jobs of clusters over quota until the job fits; all or nobody."""
         types = self._types.of(job)
         over = {
@@ -166,7 +174,8 @@ class Turn:
                 for victim in victims:
                     self._stop(victim, job)
                 self._begin(job, self._free.gather(job.size, gpu_type))
-                return
+                return True
+        return False
 
     def _victims(self, gpu_type: str, need: int, over: dict[str, int]) -> list[JobView] | None:
         left = dict(over)
@@ -187,6 +196,8 @@ class Turn:
     def _stop(self, victim: JobView, winner: JobView) -> None:
         self._free.give(self.runs.pop(victim.job_id))
         self._used[vc_of(victim)] -= victim.size
+        self._waiting.setdefault(vc_of(victim), deque()).appendleft(victim)
+        self._full.clear()
         self.notes[victim.job_id] = f"gives GPUs it borrowed back to {vc_of(winner)} (job {winner.job_id})"
 
 
