@@ -1,4 +1,4 @@
-"""Rates that were measured are kept; the others are guessed from what other models gained, and a little more."""
+"""Measured rates are kept; the others are guessed from what other models gained, and a little more."""
 
 import pytest
 
