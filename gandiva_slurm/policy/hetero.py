@@ -100,10 +100,15 @@ def own_shares(claimants: Sequence[Claimant], counts: Mapping[str, int]) -> Hold
         for gpu_type in claimant.best_first(holdings.gpu_types):
             own = Fraction(counts[gpu_type] * claimant.tickets, tickets)
             holdings.take(claimant.name, gpu_type, min(own, holdings.room(claimant.name)))
+    hand_on(holdings)
+    return holdings
+
+
+def hand_on(holdings: Holdings) -> None:
+    """Give idle GPUs to those who want them, until nobody does."""
     for _ in range(MOST_ROUNDS):
         if not sum(_hand_on(holdings, gpu_type) for gpu_type in holdings.gpu_types):
             break
-    return holdings
 
 
 def _hand_on(holdings: Holdings, gpu_type: str) -> bool:

@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
 
-from gandiva_slurm.policy.hetero import Claimant, Holdings, own_shares
+from gandiva_slurm.policy.hetero import Claimant, Holdings, hand_on, own_shares
 from gandiva_slurm.policy.port import JobView, View
 from gandiva_slurm.policy.speedups import speedup, user_speeds
 
@@ -29,7 +29,7 @@ LEAST_SALE = Fraction(1, 10**6)
 
 
 class Pair(NamedTuple):
-    """Two GPU types; the first is the one whose speed-ups over the other differ most."""
+    """Two GPU types; the first is faster for more users than the second."""
 
     fast: str
     slow: str
@@ -80,7 +80,9 @@ class Division:
 def divide(claimants: Sequence[Claimant], counts: Mapping[str, int]) -> Division:
     """Give each user his own share, hand on what is left, and let them trade."""
     holdings = own_shares(claimants, counts)
-    return Division(holdings, tuple(trade(holdings)))
+    trades = tuple(trade(holdings))
+    hand_on(holdings)
+    return Division(holdings, trades)
 
 
 class Desk:
@@ -135,12 +137,14 @@ def pairs_widest_first(holdings: Holdings) -> list[Pair]:
     With fewer there is nobody to set a price.
     """
     gaps: dict[Pair, Fraction] = {}
-    for one, other in combinations(holdings.gpu_types, 2):
-        ways = {pair: _worths(holdings, pair) for pair in (Pair(one, other), Pair(other, one))}
-        widths = {pair: max(worths) - min(worths) for pair, worths in ways.items() if len(worths) >= 3}
-        if widths:
-            pair = max(widths, key=widths.__getitem__)
-            gaps[pair] = widths[pair]
+    for pair in combinations(holdings.gpu_types, 2):
+        worths = _worths(holdings, Pair(*pair))
+        if len(worths) < 3:
+            continue
+        slower = sum(worth < 1 for worth in worths)
+        if slower > sum(worth > 1 for worth in worths):
+            worths, pair = [1 / worth for worth in worths], pair[::-1]
+        gaps[Pair(*pair)] = max(worths) - min(worths)
     return sorted(gaps, key=lambda pair: -gaps[pair])
 
 

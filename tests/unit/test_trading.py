@@ -146,9 +146,11 @@ def test_who_set_a_price_does_not_buy_from_that_seller_below_it() -> None:
 
 
 def test_a_full_seller_takes_no_more_gpus_than_he_gives() -> None:
+    """Prices above one would give him more GPUs than he can use; he sells to whoever bids less."""
     users = [a_claimant("full", "0.4", None, "1", demand=3)]
-    users += [a_claimant(name, worth, None, "1", demand=9) for name, worth in (("b", "4"), ("c", "0.8"))]
-    division = divide(users, {"v100": 3, "k80": 6})
+    others = (("b", "4"), ("c", "0.8"), ("d", "3"))
+    users += [a_claimant(name, worth, None, "1", demand=9) for name, worth in others]
+    division = divide(users, {"v100": 4, "k80": 8})
     assert all(division.holdings.room(user.name) >= 0 for user in users)
     assert {sale.price for sale in division.trades if sale.seller == "full"} == {Fraction("0.8")}
 
@@ -214,3 +216,8 @@ def test_the_oracle_agrees_on_gavels_ten_job_sets() -> None:
     assert (answer.returncode, verdict["agree"], len(verdict["snapshots"])) == (0, True, 10)
     #: 0.9944 is the least of the ten; 0.98 is asked for
     assert min(entry["of_perf"] for entry in verdict["snapshots"]) > 0.99
+
+
+def test_the_fast_type_is_the_one_that_is_faster_for_most() -> None:
+    users = [a_claimant(name, worth, None, "1") for name, worth in (("a", "0.5"), ("b", "0.6"), ("c", "4"))]
+    assert {sale.pair for sale in divide(users, {"v100": 3, "k80": 6}).trades} == {Pair("k80", "v100")}
