@@ -10,7 +10,7 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.exchange import Exchange, Seeker
@@ -77,9 +77,7 @@ class GandivaFair:
         is_turn = view.now_ns >= self._turn_end_ns
         if is_turn:
             self._turn_end_ns = view.now_ns + self._turn_ns
-        picked = self._pick(view, [] if is_turn else self._staying(view))
-        worth = self._worth(picked, rates)
-        runs = self._seat(view, picked, worth if is_turn else self._rooted(view, picked, worth))
+        runs = self._place(view, rates, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
         old = self._hosts() if self._settings.restart_ns and not is_turn else {}
         shared = self._pack(view, runs, waiting, rates, old)
@@ -128,11 +126,27 @@ class GandivaFair:
         }
         self._lags.set_members(view.jobs.values(), parts, rates)
 
+    def _place(
+        self, view: View, rates: Mapping[int, Mapping[str, float]], is_turn: bool
+    ) -> dict[int, tuple[int, ...]]:
+        """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
+        refused: set[int] = set()
+        staying = [] if is_turn else self._staying(view)
+        while True:
+            picked = self._pick(view, staying, refused)
+            worth = self._worth(picked, rates)
+            runs = self._seat(view, picked, worth if is_turn else self._rooted(view, picked, worth))
+            unseated = {job.job_id for job in picked} - runs.keys()
+            if not unseated or sum(map(len, runs.values())) == self._usable(view):
+                return runs
+            refused |= unseated
+            staying = [view.jobs[job_id] for job_id in runs]
+
     def _staying(self, view: View) -> list[JobView]:
         """Those who run and have not ended: nobody is taken off in the middle of a quantum."""
         return [view.jobs[job_id] for job_id in self._runs if job_id in view.jobs]
 
-    def _pick(self, view: View, staying: Sequence[JobView]) -> list[JobView]:
+    def _pick(self, view: View, staying: Sequence[JobView], refused: Set[int]) -> list[JobView]:
         """Return who runs, by the passes, beside those who stay."""
         guests = set(self._hosts().values())
         hosts = [job for job in staying if job.job_id not in guests]
@@ -149,7 +163,7 @@ class GandivaFair:
                 self._turns.job_pass(self._user(job), job.job_id),
             )
             for job in view.jobs.values()
-            if job.job_id not in chosen
+            if job.job_id not in chosen and job.job_id not in refused
         ]  # fmt: skip
         picked = run_round(entrants, self._turns.standing(), pool, self._settings.quantum_ns, charged)
         chosen |= {key for key in picked if isinstance(key, int)}
@@ -195,10 +209,10 @@ class GandivaFair:
         room = dict(cluster.counts)
         for gpu in view.down:
             room[cluster.type_of[gpu]] -= 1
-        seekers = [Seeker(job.job_id, job.size, worth[job.job_id], _type_of(view, job)) for job in picked]
+        seekers = [_seeker(view, job, worth[job.job_id]) for job in picked]
         types = Exchange(seekers, room).settle(_MOST_SWEEPS)
         guests = [
-            Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running)
+            Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running, job.can_migrate)
             for job in picked
             if job.job_id in types
         ]
@@ -218,7 +232,8 @@ class GandivaFair:
             for job_id, gpus in runs.items()
             if len(gpus) == 1 and view.jobs[job_id].can_pack
         ]
-        small = [job for job in waiting if job.size == 1 and job.can_pack]
+        movable = [job for job in waiting if job.can_migrate or not job.gpus]
+        small = [job for job in movable if job.size == 1 and job.can_pack]
         if not self._traits.packs or not hosts or not small:
             return set()
         worth = self._worth([*small, *(job for job, _ in hosts)], rates)
@@ -241,6 +256,13 @@ class GandivaFair:
 def make(settings: PolicySettings) -> GandivaFair:
     """Make the policy."""
     return GandivaFair(settings)
+
+
+def _seeker(view: View, job: JobView, worth: Mapping[str, float]) -> Seeker:
+    """A job with a place that it cannot leave seeks that type alone."""
+    at = _type_of(view, job)
+    is_bound = at and not job.can_migrate
+    return Seeker(job.job_id, job.size, {at: worth.get(at, 1.0)} if is_bound else worth, at)
 
 
 def _type_of(view: View, job: JobView) -> str:

@@ -2,7 +2,7 @@
 
 A job keeps its GPUs when it can. Where those who stay leave no node for a gang, all who may move on GPUs of
 that type are seated anew, the largest first, each on the node it fills best: gangs of powers of two then
-always fit.
+always fit, and others are spread over nodes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ class Guest:
     gpu_type: str
     gpus: tuple[int, ...] = ()
     is_running: bool = False
+    #: False: those GPUs or none
+    can_move: bool = True
+
+    @property
+    def is_bound(self) -> bool:
+        """True when it can have no other GPUs."""
+        return bool(self.gpus) and not self.can_move
 
 
 def seat_all(cluster: Cluster, down: frozenset[int], guests: Sequence[Guest]) -> dict[int, tuple[int, ...]]:
@@ -39,14 +46,17 @@ def _seat_type(
     cluster: Cluster, down: frozenset[int], gpu_type: str, guests: Sequence[Guest]
 ) -> dict[int, tuple[int, ...]]:
     stays = [guest for guest in guests if guest.gpus and cluster.type_of[guest.gpus[0]] == gpu_type]
-    stays.sort(key=lambda guest: (not guest.is_running, -guest.size, guest.job_id))
+    stays.sort(key=lambda guest: (guest.can_move, not guest.is_running, -guest.size, guest.job_id))
     room = _Room(cluster, down, gpu_type)
     seats = {guest.job_id: guest.gpus for guest in stays if room.keep(guest)}
-    others = [guest for guest in guests if guest.job_id not in seats]
+    others = [guest for guest in guests if guest.job_id not in seats and not guest.is_bound]
     if room.seat(others, seats):
         return seats
-    room, seats = _Room(cluster, down, gpu_type), {}
-    room.seat(guests, seats)
+    room = _Room(cluster, down, gpu_type)
+    seats = {guest.job_id: guest.gpus for guest in stays if guest.is_bound and room.keep(guest)}
+    free = [guest for guest in guests if not guest.is_bound]
+    if not room.seat(free, seats):
+        room.spread([guest for guest in free if guest.job_id not in seats], seats)
     return seats
 
 
@@ -86,6 +96,13 @@ class _Room:
             is_whole = is_whole and bool(found)
         return is_whole
 
+    def spread(self, guests: Iterable[Guest], seats: dict[int, tuple[int, ...]]) -> None:
+        """Seat these over several nodes: slow, and better than idle GPUs."""
+        for guest in sorted(guests, key=lambda guest: (-guest.size, guest.job_id)):
+            found = self._gather(guest.size)
+            if found:
+                seats[guest.job_id] = found
+
     def _of(self, gpu: int) -> list[int]:
         return self._free.get(self._host_of[gpu], [])
 
@@ -97,7 +114,11 @@ class _Room:
                 heapq.heappop(nodes)
             if nodes:
                 return self._take(nodes[0], size)
-        if size <= self._widest or sum(map(len, self._free.values())) < size:
+        return self._gather(size) if size > self._widest else ()
+
+    def _gather(self, size: int) -> tuple[int, ...]:
+        """GPUs of as few nodes as can be, () when there are not so many."""
+        if sum(map(len, self._free.values())) < size:
             return ()
         found: list[int] = []
         for index in sorted(self._free, key=lambda index: (-len(self._free[index]), index)):
