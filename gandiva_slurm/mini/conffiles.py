@@ -56,7 +56,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
         "controller": {
             "host": site.controller.ip, "port": layout.CONTROLLER_PORT,
             "state_dir": f"{at.spool}/gandivactld", "cycle_s": 0.5,
-            "start_deadline_s": 15, "slurm_user": "slurm",
+            "start_deadline_s": 15, "silent_after_s": 5, "slurm_user": "slurm",
         },
         "node": {
             "port": layout.FIRST_GANDIVAD_PORT, "socket": "/run/gandiva/%n.sock",

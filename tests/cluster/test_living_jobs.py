@@ -117,17 +117,24 @@ def test_a_requeue_returns_to_gandiva_and_sacct_shows_it_all_the_time(slurm: Liv
 def test_immediate_jobs_run_at_once_or_are_refused_by_slurm(slurm: Living) -> None:
     """With seconds they start as any other; without, Slurm refuses whatever is held."""
     ran = slurm.user("srun", "--immediate=20", *ASK, "hostname")
-    assert (ran.returncode, ran.stdout) == (0, "mini\n"), ran.stderr
+    hosts = {place.host for place in slurm.cluster.site.nodes.values()}
+    assert ran.returncode == 0 and ran.stdout.strip() in hosts, ran.stderr
     refused = slurm.user("srun", "--immediate", *ASK, "hostname")
     assert refused.returncode != 0 and "Unable to allocate resources" in refused.stderr
 
 
 def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
-    """An administrator's `scontrol suspend` stops the job whole; after `resume` it goes on."""
+    """An administrator's `scontrol suspend` stops the job whole; after `resume` it goes on.
+
+    Since 26.05 Slurm takes it from the job's owner, too.
+    """
     job = slurm.submit(script="while true; do echo; sleep 0.2; done")
     slurm.fleet.wait_running(job)
-    assert slurm.user("scontrol", "suspend", str(job)).returncode != 0, "not its owner's"
-    slurm.admin("scontrol", "suspend", str(job))
+    by_owner = slurm.user("scontrol", "suspend", str(job))
+    may = "slurm 26." in slurm.admin("sinfo", "-V")
+    assert (by_owner.returncode == 0) == may, by_owner.stderr
+    if not may:
+        slurm.admin("scontrol", "suspend", str(job))
     wait_for(lambda: slurm.fleet.slurm_state(job) == "SUSPENDED", "Slurm to suspend it")
     slurm.admin("scontrol", "resume", str(job))
     slurm.fleet.wait_running(job)
