@@ -207,6 +207,7 @@ class PolicyWorld:
             self._work[job_id] -= passed * self._speed(job_id)
             job.ran_ns += passed
             job.held_ns += passed * len(job.gpus)
+            job.left_ns = int(self._work[job_id]) if self.tells_lengths else None
             job.progress = float(1 - self._work[job_id] / max(1, self._length[job_id]))
         self.now_ns = at_ns
         for job_id in [job_id for job_id in self._plan.runs if self._work[job_id] <= 0]:
@@ -312,10 +313,10 @@ def check_on(
     case: Case, make: Callable[[PolicySettings], Policy], check: Callable[[View, Plan], None] | None = None
 ) -> PolicyWorld:
     """Run a case twice: every plan legal, both runs the same, every job ends."""
-    worlds = [PolicyWorld(case.shape, make(SETTINGS), case.rates, case.outages, check) for _ in range(2)]
-    for world in worlds:
-        world.run(case.jobs)
-    first, second = worlds
+    first, second = (
+        PolicyWorld(case.shape, make(SETTINGS), case.rates, case.outages, check).run(case.jobs)
+        for _ in range(2)
+    )
     assert [moment.plan for moment in first.moments] == [moment.plan for moment in second.moments]
     assert set(first.ends_ns) == {job.job_id for job in case.jobs}
     return first

@@ -96,9 +96,9 @@ def test_philly_plans_are_legal_and_no_job_within_quota_loses_its_gpus(case: Cas
 
     def check(view: View, plan: Plan) -> None:
         quota = policy[-1].quotas(view)
-        before = {job.job_id for job in view.jobs.values() if job.is_running}
-        used = used_gpus(view, before)
-        for job_id in before - plan.runs.keys():
+        lost = {job.job_id for job in view.jobs.values() if job.is_running} - plan.runs.keys()
+        used = used_gpus(view, {*plan.runs, *lost})
+        for job_id in lost:
             name = vc_of(view.jobs[job_id])
             assert used[name] > quota[name], (job_id, used, quota)
 

@@ -77,6 +77,8 @@ class Remaining:
         if len(job.losses) >= FEWEST_SEEN and job.losses[-1][0] > 0:
             done = job.losses[-1][0]
             return max(1.0, job.ran_ns * (self._last_epoch(job) - done) / done)
+        if job.left_ns is not None:
+            return max(1.0, job.left_ns)
         if job.length_ns is not None:
             return max(1.0, job.length_ns * (1 - job.progress))
         if job.progress > 0:

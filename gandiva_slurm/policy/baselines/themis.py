@@ -158,6 +158,8 @@ def _deal_out(bids: Iterable[Bid], ration: Ration, types: Types, picks: dict[int
 
 def _remaining_ns(job: JobView, lease_ns: int) -> int:
     """Run time it has left; one of unknown length has as much before it as behind it."""
+    if job.left_ns is not None:
+        return max(1, job.left_ns)
     if job.length_ns is None:
         return max(job.ran_ns, lease_ns)
     return max(1, round(job.length_ns * (1 - job.progress)))
