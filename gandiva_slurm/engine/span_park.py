@@ -92,7 +92,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class MoveSettings:
-    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: how long clearing or releasing may take."""
+    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: how long clearing, aiming or releasing may be."""
 
     deadline_ns: int = 30_000_000_000
     rtt_ns: int = 5_000_000
@@ -196,7 +196,8 @@ class SpanMove:
     def _failed(self, order: Send, code: str, why: str, now_ns: int) -> list[Send]:
         """One has not: `code` is empty when it did not answer."""
         if self.stage == AIM:
-            is_lost = code not in (MISS, LATE) or self.reaims >= MAX_REAIMS
+            is_late = now_ns - self.marks[0].at_ns > self.settings.deadline_ns
+            is_lost = code not in (MISS, LATE) or self.reaims >= MAX_REAIMS or is_late
             return self._back(why, now_ns) if is_lost else self._aim_again(code, why, now_ns)
         if self.stage in (COMMIT, FREEZE):
             return self._back(why, now_ns)
@@ -273,7 +274,8 @@ class SpanMove:
         if self.stage == AIM:
             slowest = max((stood.part.step_ns for stood in self.stood.values()), default=0) or FIRST_STEP_NS
             once_ns = (self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)
-            return once_ns << self.reaims - self._misses
+            left_ns = self.settings.deadline_ns - (self.marks[-1].at_ns - self.marks[0].at_ns)
+            return max(once_ns, min(once_ns << self.reaims - self._misses, left_ns))
         slow = {COMMIT: self.settings.deadline_ns, RESERVE: self.settings.deadline_ns}
         return slow.get(self.stage, BACK_NS if self.stage in (RUN, FREEZE) else PROMPT_NS)
 

@@ -121,6 +121,17 @@ def test_a_boundary_that_is_not_reached_in_time_is_waited_for_twice_as_long() ->
     assert {(send.at, send.wait_ns) for send in bench.sends} == {(at, 2 * waited_ns)}
 
 
+def test_boundaries_are_not_waited_for_past_the_deadline() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    first_ns, deadline_ns = bench.sends[0].wait_ns, bench.move.settings.deadline_ns
+    bench.now_ns += deadline_ns - 3 * first_ns // 2
+    bench.no("n1", words.LATE, words.AIMING)
+    assert first_ns <= bench.sends[0].wait_ns <= 3 * first_ns // 2, "no longer than is left"
+    bench.now_ns += deadline_ns
+    bench.no("n2", words.LATE, words.AIMING)
+    assert bench.move.stage == words.RUN and bench.move.reaims == 1
+
+
 def test_a_yes_that_shows_another_boundary_is_a_miss() -> None:
     bench = Bench(OUT, words.ON, words.ON)
     send = bench._take("n1")
