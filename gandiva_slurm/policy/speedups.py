@@ -55,15 +55,6 @@ def user_speeds(jobs: Iterable[JobView], rates: Rates, gpu_types: Sequence[str])
     }
 
 
-def speedup(speeds: Speeds, fast: str, slow: str) -> Fraction | None:
-    """Return how many `slow` GPUs one `fast` GPU is worth to this user.
-
-    None where one of them was not measured, or cannot be used: there is nothing to compare.
-    """
-    worth, base = speeds.get(fast), speeds.get(slow)
-    return worth / base if worth and base else None
-
-
 def _rate(job: JobView, rates: Rates, gpu_type: str) -> float | None:
     """The measured rate; a type that the job does not accept is one on which it cannot run."""
     return rates.alone(job.model, job.size, gpu_type) if job.accepts(gpu_type) else 0.0

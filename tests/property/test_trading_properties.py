@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.policy.hetero import Claimant, isolated, own_shares
+from gandiva_slurm.policy.market import worth
 from gandiva_slurm.policy.port import Cluster, JobView, View
 from gandiva_slurm.policy.trading import claimants_of, divide
 
@@ -79,15 +80,13 @@ def test_every_sale_is_at_anothers_bid_between_the_two_worths(
 ) -> None:
     by_name = {user.name: user for user in users}
     for sale in divide(users, counts).trades:
-        fast, slow = sale.pair
-        worth = {
-            name: by_name[name].speeds[fast] / by_name[name].speeds[slow]
-            for name in by_name
-            if by_name[name].speeds.get(fast) and by_name[name].speeds.get(slow)
+        worths = {
+            name: value for name in by_name if (value := worth(by_name[name].speeds, sale.goods)) is not None
         }
         assert sale.setter not in (sale.seller, sale.buyer)
-        assert sale.price == worth[sale.setter]
-        assert worth[sale.seller] == sale.seller_worth < sale.price <= sale.buyer_worth == worth[sale.buyer]
+        assert sale.price == worths[sale.setter]
+        assert worths[sale.seller] == sale.seller_worth < sale.price
+        assert sale.price <= sale.buyer_worth == worths[sale.buyer]
         assert sale.amount > 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from gandiva_slurm.policy.port import Cluster, JobView, View
-from gandiva_slurm.policy.speedups import job_speeds, speedup, user_speeds
+from gandiva_slurm.policy.speedups import job_speeds, user_speeds
 from gandiva_slurm.policy.trading import Desk, claimants_of
 
 TYPES = ("v100", "k80")
@@ -47,12 +47,6 @@ def test_what_was_not_measured_is_missing_and_what_cannot_be_is_nothing() -> Non
 def test_senseless_measurements_do_not_count() -> None:
     for nonsense in (float("nan"), float("inf"), -1.0):
         assert job_speeds(a_job(1, "a"), Measured({("a", 1, "k80"): nonsense}), TYPES) == {}
-
-
-def test_a_speed_up_needs_both_types() -> None:
-    assert speedup({"v100": Fraction(1), "k80": Fraction(1, 4)}, "v100", "k80") == 4
-    assert speedup({"v100": Fraction(1), "k80": Fraction(0)}, "v100", "k80") is None
-    assert speedup({"v100": Fraction(1)}, "v100", "k80") is None
 
 
 def test_a_users_speeds_are_weighed_by_gpus() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.policy.hetero import Claimant, fill, isolated, own_shares
-from gandiva_slurm.policy.trading import Division, Pair, Trade, divide
+from gandiva_slurm.policy.market import Goods, Trade, worth
+from gandiva_slurm.policy.trading import Division, divide
 
 TESTS = Path(__file__).parents[1]
 THREE = ("v100", "p100", "k80")
@@ -25,7 +26,7 @@ MODELS = {
     "ResNeXt50": ("6.33", "4.12"),
     "MID": ("3", "2.5"),
 }
-VK, PK = Pair("v100", "k80"), Pair("p100", "k80")
+VK, PK = Goods("v100", "k80"), Goods("p100", "k80")
 
 
 def a_claimant(name: str, *speeds: str | None, demand: int = 200, tickets: int = 1) -> Claimant:
@@ -49,8 +50,8 @@ def gains_of(users: Sequence[Claimant], division: Division) -> list[float]:
     return [round(float(gain), 1) for gain in gains]
 
 
-def sales_of(division: Division) -> list[tuple[str, str, Pair, Fraction, Fraction]]:
-    return [(sale.seller, sale.buyer, sale.pair, sale.amount, sale.price) for sale in division.trades]
+def sales_of(division: Division) -> list[tuple[str, str, Goods, Fraction, Fraction]]:
+    return [(sale.seller, sale.buyer, sale.goods, sale.amount, sale.price) for sale in division.trades]
 
 
 def test_the_trading_run_leaves_two_users_in_the_middle_as_they_are() -> None:
@@ -220,4 +221,37 @@ def test_the_oracle_agrees_on_gavels_ten_job_sets() -> None:
 
 def test_the_fast_type_is_the_one_that_is_faster_for_most() -> None:
     users = [a_claimant(name, worth, None, "1") for name, worth in (("a", "0.5"), ("b", "0.6"), ("c", "4"))]
-    assert {sale.pair for sale in divide(users, {"v100": 3, "k80": 6}).trades} == {Pair("k80", "v100")}
+    assert {sale.goods for sale in divide(users, {"v100": 3, "k80": 6}).trades} == {Goods("k80", "v100")}
+
+
+def full_users() -> list[Claimant]:
+    """Three who hold as much as they asked for, with K80s to spare: V100s are scarce, then P100s."""
+    speeds = {"little": ("2", "1.9"), "some": ("4", "2.5"), "much": ("8", "2.5")}
+    return [a_claimant(name, *pair, "1", demand=4) for name, pair in speeds.items()]
+
+
+def test_full_users_trade_evenly_with_a_third_type() -> None:
+    """little's V100 adds 1 to a K80, his P100 0.9; some's 3 and 1.5: price 2 P100s, less one K80."""
+    users, counts = full_users(), {"v100": 3, "p100": 6, "k80": 30}
+    sale, *_ = divide(users, counts).trades
+    assert (sale.seller, sale.buyer, sale.goods) == ("little", "much", Goods("v100", "p100", "k80"))
+    assert (sale.price, sale.seller_worth, sale.setter) == (2, Fraction(10, 9), "some")
+    assert sale.paid - sale.amount == sale.filled > 0
+    assert "made even by" in sale.evidence
+    assert min(gains_of(users, divide(users, counts))) >= 0 < max(gains_of(users, divide(users, counts)))
+
+
+def test_even_sales_leave_everybody_as_many_gpus_as_before() -> None:
+    users, counts = full_users(), {"v100": 3, "p100": 6, "k80": 30}
+    before, after = own_shares(users, counts), divide(users, counts).holdings
+    assert [after.used(user.name) for user in users] == [before.used(user.name) for user in users]
+
+
+def test_worth_above_a_filler_needs_types_faster_than_it() -> None:
+    speeds = {"v100": Fraction(4), "p100": Fraction(2), "k80": Fraction(1)}
+    assert worth(speeds, Goods("v100", "p100")) == 2
+    assert worth(speeds, Goods("v100", "p100", "k80")) == 3
+    assert worth(speeds, Goods("v100", "k80", "p100")) is None
+    assert worth({**speeds, "k80": Fraction(0)}, Goods("v100", "p100", "k80")) is None
+    assert worth({"v100": Fraction(4), "p100": Fraction(2)}, Goods("v100", "p100", "k80")) is None
+    assert worth({"v100": Fraction(4)}, Goods("v100", "p100")) is None
