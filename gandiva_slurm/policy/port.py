@@ -8,9 +8,9 @@ between two questions, and no reference to what they were shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
 
@@ -89,6 +89,8 @@ class JobView:
     migrations: int = 0
     #: (epochs, loss) pairs it has told, in order; empty: it tells none
     losses: tuple[tuple[float, float], ...] = ()
+    #: run time alone that is left, where the world tells lengths (clairvoyant baselines)
+    left_ns: int | None = None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -155,3 +157,12 @@ class Policy(Protocol):
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
+
+
+Factory = TypeVar("Factory", bound=Callable[..., object])
+
+
+def takes_oracle(make: Factory) -> Factory:
+    """Mark a policy's `make`: its paper takes true rates as given, so the simulator tells it."""
+    make.takes_oracle = True  # type: ignore[attr-defined]
+    return make

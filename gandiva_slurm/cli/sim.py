@@ -1,0 +1,118 @@
+"""`gandiva sim`: policies on workloads, in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.sim.clusters import read_cluster
+from gandiva_slurm.sim.outcome import EventLines, Outcome, write_jobs
+from gandiva_slurm.sim.policies import make_policy
+from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.workloads.load import FORMATS, Source, load
+from gandiva_slurm.sim.world import Costs
+
+_S = 10**9
+_FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def sim() -> None:
+    """Run scheduling policies on workloads, in virtual time."""
+
+
+@sim.command()
+@click.option("--workload", type=_FILE, required=True, help="The jobs.")
+@click.option("--format", "format_", type=click.Choice([*FORMATS]), required=True, help="What they are in.")
+@click.option("--throughputs", type=_FILE, help="Rates by model and GPU type (Gavel's JSON, or .xz of it).")
+@click.option("--cluster", required=True, metavar="TYPE:NODESxGPUS[,…]", help="As v100:3x4,k80:3x4.")
+@click.option("--policy", required=True, metavar="NAME", help="fifo, srtf, gandiva_fair, …")
+@click.option("--quantum", type=click.FloatRange(0.001), default=60.0, help="Seconds; 60.")
+@click.option("--switch-cost", type=click.FloatRange(0), default=0.0, help="Seconds to suspend and resume.")
+@click.option("--restart-cost", type=click.FloatRange(0), default=0.0, help="Seconds to go on elsewhere.")
+@click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users.")
+@click.option("--users-column", metavar="C", help="Take users from a column: its name, or its number from 1.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive.")
+@click.option("--seed", type=int, default=0, help="Of whatever is drawn by chance.")
+@click.option("--check-invariants", is_flag=True, help="Check after every event; exit 1 names the violation.")
+@click.option("--compat", type=click.Choice(["gavel"]), help="Rounds and leases as in Gavel's simulator.")
+@click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON.")
+@click.option("--jobs", type=_FILE, help="Write a CSV row a job.")
+@click.option("--events", type=_FILE, help="Write a JSON line an event.")
+def run(**options: Any) -> None:
+    """Run one policy on one workload."""
+    if options["users"] and options["users_column"]:
+        raise UsageError("--users and --users-column: give one of them")
+    cluster = read_cluster(options["cluster"])
+    names = ("throughputs", "users", "users_column", "limit")
+    source = Source(options["workload"], options["format_"], *(options[name] for name in names))
+    specs, truth = load(source, cluster)
+    switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
+    costs = Costs(switch_ns, restart_ns, seed=options["seed"])
+    scene = Scene(specs, cluster, truth, costs, is_checked=options["check_invariants"])
+    settings = PolicySettings(round(options["quantum"] * _S), switch_ns, restart_ns, oracle=truth.rates)
+    policy, is_told = make_policy(options["policy"], settings)
+    with _lines(options["events"]) as events, _progress(len(specs)) as on_finish:
+        outcome = simulate(scene, policy, is_told, events, on_finish)
+    _write(outcome, options["json_"], options["jobs"])
+
+
+@contextlib.contextmanager
+def _lines(path: Path | None) -> Iterator[EventLines | None]:
+    if path is None:
+        yield None
+        return
+    with _opened(path) as file:
+        yield EventLines(file, None)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as err:
+        raise UsageError(f"{path}: {err.strerror}") from err
+
+
+@contextlib.contextmanager
+def _progress(jobs: int) -> Iterator[Callable[[int], None] | None]:
+    """Show how many jobs have ended, where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("jobs ended", total=jobs)
+        yield lambda finished: bar.update(shown, completed=finished)
+
+
+def _write(outcome: Outcome, json_: str | None, jobs: Path | None) -> None:
+    summary = outcome.summary()
+    if jobs:
+        with _opened(jobs):
+            write_jobs(jobs, outcome.books)
+    text = json.dumps(summary, indent=1) + "\n"
+    if json_ == "-":
+        click.echo(text, nl=False)
+        return
+    if json_:
+        with _opened(Path(json_)) as file:
+            file.write(text)
+    click.echo(_sentence(summary))
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    return (
+        f"{summary['policy']}: {summary['finished']} of {summary['jobs']} jobs, average JCT "
+        f"{summary['avg_jct_s']:.4f} s, makespan {summary['makespan_s']:.0f} s, "
+        f"{summary['suspends']} suspends, {summary['migrations']} migrations, {summary['wall_s']:.2f} s"
+    )

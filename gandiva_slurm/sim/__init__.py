@@ -1,0 +1,1 @@
+"""The simulator: any policy of the port, in virtual time, on workloads of others."""

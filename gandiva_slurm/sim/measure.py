@@ -1,0 +1,44 @@
+"""What policies know of rates: what was run, learnt by running it."""
+
+from __future__ import annotations
+
+
+class Measured:
+    """Mean rates by what was run: alone by (model, GPUs, type, on one node), in a pair by the two models."""
+
+    def __init__(self) -> None:
+        #: rate and seconds it was watched; pairs are kept from both sides
+        self._alone: dict[tuple[str, int, str, bool], tuple[float, float]] = {}
+        self._packed: dict[tuple[str, str, str], tuple[float, float]] = {}
+
+    def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+        """Return the mean of what was seen; None: never seen."""
+        seen = self._alone.get((model, size, gpu_type, is_local))
+        return seen[0] if seen else None
+
+    def packed(self, model: str, other: str, gpu_type: str) -> tuple[float, float] | None:
+        """Return the means of both; None: not yet seen from both sides."""
+        mine = self._packed.get((model, other, gpu_type))
+        theirs = self._packed.get((other, model, gpu_type))
+        return (mine[0], theirs[0]) if mine and theirs else None
+
+    def learn_alone(self, key: tuple[str, int, str, bool], rate: float, seconds: float) -> None:
+        """Add what was seen of a job without a neighbour."""
+        self._alone[key] = _mean(self._alone.get(key), rate, seconds)
+
+    def learn_packed(self, key: tuple[str, str, str], rate: float, seconds: float) -> None:
+        """Add what was seen of a job of the first model beside one of the second."""
+        self._packed[key] = _mean(self._packed.get(key), rate, seconds)
+
+    def knows(self, key: tuple[object, ...]) -> bool:
+        """Tell whether anything was learnt by this key."""
+        return key in self._alone or key in self._packed
+
+
+def _mean(old: tuple[float, float] | None, rate: float, seconds: float) -> tuple[float, float]:
+    if old is None:
+        return rate, seconds
+    if old[0] == rate:
+        return rate, old[1] + seconds
+    whole = old[1] + seconds
+    return ((old[0] * old[1] + rate * seconds) / whole if whole else rate), whole

@@ -1,0 +1,63 @@
+"""Our own format: a CSV with everything a job can ask for (docs/simulator.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC
+from gandiva_slurm.sim.job import Spec
+from gandiva_slurm.sim.workloads.rows import Row, read_table
+
+NEEDS = ("job_id", "submit_s", "gpus")
+KNOWS = (
+    "length_s", "model", "steps", "user", "tickets", "priority", "class", "vc", "gpu_types", "min_gpus",
+    "max_gpus", "pack", "migrate",
+)  # fmt: skip
+_S = 10**9
+
+
+def read(path: Path) -> Iterator[tuple[Row, Spec]]:
+    """Yield the rows with their jobs; a job has length_s, or model and steps."""
+    for number, row in enumerate(read_table(path, NEEDS, KNOWS)):
+        length_ns = max(1, row.ns("length_s", _S)) if row.text("length_s") else 0
+        if not length_ns and not (row.text("model") and row.text("steps")):
+            raise row.error("a job has length_s, or model and steps")
+        size = row.whole("gpus", 1)
+        yield (
+            row,
+            Spec(
+                job_id=number,
+                name=row.text("job_id", str(number)),
+                user=row.text("user"),
+                size=size,
+                submit_ns=row.ns("submit_s", _S),
+                length_ns=length_ns,
+                steps=row.whole("steps", 1) if row.text("steps") else 0,
+                model=row.text("model"),
+                tickets=_bounded(row, "tickets", 100, 1, 1000),
+                priority=_bounded(row, "priority", 50, 0, 100),
+                job_class=_one_of(row, "class", (GUARANTEED, OPPORTUNISTIC)),
+                vc=row.text("vc"),
+                gpu_types=tuple(filter(None, row.text("gpu_types").split("+"))),
+                min_size=_bounded(row, "min_gpus", size, 1, size),
+                max_size=_bounded(row, "max_gpus", size, size, 10**6),
+                can_pack=_one_of(row, "pack", ("auto", "never")) == "auto",
+                can_migrate=_one_of(row, "migrate", ("auto", "never")) == "auto",
+            ),
+        )
+
+
+def _bounded(row: Row, column: str, default: int, least: int, most: int) -> int:
+    value = row.whole(column) if row.text(column) else default
+    if not least <= value <= most:
+        raise row.error(f"{column} is {value}; it takes {least}..{most}")
+    return value
+
+
+def _one_of(row: Row, column: str, words: tuple[str, ...]) -> str:
+    """Return one of the words, the first where nothing is said."""
+    word = row.text(column, words[0])
+    if word not in words:
+        raise row.error(f"{column} is {word!r}; it takes {' or '.join(words)}")
+    return word
