@@ -89,9 +89,18 @@ class View(Generic[C]):
                 raise Unfit(f"it would need the node {behind.nodes[0]}, which is not suggested")
             picked.append(node)
             taken += size
-        if len(picked) < len(sizes):
+        return picked if len(picked) == len(sizes) else self._pick_tight(sizes, priority, suggested)
+
+    def _pick_tight(self, sizes: Sequence[int], priority: int, suggested: Suggested) -> list[C]:
+        """Pick by room alone, for members of several sizes: small ones may have filled the large nodes."""
+        nodes = [node for node in self.nodes if node.is_healthy]
+        nodes = [
+            node for node in nodes if (cell := physical_of(node)) is None or is_suggested(cell, suggested)
+        ]
+        places = best_fit(sizes, [_room(node, priority) for node in nodes]) if sizes[0] < sizes[-1] else None
+        if places is None:
             raise Unfit(NO_ROOM)
-        return picked
+        return [nodes[place] for place in places]
 
     def _order(self, priority: int, suggested: Suggested) -> Callable[[C], tuple[bool, bool, int, int]]:
         def key(node: C) -> tuple[bool, bool, int, int]:
@@ -102,6 +111,19 @@ class View(Generic[C]):
             return (not node.is_healthy, not is_fine, -same, higher)
 
         return key
+
+
+def best_fit(sizes: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
+    """Find a place for each size, the largest first, each where it leaves least; None: one fits nowhere."""
+    left = list(rooms)
+    places = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        fitting = [place for place, room in enumerate(left) if room >= sizes[index]]
+        if not fitting:
+            return None
+        places[index] = min(fitting, key=left.__getitem__)
+        left[places[index]] -= sizes[index]
+    return places
 
 
 def node_of(cell: C) -> C:

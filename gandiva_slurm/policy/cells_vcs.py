@@ -73,18 +73,16 @@ def build_vcs(spec: CellsSpec, chains: Mapping[str, Chain]) -> dict[str, Virtual
 
 def build_ledgers(chains: Mapping[str, Chain], vcs: Mapping[str, VirtualCluster]) -> dict[str, Ledger]:
     """Count what the VCs own of each chain and hand them their pinned cells. Raises ConfigError."""
+    pins = [(vc.name, root, cell) for vc in vcs.values() for root, cell in vc.pins.values()]
     ledgers = {}
     for name, chain in chains.items():
         empty: Roots = [[] for _ in range(chain.top + 1)]
         roots = {vc.name: vc.roots.get(name, empty) for vc in vcs.values()}
         pinned = {vc.name: [0] * (chain.top + 1) for vc in vcs.values()}
-        for vc in vcs.values():
-            for _, cell in vc.pins.values():
-                if cell.chain == name:
-                    pinned[vc.name][cell.level] += 1
+        for owner, _, cell in (pin for pin in pins if pin[2].chain == name):
+            pinned[owner][cell.level] += 1
         ledgers[name] = Ledger(chain, roots, pinned)
-    for vc in vcs.values():
-        for root, cell in vc.pins.values():
-            ledgers[cell.chain].claim(cell, vc.name)
-            bind(cell, root)
+    for owner, root, cell in pins:
+        ledgers[cell.chain].claim(cell, owner)
+        bind(cell, root)
     return ledgers
