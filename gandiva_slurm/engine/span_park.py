@@ -92,7 +92,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class MoveSettings:
-    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: how long clearing, aiming or releasing may be."""
+    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: the longest clearing, aiming, releasing."""
 
     deadline_ns: int = 30_000_000_000
     rtt_ns: int = 5_000_000
