@@ -34,7 +34,7 @@ def differs(replay: Replay, ours: Result, theirs: dict[str, Any], level: int) ->
     if ours.kind == PREEMPT:
         victims = theirs.get("victim_pods") or ()
         return "" if set(victims) <= set(ours.victims) else f"victims {ours.victims} instead of {victims}"
-    if ours.kind == BIND:
+    if ours.kind == BIND and "node" in theirs:
         if level == 3 and (ours.node, list(ours.gpus)) != (theirs["node"], theirs["leaf_cells"]):
             return f"{ours.node} {ours.gpus} instead of {theirs['node']} {theirs['leaf_cells']}"
         near = replay.level_of(ours.chain, ours.node, ours.gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT
 
 Differs = Callable[[Replay, Result, dict[str, Any], int], str]
 FAILS_TO_BUILD = "construction fails"
+KIND = re.compile(r"bind|wait|preempt|user_error")
+NODE = re.compile(r"[\w.-]+")
 
 
 class Case:
@@ -33,8 +36,10 @@ class Case:
     def do_schedule(self, step: dict[str, Any]) -> list[str]:
         """Ask for a pod and compare."""
         pod, expect = self.pods[step["pod"]], dict(step.get("expect") or {})
-        nodes = step.get("suggested_nodes", "all")
-        ours = self.replay.schedule(pod, None if nodes == "all" else nodes, step.get("phase", "preempting"))
+        nodes = self._nodes(step.get("suggested_nodes", "all"))
+        ours = self.replay.schedule(pod, nodes, step.get("phase", "preempting"))
+        if ours.kind in _kinds(expect.get("kind", "")):
+            expect["kind"] = ours.kind
         allowed = expect.pop("victims_subset_of", None)
         difference = self.differs(self.replay, ours, expect, self.level) if "kind" in expect else ""
         if not difference and allowed and self.level > 1:
@@ -88,23 +93,34 @@ class Case:
                 self.replay.delete_waiting(self.pods[name])
         return [self._groups(step["expect"])] if step.get("expect") else []
 
-    do_delete_pod = do_delete_allocated = do_delete_unallocated = do_delete
+    do_delete_pod = do_delete_pods = do_delete_allocated = do_delete_unallocated = do_delete
+    do_delete_allocated_pod = do_delete_unallocated_pod = do_delete
 
     def do_set_bad_node(self, step: dict[str, Any]) -> list[str]:
-        """A node fails."""
-        self.replay.cluster.set_bad(step["node"])
-        return []
+        """Nodes fail."""
+        for node in step.get("nodes") or [step["node"]]:
+            self.replay.cluster.set_bad(node)
+        return [self._groups(step["expect"])] if step.get("expect") else []
 
     def do_set_healthy_node(self, step: dict[str, Any]) -> list[str]:
-        """A node is well again."""
-        self.replay.cluster.set_healthy(step["node"])
-        return []
+        """Nodes are well again."""
+        for node in step.get("nodes") or [step["node"]]:
+            self.replay.cluster.set_healthy(node)
+        return [self._groups(step["expect"])] if step.get("expect") else []
 
     def do_reconfigure(self, step: dict[str, Any]) -> list[str]:
         """The configuration changes under the groups that run."""
         spec = spec_of(overridden(self.config, step["config_overrides"]))
         self.replay.cluster = self.replay.cluster.reconfigured(spec)
         return [self._groups(step["expect"])] if step.get("expect") else []
+
+    def _nodes(self, told: Any) -> list[str] | None:
+        """Suggested nodes: a list, "all", or all but those named in a text or an object."""
+        if told == "all" or told is None:
+            return None
+        if isinstance(told, list):
+            return told
+        return [node for node in self.replay.cluster.nodes if node not in NODE.findall(str(told))]
 
     def _end(self, name: str) -> None:
         if name in self.replay.pods:
@@ -126,6 +142,13 @@ class Case:
         if left or lost or kept or wrong:
             return f"still there: {left}, gone: {lost}, not demoted: {kept}, in another state: {wrong}"
         return ""
+
+
+def _kinds(told: Any) -> set[str]:
+    """Kinds of answer that an expectation allows: one, several, or all but those it names."""
+    named = set(KIND.findall(str(told)))
+    is_negated = str(told).startswith(("not", "no ", "no_"))
+    return {"bind", "wait", "preempt", USER_ERROR} - named if is_negated else named
 
 
 def run_cases(data: dict[str, Any], level: int, differs: Differs) -> list[dict[str, Any]]:

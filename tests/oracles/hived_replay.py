@@ -9,6 +9,7 @@ from typing import Any
 from hived_format import Pod
 
 from gandiva_slurm.policy.cells import PhysicalCell
+from gandiva_slurm.policy.cells_bind import SafetyBroken
 from gandiva_slurm.policy.cells_cluster import CellCluster
 from gandiva_slurm.policy.cells_gangs import BIND, PREEMPTING, Answer, Deed, RequestError
 from gandiva_slurm.policy.cells_map import CellsSpec
@@ -16,7 +17,7 @@ from gandiva_slurm.policy.topology import common_level
 
 #: (chain, node, GPU) → who is there
 Occupation = dict[tuple[str, str, int], str]
-USER_ERROR = "user_error"
+USER_ERROR, BROKEN = "user_error", "broken"
 
 
 @dataclass
@@ -62,6 +63,8 @@ class Replay:
             return self._result(pod, answer)
         except RequestError as error:
             return Result(USER_ERROR, reason=str(error))
+        except SafetyBroken as error:
+            return Result(BROKEN, reason=str(error))
 
     def _result(self, pod: Pod, answer: Answer) -> Result:
         group = pod.request.gang
