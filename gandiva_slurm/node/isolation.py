@@ -53,7 +53,7 @@ class Isolation:
             return
         seconds = silent_ns // 1_000_000_000
         for resident in [r for r in node.residents.values() if not r.is_ending]:
-            self._watcher.fence(resident, f"neither gandivactld nor slurmctld was heard for {seconds} s")
+            self._watcher.abandon(resident, f"neither gandivactld nor slurmctld was heard for {seconds} s")
 
     async def _slurmd_timeout_ns(self) -> int:
         """Ask Slurm once; until it answers, its default holds."""

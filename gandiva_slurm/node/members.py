@@ -132,6 +132,13 @@ class JobProcesses:
                 break
         return len(killed)
 
+    def kill_unreported(self) -> int:
+        """SIGKILL all members and their slurmstepds: nobody tells slurmctld of an exit code."""
+        ours, before = self.stop()
+        for proc in (*self.stepds, *ours, *before):
+            procs.send(proc, signal.SIGKILL)
+        return len(ours) + len(before) + self.kill()
+
     def _targets(self, only: Iterable[ProcId] | None) -> list[Proc]:
         if only is None:
             return self.members()

@@ -67,6 +67,17 @@ class Watcher:
         log.warning("job %s: stopped: %s", resident.key, why)
         self._end(resident)
 
+    def abandon(self, resident: Resident, why: str) -> None:
+        """Kill this incarnation with its slurmstepds: Slurm is to requeue it, and hears of no failure.
+
+        A slurmstepd that cannot reach slurmctld tells of its tasks' death when it can again: Slurm would take
+        the job for failed, or end its next incarnation here together with that slurmstepd.
+        """
+        resident.is_fenced = True
+        self._node.note("fence", resident, why=why, killed=resident.processes.kill_unreported())
+        log.warning("job %s: stopped: %s", resident.key, why)
+        self._end(resident)
+
     def dismiss(self, resident: Resident) -> None:
         """A part of a span that has no process here is over, or never was."""
         resident.is_ending = True
