@@ -22,13 +22,13 @@ DISKS = {"gandivactld": "uid=slurm,gid=slurm,mode=700", "gandivad/n1": "mode=755
 
 
 class OnSmallDisks(Fleet):
-    """The nodes' logs lie on disks that only the cluster's own mounts show."""
+    """The daemons' states lie on disks that only their hosts' own mounts show."""
 
     def events(self, node: str = "n1") -> list[dict[str, Any]]:
         """The node's event log, as far as the disk had room for it."""
         spool = self.mini.at.spool.relative_to("/")
-        path = Path(f"/proc/{self.mini.init_pid}/root") / spool / f"gandivad/{node}/events.jsonl"
-        return read_lines(path)
+        pid = self.mini.pids[self.mini.site.nodes[node].host]
+        return read_lines(Path(f"/proc/{pid}/root") / spool / f"gandivad/{node}/events.jsonl")
 
     def node_states(self) -> dict[str, dict[str, Any]]:
         """What `gandiva nodes` shows, by node."""
@@ -48,14 +48,21 @@ class OnSmallDisks(Fleet):
         assert not found, found
 
 
+def host_of(cluster: MiniCluster, name: str) -> str:
+    """The host of the daemon whose state lies there."""
+    _, _, node = name.partition("/")
+    return (cluster.site.nodes[node] if node else cluster.site.controller).host
+
+
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU; the state of gandivactld and of n1's gandivad lies on small disks."""
     with own_cluster("troubles", "v100:1x1,k80:1x1", 0.5, has_daemons=False) as made:
         for name, options in DISKS.items():
             place = made.at.spool / name
+            on_small = ["mount", "-t", "tmpfs", "-o", f"size={DISK},{options}", "none", str(place)]
             made.exec(["mkdir", "-p", str(place)])
-            made.exec(["mount", "-t", "tmpfs", "-o", f"size={DISK},{options}", "none", str(place)])
+            made.exec(on_small, host=host_of(made, name))
         boot.start_gandiva(made, lambda text: None)
         yield made
 
@@ -99,12 +106,12 @@ def runs_at_once(fleet: Fleet, user: str = "user3") -> int:
 @contextmanager
 def full_disk(fleet: Fleet, name: str) -> Iterator[None]:
     """The disk under a daemon's state has no byte left."""
-    ballast = fleet.mini.at.spool / name / "ballast"
-    fleet.mini.exec(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], check=False)
+    ballast, host = fleet.mini.at.spool / name / "ballast", host_of(fleet.mini, name)
+    fleet.mini.exec(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], check=False, host=host)
     try:
         yield
     finally:
-        fleet.mini.exec(["rm", "-f", str(ballast)])
+        fleet.mini.exec(["rm", "-f", str(ballast)], host=host)
 
 
 def log_of(fleet: Fleet, daemon: str) -> str:
