@@ -31,6 +31,14 @@ def test_backfill_gives_long_jobs_what_the_head_leaves_over_once() -> None:
     assert set(decide(a_view((("v", 6),), jobs, at_s=5)).runs) == {1, 3}
 
 
+def test_backfill_counts_all_that_end_with_the_one_the_head_waits_for() -> None:
+    """At 100 s four GPUs are free, the head takes two: a long job may have one that is idle now."""
+    pairs = [running(a_job(n, 2, length_s=100), (2 * n, 2 * n + 1)) for n in (0, 1)]
+    jobs = [*pairs, a_job(2, 2, at_s=1), a_job(3, at_s=2, length_s=1000), a_job(4, at_s=2, length_s=1000)]
+    jobs[2].size = 3
+    assert set(decide(a_view((("v", 5),), jobs, at_s=5)).runs) == {0, 1, 3}
+
+
 def test_backfill_may_use_other_types_than_the_reserved_one() -> None:
     busy = running(a_job(1, 1, length_s=10), (0,))
     head = a_job(2, 2, at_s=1, gpu_types=("v",))

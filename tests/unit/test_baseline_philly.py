@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gandiva_slurm.policy.baselines.philly import RELAX_NS, Philly, make
 from gandiva_slurm.policy.baselines.quotas import deal, used_gpus, vc_of
-from gandiva_slurm.policy.port import Plan, PolicySettings, View
+from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from tests.policy_world import (
     SETTINGS,
     Case,
@@ -54,6 +54,31 @@ def test_philly_takes_nothing_back_beyond_the_borrowed_nor_for_a_job_over_quota(
     lent = [running(a_job(n, user="b"), (n - 1,)) for n in range(1, 9)]
     plan = make(SHARES).decide(a_view((("v", 8),), [*lent, a_job(9, 7, user="a", at_s=5)], at_s=5))
     assert 9 not in plan.runs and len(plan.runs) == 8
+
+
+def some(first: int, count: int, user: str, since_s: int) -> list[JobView]:
+    """Running one-GPU jobs of a user on GPUs from `first` on."""
+    return [running(a_job(100 + n, user=user), (n,), since_s=since_s) for n in range(first, first + count)]
+
+
+def test_philly_over_quota_takes_nothing_from_others_over_theirs() -> None:
+    shares = PolicySettings(quantum_ns=60 * S, tickets={"a": 3, "b": 3, "c": 2})
+    jobs = [*some(0, 4, "a", 1), *some(4, 4, "b", 2), a_job(9, user="a", at_s=5)]
+    assert 9 not in make(shares).decide(a_view((("v", 8),), jobs, at_s=5)).runs
+
+
+def test_philly_takes_from_each_only_what_it_borrowed() -> None:
+    shares = PolicySettings(quantum_ns=60 * S, tickets={"a": 2, "b": 1, "c": 1})
+    jobs = [*some(0, 2, "a", 1), *some(2, 3, "b", 9), *some(5, 3, "c", 2), a_job(9, 2, user="a", at_s=10)]
+    plan = make(shares).decide(a_view((("v", 8),), jobs, at_s=10))
+    assert set(plan.runs) == {9, 100, 101, 102, 103, 105, 106}
+
+
+def test_philly_fills_what_a_stopped_gang_leaves_over() -> None:
+    shares = PolicySettings(quantum_ns=60 * S, tickets={"a": 1, "b": 1})
+    gang = running(a_job(1, 4, user="b"), (0, 1, 2, 3))
+    jobs = [gang, a_job(2, user="a", at_s=5), a_job(3, user="b", at_s=6)]
+    assert make(shares).decide(a_view((("v", 4),), jobs, at_s=7)).runs == {2: (0,), 3: (1,)}
 
 
 def test_philly_waits_for_locality_and_relaxes_with_time() -> None:

@@ -54,6 +54,17 @@ def test_types_leave_out_those_on_which_the_job_cannot_run() -> None:
     assert Types(view).of(a_job(1, 2, model="m", gpu_types=("p", "k"))) == ("k", "p")
 
 
+def test_types_leave_out_those_on_which_a_gang_cannot_be_put_apart() -> None:
+    class Apart(FixedRates):
+        def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+            return 1.0 if is_local == (model == "near") else 0.0
+
+    view = a_view((("v", 4), ("v", 4)), [], rates=Apart())
+    assert Types(view).of(a_job(1, 1, model="near")) == ("v",)
+    assert Types(view).of(a_job(1, 2, model="near")) == ()
+    assert Types(view).of(a_job(1, 8, model="far")) == ("v",)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     hosts=st.lists(st.sampled_from((1, 2, 4, 8)), min_size=1, max_size=5),

@@ -54,6 +54,16 @@ def test_tiresias_runs_a_queue_in_order_of_start_the_never_started_last() -> Non
     assert spells(world, 3) == [(7200, 7210)]
 
 
+def test_tiresias_lets_who_started_go_on_before_older_jobs_that_never_did() -> None:
+    older, started = a_job(1, 2), running(a_job(2, 2, at_s=5), (0, 1), ran_s=10, since_s=5)
+    assert set(make(SETTINGS).decide(a_view((("v", 2),), [older, started], at_s=15)).runs) == {2}
+    started.ran_ns = 1800 * S
+    assert set(make(SETTINGS).decide(a_view((("v", 2),), [older, started], at_s=1805)).runs) == {1}
+    started.ran_ns -= 1
+    plan = make(SETTINGS).decide(a_view((("v", 2),), [older, started], at_s=1805))
+    assert set(plan.runs) == {2} and plan.wake_ns == 1805 * S + 1
+
+
 def test_tiresias_promotes_who_waited_knob_times_what_it_ran() -> None:
     jobs = [a_job(1, length_s=9000), a_job(2, at_s=100, length_s=3000), a_job(3, at_s=110, length_s=3000)]
     world = PolicyWorld((("v", 1),), Tiresias(SETTINGS, promote_knob=1)).run(jobs)

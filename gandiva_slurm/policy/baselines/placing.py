@@ -20,6 +20,7 @@ class Types:
 
     def __init__(self, view: View, oracle: Rates | None = None) -> None:
         self._counts = view.cluster.counts
+        self._widest = {name: largest_host(view.cluster, name) for name in self._counts}
         self._rates = oracle or view.rates
         self._known: dict[tuple[str, int, tuple[str, ...]], tuple[str, ...]] = {}
 
@@ -30,11 +31,14 @@ class Types:
             self._known[key] = tuple(
                 gpu_type
                 for gpu_type, count in self._counts.items()
-                if job.accepts(gpu_type)
-                and count >= key[1]
-                and self._rates.alone(job.model, key[1], gpu_type) != 0
+                if job.accepts(gpu_type) and count >= key[1] and self._can_run(job.model, key[1], gpu_type)
             )
         return self._known[key]
+
+    def _can_run(self, model: str, size: int, gpu_type: str) -> bool:
+        """Together, if a node is large enough, and apart: nobody promises a gang that it is put together."""
+        is_together = size > self._widest[gpu_type] or self._rates.alone(model, size, gpu_type) != 0
+        return is_together and (size == 1 or self._rates.alone(model, size, gpu_type, False) != 0)
 
 
 class FreeGpus:
