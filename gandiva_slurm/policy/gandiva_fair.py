@@ -62,6 +62,12 @@ class GandivaFair:
         self._shared: set[int] = set()
         self._speeds: dict[int, float] = {}
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the simulator's JSON tells of it: pairs tried by model and GPU type, kept, undone."""
+        pairs = self._pairs
+        return {"packs_tried": pairs.tried, "packs_kept": pairs.kept, "packs_undone": pairs.undone}
+
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
         self._charge(view)
