@@ -79,12 +79,14 @@ class Outcome:
     def _users(self, ended: Sequence[int]) -> dict[str, dict[str, Any]]:
         """Tickets, GPU time and its part of all, the part by entitlement, and 1/ρ of each user."""
         books = self.books
-        gpu_s, jct_s, alone_s = (dict.fromkeys(books.tickets, 0.0) for _ in range(3))
+        jct_s, alone_s = (dict.fromkeys(books.tickets, 0.0) for _ in range(2))
+        halves = dict.fromkeys(books.tickets, 0)
         for row in ended:
             user = books.specs[row].user
-            gpu_s[user] += books.held_halves[row] / 2e9
+            halves[user] += books.held_halves[row]
             jct_s[user] += _jct_s(books, row)
             alone_s[user] += self.isolated_s.get(books.specs[row].job_id, 0.0)
+        gpu_s = {user: held / 2e9 for user, held in halves.items()}
         total, entitled = sum(gpu_s.values()) or 1.0, sum(books.entitled_gpu_s.values()) or 1.0
         return {
             user: {

@@ -39,13 +39,28 @@ class Fifo:
         for job in view.jobs.values():
             if job.is_running:
                 continue
-            place = free.place(job, self._fastest(job, types.of(job)))
+            place = self._place(view, job, free, types.of(job))
             if place is None:
                 return
             runs[job.job_id] = place
 
-    def _fastest(self, job: JobView, types: tuple[str, ...]) -> list[str]:
-        return fastest_first(job, types, self._oracle)
+    def _place(
+        self, view: View, job: JobView, free: FreeGpus, types: tuple[str, ...]
+    ) -> tuple[int, ...] | None:
+        """Take the place where it is fastest; where rates are not known, the one on the fewest nodes."""
+        if self._oracle is None or len(types) < 2:
+            return free.place(job, types)
+        best: tuple[float, str] | None = None
+        for gpu_type in types:
+            if free.left_of(gpu_type) < job.size:
+                continue
+            gpus = free.gather(job.size, gpu_type)
+            free.give(gpus)
+            is_local = len(view.cluster.hosts_of(gpus)) == 1
+            rate = self._oracle.alone(job.model, job.size, gpu_type, is_local) or 0.0
+            if rate > 0 and (best is None or rate > best[0]):
+                best = (rate, gpu_type)
+        return free.place(job, [best[1]]) if best else None
 
 
 def fastest_first(job: JobView, types: tuple[str, ...], oracle: Rates | None) -> list[str]:

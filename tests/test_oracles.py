@@ -1,0 +1,66 @@
+"""Scripts that hold our answers against those of others: each runs as a user would run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+DATA = TESTS / "data"
+#: Average JCT and makespan in seconds, computed by others, see tests/data/elasticflow/ORIGIN.
+HOMOGENEOUS = {
+    ("195job", 64, "fifo"): (64288.5897, 857718),
+    ("195job", 64, "srtf"): (34401.7231, 992175),
+    ("195job", 64, "srsf"): (33650.5077, 991644),
+    ("cluster10", 16, "fifo"): (71091.4846, 2969377),
+    ("cluster10", 16, "srtf"): (50044.2654, 3008192),
+    ("cluster10", 16, "srsf"): (49126.2385, 2982740),
+}
+
+
+def ask(script: str, *args: str) -> tuple[int, dict[str, Any]]:
+    """Run a script; return its exit status and the JSON of its one line."""
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "oracles" / script), *args], capture_output=True, text=True, timeout=120
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1, done.stdout + done.stderr
+    return done.returncode, json.loads(lines[0])
+
+
+@pytest.mark.parametrize("name", ["papers/stride.json", "stride_tables.json"])
+def test_stride_tables_agree(name: str) -> None:
+    status, answer = ask("stride.py", str(DATA / name))
+    assert (status, answer["agree"], answer["tables"], answer["differences"]) == (0, True, 3, {})
+
+
+def test_a_wrong_stride_table_is_found(tmp_path: Path) -> None:
+    tables = json.loads((DATA / "papers" / "stride.json").read_text())
+    tables["gang"]["rounds"][1]["run"] = ["C", "D"]
+    tables["plain"]["rounds"][2]["pass"] = [0.5, 1]
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(tables))
+    status, answer = ask("stride.py", str(wrong))
+    assert status == 1 and sorted(answer["differences"]) == ["gang", "plain"]
+
+
+@pytest.mark.parametrize(("name", "gpus", "policy"), HOMOGENEOUS)
+def test_homogeneous_runs_equal_the_table(name: str, gpus: int, policy: str) -> None:
+    workload = str(DATA / "elasticflow" / f"{name}.csv")
+    status, answer = ask("homogeneous.py", "--workload", workload, "--gpus", str(gpus), "--policy", policy)
+    avg_jct_s, makespan_s = HOMOGENEOUS[name, gpus, policy]
+    assert status == 0 and answer["finished"] == answer["jobs"]
+    assert answer["avg_jct_s"] == pytest.approx(avg_jct_s, abs=1)
+    assert answer["makespan_s"] == makespan_s
+
+
+def test_a_job_too_large_is_named(tmp_path: Path) -> None:
+    workload = tmp_path / "w.csv"
+    workload.write_text("job_id,submission_time,duration,num_gpu\na,0,10,1\nb,0,10,9\n")
+    status, answer = ask("homogeneous.py", "--workload", str(workload), "--gpus", "8", "--policy", "fifo")
+    assert status == 1 and f"{workload}:3: asks for 9 GPUs" in answer["error"]
