@@ -65,6 +65,14 @@ def test_types_leave_out_those_on_which_a_gang_cannot_be_put_apart() -> None:
     assert Types(view).of(a_job(1, 8, model="far")) == ("v",)
 
 
+def test_who_is_counted_in_later_takes_idle_gpus_before_those_of_who_runs() -> None:
+    stays, comes = running(a_job(1, 2), (0, 1)), a_job(2, 2, at_s=1)
+    view = a_view((("v", 2), ("k", 2)), [stays, comes])
+    ration = Ration(view)
+    picks = [ration.pick(job, ("v", "k")) for job in (comes, stays)]
+    assert [pick.gpu_type for pick in picks if pick] == ["k", "v"]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     hosts=st.lists(st.sampled_from((1, 2, 4, 8)), min_size=1, max_size=5),

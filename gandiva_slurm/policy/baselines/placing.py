@@ -206,6 +206,11 @@ class Ration:
         for gpu in view.down:
             self._left[view.cluster.type_of[gpu]] -= 1
         self._pinned: set[int] = set()
+        #: GPUs on which nothing runs now: a newcomer takes these before it puts anybody out of his place
+        self._idle = dict(self._left)
+        for job in view.jobs.values():
+            if job.is_running and view.down.isdisjoint(job.gpus):
+                self._idle[view.cluster.type_of[job.gpus[0]]] -= len(job.gpus)
 
     @property
     def left(self) -> int:
@@ -217,14 +222,18 @@ class Ration:
         return self._left[gpu_type]
 
     def pick(self, job: JobView, types: Sequence[str], size: int = 0) -> Pick | None:
-        """Count a job in, on the type it has already if it can be; None when there is no room."""
+        """Count a job in, where it runs already if it can be, else in nobody's way; None: no room."""
         size = size or job.size
         if job.gpus and not job.can_migrate:
             return self._pick_pinned(job, types, size)
         mine = self._cluster.type_of[job.gpus[0]] if job.gpus else ""
-        for gpu_type in sorted(types, key=lambda name: name != mine):
+        runs_on = mine if job.is_running else ""
+        for gpu_type in sorted(
+            types, key=lambda name: (name != runs_on, self._idle[name] < size, name != mine)
+        ):
             if self._left[gpu_type] >= size:
                 self._left[gpu_type] -= size
+                self._idle[gpu_type] -= 0 if gpu_type == runs_on else size
                 return Pick(job, size, gpu_type)
         return None
 
