@@ -26,6 +26,8 @@ MS = 10**6
 SECOND = 10**9
 QUANTUM_NS = SECOND
 LEASE_NS = 6 * SECOND
+#: How long a gang that does not park is borne.
+REFUSAL_BOUND_NS = 8 * SECOND
 LOOK_NS = 20 * MS
 #: How long ranks need to come to a boundary, and to release.
 STEP_NS, RELEASE_NS = 30 * MS, 20 * MS
@@ -45,10 +47,14 @@ class Here:
 class Chaos:
     """The whole, from `plans`: which spans there are, with their GPUs."""
 
-    def __init__(self, seed: int, plans: list[Planned], gpus: dict[str, int]) -> None:
+    def __init__(
+        self, seed: int, plans: list[Planned], gpus: dict[str, int], refuses: frozenset[JobKey] = frozenset()
+    ) -> None:
         self.rng = random.Random(seed)
         self.plans = {plan.key: plan for plan in plans}
         self.gpus = gpus
+        #: those whose ranks come to no common boundary
+        self.refuses = refuses
         self.now_ns = 0
         self.loss = 0.0
         self.here = {(node, key): Here() for key, plan in self.plans.items() for node in plan.nodes}
@@ -92,7 +98,7 @@ class Chaos:
 
     def _start_controller(self) -> None:
         self._epoch += 1
-        self.central = Central(CentralSettings(QUANTUM_NS, 0))
+        self.central = Central(CentralSettings(QUANTUM_NS, 0, REFUSAL_BOUND_NS))
         self.central.follow(self.gpus, self.plans)
         self.moves: dict[JobKey, SpanMove] = {}
         self._round(self._epoch)
@@ -119,7 +125,8 @@ class Chaos:
                 to = move_wanted((part.phase for part in parts.values()), verdict.where)
                 if to and key not in self.moves and len(parts) == len(self.plans[key].nodes):
                     stood = {node: Stood(part, self.now_ns) for node, part in parts.items()}
-                    self.moves[key] = SpanMove(stood, to, MoveSettings(10 * SECOND))
+                    freezes = to == words.OUT and verdict.freezes
+                    self.moves[key] = SpanMove(stood, to, MoveSettings(10 * SECOND), freezes=freezes)
                     self._send(epoch, key, self.moves[key].begin(self.now_ns))
                     self._after(500 * MS, lambda key=key: self._tick(epoch, key, self.moves.get(key)))
 
@@ -133,7 +140,8 @@ class Chaos:
         if move.outcome:
             del self.moves[key]
             domain = next(domain for domain in self.central.domains if key in domain.spans)
-            domain.tried(key, move.error, {node: stood.part for node, stood in move.stood.items()})
+            parts = {node: stood.part for node, stood in move.stood.items()}
+            domain.tried(key, move.error, parts, words.FREEZE if move.freezes else move.to)
             return
         for send in sends:
             self._count += 1
@@ -223,6 +231,8 @@ class Chaos:
 
     def _goes_on(self, node: str, key: JobKey) -> bool:
         """Ranks come to a boundary only while all other parts train, or stand at it already."""
+        if key in self.refuses:
+            return False
         at = self.here[node, key].part.at
         others = [self.here[other, key].part for other in self.plans[key].nodes if other != node]
         return all(

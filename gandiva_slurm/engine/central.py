@@ -12,15 +12,13 @@ node only tells where its counters stand. Accounts are kept by the ledger, not h
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gandiva_slurm.engine.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
-from gandiva_slurm.engine.luck import Lucks
+from gandiva_slurm.engine.luck import Lucks, union
 from gandiva_slurm.engine.starving import Starving
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
@@ -133,6 +131,10 @@ class Domain:
             pinned |= {key for key in holders if moving.get(key) != OUT}
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
+        # Who has refused is asked again, but nobody is sent to wait for his GPUs: they are given when free.
+        asked = {key for key in self.spans if key in holders and self.lucks.of(key).is_refusing} - chosen
+        if asked:
+            chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
             self._starving.note(self.stride.gangs, self.stride.passes()[1], can_run, chosen)
         self.verdicts = {
@@ -240,10 +242,10 @@ class Domain:
         for key in on:
             knows_all = bool(self._silent(key)) or has_all_ranks(list(self.parts(key).values()))
             self.lucks.of(key).look(len(self.spans[key].places), knows_all, self._asked_ns())
-        waiting = _union(mask for key, mask in masks.items() if key not in holders)
+        waiting = union(mask for key, mask in masks.items() if key not in holders)
         # One that is stopped before it has begun is in nobody's way for longer.
         begun = self.spans.keys() | {row.key for _, row in self._local() if row.held_ns}
-        overdue = _union(masks[key] for key in self._overdue() if key in begun and key not in holders)
+        overdue = union(masks[key] for key in self._overdue() if key in begun and key not in holders)
         self.lucks.press(on, waiting, overdue, self.settings.refusal_bound_ns)
 
     # what cannot be chosen freely
@@ -339,8 +341,3 @@ class Domain:
                 taken |= mask
                 alone.append(key)
         return alone
-
-
-def _union(masks: Iterable[int]) -> int:
-    """All of these GPUs."""
-    return functools.reduce(operator.or_, masks, 0)

@@ -5,7 +5,9 @@ Held times are those of one part: what all parts of a span held together, divide
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+import operator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gandiva_slurm.engine.refusal import Refusal
@@ -32,6 +34,11 @@ class Luck:
     blind_ns: int = 0
     was_waited_for: bool = False
     is_over: bool = False
+
+    @property
+    def is_refusing(self) -> bool:
+        """True when its next park is likely to fail as the last one did."""
+        return self.refusal.failures > 0 and not self.is_over
 
     def tried(self, move: str, error: str, now_ns: int) -> None:
         """A change of hands is over; FREEZE is a way out that does not end a refusal."""
@@ -92,3 +99,8 @@ class Lucks:
             luck.held_ns, luck.was_waited_for = 0, bool(waiting & mask)
             borne_ns = bound_ns if luck.was_waited_for else 0
             luck.is_over = luck.refusal.is_over(borne_ns, is_pressed=bool(overdue & mask))
+
+
+def union(masks: Iterable[int]) -> int:
+    """Return all GPUs of these masks as one."""
+    return functools.reduce(operator.or_, masks, 0)

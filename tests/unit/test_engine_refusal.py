@@ -102,6 +102,20 @@ def test_a_span_is_frozen_when_the_bound_is_over_and_not_before() -> None:
     assert scene.domain.verdicts[TWO].where == IN
 
 
+def test_nobody_is_sent_to_wait_for_gpus_of_one_that_has_refused_but_gets_them_when_they_are_free() -> None:
+    scene = Scene()
+    while scene.round().where != OUT:
+        pass
+    assert scene.domain.verdicts[TWO].where == IN, "nothing is known of it yet"
+    scene.domain.tried(ONE, "no boundary", {})
+    while scene.round().where != OUT:
+        pass
+    assert scene.domain.verdicts[TWO].where == OUT
+    off = {node: PartStand(*ONE, words.OFF, 2) for node in NODES}
+    scene.domain.tried(ONE, "", off)
+    assert scene.domain.decide({}, is_end=False)[TWO].where == IN
+
+
 def test_nothing_counts_while_nobody_waits() -> None:
     scene = Scene(waits=False)
     for _ in range(40):

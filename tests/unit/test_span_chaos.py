@@ -54,3 +54,21 @@ def test_without_trouble_turns_are_equal() -> None:
     one, other = (chaos.here["n1", key].held_ns for key in chaos.plans)
     assert one == pytest.approx(other, rel=0.05) and one + other > 90 * SECOND
     assert chaos.longest_torn_ns < SECOND
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_gangs_that_refuse_to_park_leave_turns_to_all_over_a_bad_network(shape: str, seed: int) -> None:
+    plans = SHAPES[shape]
+    nodes = {node for plan in plans for node in plan.nodes}
+    refuses = frozenset(plan.key for plan in plans[: 1 + seed % 2])
+    chaos = Chaos(seed, plans, {node: NODES[node] for node in NODES if node in nodes}, refuses)
+    chaos.run(60 * SECOND, loss=0.1)
+    chaos.crash(5 * SECOND)
+    chaos.run(100 * SECOND, loss=0.1)
+    chaos.run(140 * SECOND)
+    calm_ns = chaos.now_ns
+    chaos.run(300 * SECOND)
+    assert chaos.wrong == []
+    for key, turns in chaos.turns.items():
+        assert any(at_ns > calm_ns for at_ns in turns), f"{key} has no turn any more"
