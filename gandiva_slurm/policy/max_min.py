@@ -17,6 +17,9 @@ from scipy.sparse import coo_array
 #: Least value of the second programme, as a part of the first's greatest minimum: solvers round.
 _KEEP = 1 - 1e-9
 
+#: The logarithm in straight pieces: how wide each is, in parts of the minimum, and its slope.
+_STEPS = ((0.25, 1.0), (0.25, 0.8), (0.5, 0.65), (1.0, 0.45), (2.0, 0.25), (4.0, 0.14), (100.0, 0.05))
+
 Pair = tuple[int, int]
 
 
@@ -54,8 +57,8 @@ class _Columns(NamedTuple):
 
 def fair_rate(kind: Kind, counts: Mapping[str, int]) -> float:
     """Return the rate at which a job counts as served once: that of an equal share of all types, by size."""
-    mean = sum(kind.rates.get(name, 0.0) * count for name, count in counts.items()) / sum(counts.values())
-    return mean * kind.weight / kind.size
+    whole = sum(kind.rates.get(name, 0.0) * count for name, count in counts.items())
+    return whole / max(1, sum(counts.values())) * kind.weight / kind.size
 
 
 def allocate(
@@ -68,7 +71,7 @@ def allocate(
     `packed`: both rates of two kinds on one GPU, by type; for kinds of one GPU each.
     """
     columns = _columns(kinds, counts, packed or {})
-    able = [index for index, kind in enumerate(kinds) if fair_rate(kind, counts) > 0]
+    able = sorted({index for group in columns.groups for index in group.kinds})
     if not able:
         return Allocation({}, 0.0)
     values, least = _solve(kinds, counts, columns, able)
@@ -101,23 +104,28 @@ def _columns(
 def _solve(
     kinds: Sequence[Kind], counts: Mapping[str, int], columns: _Columns, able: Sequence[int]
 ) -> tuple[list[float], float]:
-    """The greatest minimum, then the greatest sum at that minimum; the last column is the minimum itself."""
+    """The greatest minimum, then what is left by proportional fairness.
+
+    Columns: groups; then, in the first programme, the minimum, in the second, each kind's steps above it.
+    """
     entries = [*_limits(kinds, counts, columns)]
     limits = [float(kind.jobs) for kind in kinds] + [float(count) for count in counts.values()]
-    fair = {index: fair_rate(kinds[index], counts) * kinds[index].jobs for index in able}
     row_of = {index: len(limits) + place for place, index in enumerate(able)}
-    minimum = len(columns.groups)
-    gain = [0.0] * (minimum + 1)
     for column, (group, rates) in enumerate(zip(columns.groups, columns.rates, strict=True)):
         for index, rate in zip(group.kinds, rates, strict=True):
-            entries.append((row_of[index], column, -rate / fair[index]))
-            gain[column] -= rate / fair[index] * kinds[index].jobs
-    entries += [(row, minimum, 1.0) for row in row_of.values()]
-    bounds = limits + [0.0] * len(able)
-    first = _programme([0.0] * minimum + [-1.0], entries, bounds)
-    least = first[minimum]
-    held = [(len(bounds), minimum, -1.0)]
-    return _programme(gain, entries + held, [*bounds, -least * _KEEP])[:minimum], least
+            if index in row_of:
+                share = fair_rate(kinds[index], counts) * kinds[index].jobs
+                entries.append((row_of[index], column, -rate / share))
+    size = len(columns.groups)
+    minimum = [(row, size, 1.0) for row in row_of.values()]
+    first = _programme([0.0] * size + [-1.0], entries + minimum, limits + [0.0] * len(able))
+    least = first[size] * _KEEP
+    steps = [(index, width, slope) for index in able for width, slope in _STEPS]
+    above = [(row_of[index], size + place, 1.0) for place, (index, _, _) in enumerate(steps)]
+    costs = [0.0] * size + [-slope * kinds[index].jobs for index, _, slope in steps]
+    most = [None] * size + [width * least for _, width, _ in steps]
+    second = _programme(costs, entries + above, limits + [-least] * len(able), most)
+    return second[:size], first[size]
 
 
 def _limits(
@@ -132,12 +140,24 @@ def _limits(
 
 
 def _programme(
-    costs: Sequence[float], entries: Sequence[tuple[int, int, float]], bounds: Sequence[float]
+    costs: Sequence[float],
+    entries: Sequence[tuple[int, int, float]],
+    bounds: Sequence[float],
+    most: Sequence[float | None] | None = None,
 ) -> list[float]:
-    """Minimise `costs` with rows of `entries` (row, column, factor; doubles are summed) at most `bounds`."""
+    """Minimise `costs` with rows of `entries` (row, column, factor; doubles are summed) at most `bounds`.
+
+    Columns are from 0 to `most`.
+    """
     rows, columns, factors = zip(*entries, strict=True)
     matrix = coo_array((factors, (rows, columns)), shape=(len(bounds), len(costs))).tocsr()
-    answer = linprog(costs, A_ub=matrix, b_ub=bounds, method="highs")
+    answer = linprog(
+        costs,
+        A_ub=matrix,
+        b_ub=bounds,
+        bounds=[(0, top) for top in most or [None] * len(costs)],
+        method="highs",
+    )
     if not answer.success:
         raise ArithmeticError(f"linear programme: {answer.message}")
     return [max(0.0, float(value)) for value in answer.x]

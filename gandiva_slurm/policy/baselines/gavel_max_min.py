@@ -9,13 +9,16 @@ More than the paper: what is idle after that, or between two rounds, goes to who
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from gandiva_slurm.policy.baselines.placing import FreeGpus, Pick, Runs, held, kept, settle
 from gandiva_slurm.policy.max_min import Allocation, Kind, allocate
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
+
+#: Gavel's own simulator renews an allocation at most so often.
+STALL_NS = 1920 * 10**9
 
 
 class Likeness(NamedTuple):
@@ -41,14 +44,18 @@ Team = tuple[tuple[Likeness, ...], str]
 class GavelMaxMin:
     """The policy; made by `make`."""
 
-    def __init__(self, settings: PolicySettings, packs: bool = True, fills: bool = True) -> None:
+    def __init__(self, settings: PolicySettings, packs: bool = True, renew_ns: int = 0) -> None:
+        """`renew_ns`: an allocation stands at least so long, and who comes meanwhile gets nothing."""
         self.name = "gavel_max_min" if packs else "gavel_max_min_alone"
         self._oracle = settings.oracle
         self._round_ns = settings.quantum_ns
-        self._packs, self._fills = packs, fills
+        self._packs, self._renew_ns = packs, renew_ns
         self._round_end_ns = 0
         self._now_ns = 0
         self._solved_for: object = None
+        self._solved_ns: int | None = None
+        #: jobs that were there when it was made; others get nothing, however long it lasts
+        self._known: frozenset[int] = frozenset()
         self._shares: dict[Team, float] = {}
         #: group time since the allocation was made
         self._received: dict[Team, int] = {}
@@ -66,8 +73,7 @@ class GavelMaxMin:
         if not runs:
             runs = self._new_round(view)
         self._teams = [(team, ids) for team, ids in self._teams if all(one in runs for one in ids)]
-        if self._fills:
-            self._fill(view, runs)
+        self._fill(view, runs)
         self._runs = runs
         return Plan(dict(runs), self._round_end_ns)
 
@@ -85,6 +91,8 @@ class GavelMaxMin:
         for job in view.jobs.values():
             kinds.setdefault(likeness(job), []).append(job)
         self._renew(view, kinds)
+        if self._renew_ns:
+            kinds = {like: [job for job in jobs if job.job_id in self._known] for like, jobs in kinds.items()}
         self._teams = list(self._choose(view, kinds))
         picks = [Pick(_host(view, ids, team[1]), team[0][0].size, team[1]) for team, ids in self._teams]
         runs = settle(view, picks)
@@ -96,9 +104,13 @@ class GavelMaxMin:
         """Solve again when other jobs are there, or GPUs; what was received counts from then on."""
         counts = _counts(view)
         state = ({like: len(jobs) for like, jobs in kinds.items()}, counts)
+        if self._solved_ns is not None and view.now_ns < self._solved_ns + self._renew_ns:
+            self._shares = {team: part for team, part in self._shares.items() if set(team[0]) <= kinds.keys()}
+            return
+        self._known = frozenset(view.jobs)
         if state == self._solved_for:
             return
-        self._solved_for = state
+        self._solved_for, self._solved_ns = state, view.now_ns
         self._received, self._received_by = {}, {}
         names = list(kinds)
         answer = self._solve(view, [(like, len(kinds[like])) for like in names], counts)
@@ -126,17 +138,18 @@ class GavelMaxMin:
     ) -> Iterator[tuple[Team, tuple[int, ...]]]:
         """Groups for a round: always the one of the highest priority that still fits."""
         left, waiting = _counts(view), {like: list(jobs) for like, jobs in kinds.items()}
-        granted = dict.fromkeys(self._shares, 0)
+        granted, pinned = dict.fromkeys(self._shares, 0), set(view.down)
         open_teams = set(self._shares)
         while open_teams:
             team = min(open_teams, key=lambda team: self._rank(team, granted[team]))
-            members = self._members(view, team, waiting, left)
+            fits = left.get(team[1], 0) >= team[0][0].size
+            members = self._members(view, team, waiting, pinned) if fits else ()
             if not members:
                 open_teams.remove(team)
                 continue
             granted[team] += 1
             left[team[1]] -= team[0][0].size
-            yield team, members
+            yield team, tuple(job.job_id for job in members)
 
     def _rank(self, team: Team, granted: int) -> tuple[float, float, Team]:
         """Low is first: time received by its allocation; a group that received none, by its allocation."""
@@ -144,21 +157,23 @@ class GavelMaxMin:
         return ((self._received.get(team, 0) + granted * self._round_ns) / share, -share, team)
 
     def _members(
-        self, view: View, team: Team, waiting: Mapping[Likeness, list[JobView]], left: Mapping[str, int]
-    ) -> tuple[int, ...]:
-        """Take a job of each kind of the group, who received least in it first; () when it does not fit."""
+        self, view: View, team: Team, waiting: Mapping[Likeness, list[JobView]], pinned: set[int]
+    ) -> tuple[JobView, ...]:
+        """Take a job of each kind of the group, who received least in it first; () when there is none."""
         likes, gpu_type = team
-        if left[gpu_type] < likes[0].size:
-            return ()
         found: list[JobView] = []
         for like in likes:
-            free = [job for job in waiting[like] if job not in found and _may_be_on(view, job, gpu_type)]
+            free = [
+                job for job in waiting[like] if job not in found and _may_be_on(view, job, gpu_type, pinned)
+            ]
             if not free:
                 return ()
             found.append(min(free, key=lambda job: self._least_first(view, job, team)))
         for job in found:
             waiting[likeness(job)].remove(job)
-        return tuple(job.job_id for job in found)
+            if not job.can_migrate:
+                pinned.update(job.gpus)
+        return tuple(found)
 
     def _least_first(self, view: View, job: JobView, team: Team) -> tuple[int, bool, tuple[int, int]]:
         is_there = bool(job.gpus) and view.cluster.type_of[job.gpus[0]] == team[1]
@@ -169,13 +184,14 @@ class GavelMaxMin:
         free = FreeGpus(view, held(runs))
         rates = self._oracle or view.rates
         for job in view.jobs.values():
-            if job.job_id in runs or not free.left:
+            is_outside = self._renew_ns > 0 and job.job_id not in self._known
+            if job.job_id in runs or is_outside or not free.left:
                 continue
             like = likeness(job)
             speeds = _rates_of(like, rates, view.cluster.counts)
             usable = [name for name, rate in speeds.items() if rate > 0 and free.left_of(name) >= job.size]
             types = sorted(usable, key=lambda name: (-self._shares.get(((like,), name), 0.0), -speeds[name]))
-            gpus = free.place(job, types[:1])
+            gpus = next((found for name in types if (found := free.place(job, (name,)))), None)
             if gpus:
                 runs[job.job_id] = gpus
                 self._teams.append((((like,), _type_of(view, gpus)), (job.job_id,)))
@@ -201,11 +217,11 @@ def _counts(view: View) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _may_be_on(view: View, job: JobView, gpu_type: str) -> bool:
-    """False for a job that cannot leave GPUs of another type, or that are down."""
+def _may_be_on(view: View, job: JobView, gpu_type: str, pinned: Set[int]) -> bool:
+    """False for a job that cannot leave GPUs of another type, or that are down or another such job's."""
     if job.can_migrate or not job.gpus:
         return True
-    return _type_of(view, job.gpus) == gpu_type and view.down.isdisjoint(job.gpus)
+    return _type_of(view, job.gpus) == gpu_type and pinned.isdisjoint(job.gpus)
 
 
 def _type_of(view: View, gpus: tuple[int, ...]) -> str:
@@ -228,4 +244,3 @@ def make(settings: PolicySettings) -> GavelMaxMin:
 def make_alone(settings: PolicySettings) -> GavelMaxMin:
     """Make the policy without packing."""
     return GavelMaxMin(settings, packs=False)
-
