@@ -16,6 +16,7 @@ from gandiva_slurm.policy.baselines.fits import (
     fit_async,
     fit_loss,
     fit_sync,
+    fit_workers,
     least_squares,
 )
 from gandiva_slurm.policy.baselines.optimus import INTERVAL_NS, Remaining, make
@@ -52,6 +53,14 @@ def test_fit_recovers_synthetic_coefficients_of_asynchronous_speed(truth: tuple[
     assert fit_async([Seen(p, w, model.at(p, w)) for p, w in SHAPES]).coefficients == pytest.approx(
         truth, rel=1e-6
     )
+
+
+@settings(max_examples=25, deadline=None)
+@given(truth=st.tuples(POSITIVE, POSITIVE, POSITIVE))
+def test_fit_recovers_synthetic_coefficients_of_speed_by_workers(truth: tuple[float, float, float]) -> None:
+    model = SyncSpeed(1.0, (truth[0], truth[1], 0.0, truth[2], 0.0))
+    fitted = fit_workers([(w, model.at(w, w)) for w in (1, 2, 3, 8, 16)])
+    assert fitted.coefficients == pytest.approx(model.coefficients, rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -180,6 +189,8 @@ def test_optimus_reckons_remaining_time_by_losses_then_length_then_progress() ->
     known = a_job(2, length_s=200)
     known.progress = 0.25
     assert left.of_ns(known) == 150 * S
+    known.left_ns = 90 * S
+    assert left.of_ns(known) == 90 * S
     dark = a_job(3, length_s=None)
     dark.progress, dark.ran_ns = 0.25, 100 * S
     assert left.of_ns(dark) == 300 * S

@@ -80,6 +80,13 @@ def fit_sync(seen: Sequence[Seen], batch: float = 1.0) -> SyncSpeed:
     return SyncSpeed(batch, least_squares(rows, [1.0] * len(rows)))
 
 
+def fit_workers(speeds: Sequence[tuple[int, float]]) -> SyncSpeed:
+    """Fit synchronous speed by workers alone, each with a server: only a/w, b and d·w can be told apart."""
+    rows = [[speed / workers, speed, speed * workers] for workers, speed in speeds]
+    a, b, d = least_squares(rows, [1.0] * len(rows))
+    return SyncSpeed(1.0, (a, b, 0.0, d, 0.0))
+
+
 def fit_async(seen: Sequence[Seen]) -> AsyncSpeed:
     """Fit asynchronous speed so that relative errors are least."""
     rows = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 
-from gandiva_slurm.policy.baselines.fits import Seen, SyncSpeed, fit_loss, fit_sync
+from gandiva_slurm.policy.baselines.fits import SyncSpeed, fit_loss, fit_workers
 from gandiva_slurm.policy.baselines.placing import Pick, Ration, Types, settle
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View
 
@@ -26,6 +26,9 @@ CONVERGED = 0.01
 #: Speeds of different numbers of workers that must be known before the speed model is trusted.
 FEWEST_SEEN = 3
 
+#: It is fitted to so many of them at most, and so many models are remembered.
+MOST_SEEN, MOST_FITS = 12, 1000
+
 
 class Optimus:
     """Marginal gains of remaining time."""
@@ -35,6 +38,7 @@ class Optimus:
     def __init__(self, settings: PolicySettings) -> None:
         self._oracle = settings.oracle
         self._left = Remaining()
+        self._fits = Fits()
 
     def decide(self, view: View) -> Plan:
         """Give everybody its least, then grow the elastic jobs."""
@@ -48,7 +52,7 @@ class Optimus:
             if pick is not None:
                 picks[job.job_id] = pick
         self._left.forget_all_but(view.jobs)
-        speeds = Speeds(self._oracle or view.rates, view.jobs.values())
+        speeds = Speeds(self._oracle or view.rates, view.jobs.values(), self._fits)
         grown = grow(picks, ration, speeds, {job_id: self._left.of_ns(picks[job_id].job) for job_id in picks})
         is_elastic = any(least < most for least, most in (bounds(pick.job) for pick in picks.values()))
         wake_ns = view.now_ns + INTERVAL_NS if is_elastic and len(picks) > 1 else None
@@ -93,11 +97,26 @@ class Remaining:
         return known[1]
 
 
+class Fits:
+    """Speed models by what they were fitted to."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[int, float], ...], SyncSpeed] = {}
+
+    def of(self, seen: tuple[tuple[int, float], ...]) -> SyncSpeed:
+        """Fit (workers, speed) pairs, once while nothing new is measured."""
+        if len(self._known) > MOST_FITS:
+            self._known.clear()
+        if seen not in self._known:
+            self._known[seen] = fit_workers(seen)
+        return self._known[seen]
+
+
 class Speeds:
     """Speed of a model on any number of GPUs of a type; good for one question."""
 
-    def __init__(self, rates: Rates, jobs: Iterable[JobView]) -> None:
-        self._rates = rates
+    def __init__(self, rates: Rates, jobs: Iterable[JobView], fits: Fits) -> None:
+        self._rates, self._fits = rates, fits
         self._most: dict[str, int] = {}
         for job in jobs:
             self._most[job.model] = max(self._most.get(job.model, 1), bounds(job)[1])
@@ -117,13 +136,13 @@ class Speeds:
     def _fit(self, model: str, gpu_type: str) -> SyncSpeed | float:
         """Fit what is known; a number is the speed a worker where too little is."""
         seen = [
-            Seen(size, size, speed)
+            (size, speed)
             for size in range(1, self._most.get(model, 1) + 1)
             if (speed := self._rates.alone(model, size, gpu_type))
         ]
         if len(seen) >= FEWEST_SEEN:
-            return fit_sync(seen)
-        return max((each.speed / each.workers for each in seen), default=1.0)
+            return self._fits.of(tuple(seen[:: -(-len(seen) // MOST_SEEN)]))
+        return max((speed / workers for workers, speed in seen), default=1.0)
 
 
 def grow(
