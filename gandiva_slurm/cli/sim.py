@@ -14,9 +14,11 @@ import click
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
+from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
 from gandiva_slurm.sim.outcome import EventLines, Outcome, write_jobs
 from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.truth import Oracle, Truth
 from gandiva_slurm.sim.workloads.load import FORMATS, Source, load
 from gandiva_slurm.sim.world import Costs
 
@@ -57,12 +59,27 @@ def run(**options: Any) -> None:
     specs, truth = load(source, cluster)
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
     costs = Costs(switch_ns, restart_ns, seed=options["seed"])
-    scene = Scene(specs, cluster, truth, costs, is_checked=options["check_invariants"])
+    is_compat = options["compat"] is not None
+    if is_compat:
+        truth = _together(truth, costs)
+    scene = Scene(
+        specs, cluster, truth, costs, is_checked=options["check_invariants"], is_in_rounds=is_compat
+    )
     settings = PolicySettings(round(options["quantum"] * _S), switch_ns, restart_ns, oracle=truth.rates)
-    policy, is_told = make_policy(options["policy"], settings)
+    if is_compat:
+        policy, is_told = gavel_policy(options["policy"], settings), True
+    else:
+        policy, is_told = make_policy(options["policy"], settings)
     with _lines(options["events"]) as events, _progress(len(specs)) as on_finish:
         outcome = simulate(scene, policy, is_told, events, on_finish)
     _write(outcome, options["json_"], options["jobs"])
+
+
+def _together(truth: Truth, costs: Costs) -> Together:
+    """Gavel's simulator knows a table of rates, and no costs."""
+    if not isinstance(truth, Oracle) or costs.switch_ns or costs.restart_ns:
+        raise UsageError("--compat gavel takes --throughputs, and neither --switch-cost nor --restart-cost")
+    return Together(truth)
 
 
 @contextlib.contextmanager

@@ -50,8 +50,8 @@ class Job(JobView):
     """A live job: what policies see, and what is left of its work."""
 
     __slots__ = (
-        "_halves", "_ran_ns", "_world", "alone_rate", "begins_ns", "done", "first_100_ns", "is_lost",
-        "is_packed", "left_at", "mates", "milestone", "rate", "runs", "settled_ns", "spec", "useful_gpu_s",
+        "_halves", "_ran_ns", "_world", "alone_rate", "begins_ns", "cap", "done", "first_100_ns", "is_lost",
+        "is_packed", "mates", "milestone", "rate", "runs", "settled_ns", "spec", "useful_gpu_s",
         "version", "work",
     )  # fmt: skip
 
@@ -65,6 +65,8 @@ class Job(JobView):
             spec.can_pack, spec.can_migrate, length_ns,
         )  # fmt: skip
         self.spec, self.work = spec, work
+        #: no more than this is done for now
+        self.cap = work
         self.milestone = work * min(MILESTONE, spec.steps) // spec.steps if spec.steps else 0
         self.first_100_ns = -1
         self.rate = self.alone_rate = 0
@@ -129,7 +131,7 @@ class Job(JobView):
     def done_now(self) -> int:
         """Units done by now."""
         since = self._world.now_ns - max(self.settled_ns, self.begins_ns)
-        return min(self.work, self.done + self.rate * since) if self.is_running and since > 0 else self.done
+        return min(self.cap, self.done + self.rate * since) if self.is_running and since > 0 else self.done
 
     def settle(self) -> None:
         """Write down what was done and held until now."""

@@ -11,6 +11,7 @@ from gandiva_slurm.policy.port import Cluster, Plan, Policy
 from gandiva_slurm.sim.books import Books
 from gandiva_slurm.sim.checks import Auditor
 from gandiva_slurm.sim.faults import Fault
+from gandiva_slurm.sim.gavel_rounds import Rounds
 from gandiva_slurm.sim.isolated import isolated_jct_s
 from gandiva_slurm.sim.job import RATE, Job, Spec
 from gandiva_slurm.sim.loop import Loop
@@ -30,6 +31,8 @@ class Scene:
     tickets: Mapping[str, int] = field(default_factory=dict)
     faults: Iterable[Fault] = ()
     is_checked: bool = False
+    #: time in Gavel's rounds
+    is_in_rounds: bool = False
 
 
 def simulate(
@@ -57,7 +60,11 @@ def simulate(
         if on_finish and ended:
             on_finish(books.finished)
 
-    loop = Loop(world, policy, scene.specs, watch, scene.faults)
+    loop: Loop | Rounds
+    if scene.is_in_rounds:
+        loop = Rounds(world, policy, scene.specs, watch)
+    else:
+        loop = Loop(world, policy, scene.specs, watch, scene.faults)
     loop.run()
     counts = dict(world.counts)
     counts["packs_kept"] = counts["packs_tried"] - counts["packs_undone"]

@@ -56,7 +56,7 @@ class Oracle:
     """Gavel's table of measured throughputs, or one of the same form: its own `Rates`, and the truth."""
 
     def __init__(self, tables: Mapping[str, Mapping[tuple[str, int], Mapping[Any, Any]]]) -> None:
-        self._tables = tables
+        self.tables = tables
         self.rates: Rates = _Table(tables)
 
     def work(self, spec: Spec) -> int:
@@ -69,18 +69,18 @@ class Oracle:
 
     def packed(self, spec: Spec, other: Spec, gpu_type: str) -> float:
         """Return mini-batches a second of the first; pairs of gangs were measured as not fitting."""
-        pair = self._tables[gpu_type].get((spec.model, spec.size), {}).get((other.model, other.size))
+        pair = self.tables[gpu_type].get((spec.model, spec.size), {}).get((other.model, other.size))
         return float(pair[0]) if pair else 0.0
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """GPU types it has rates for."""
-        return tuple(name for name in self._tables if not name.endswith(APART))
+        return tuple(name for name in self.tables if not name.endswith(APART))
 
     @property
     def models(self) -> frozenset[str]:
         """Models it has rates for."""
-        return frozenset(model for table in self._tables.values() for model, _ in table)
+        return frozenset(model for table in self.tables.values() for model, _ in table)
 
 
 class _Table:

@@ -151,8 +151,8 @@ def test_wrong_rows_are_named(tmp_path: Path, format_: str, text: str, sentence:
 
 def test_rates_are_asked_of_who_needs_them_only(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD + "a,0,1,1\n")
-    with pytest.raises(UsageError, match="--throughputs has no part in"):
-        read(path, "elasticflow", throughputs=THROUGHPUTS)
+    with pytest.raises(UsageError, match=":2: the job has a run time, so --throughputs has no part in it"):
+        read(path, "elasticflow", MIXED, throughputs=THROUGHPUTS)
     trace = write(tmp_path, "GPT-9\tc\td\ta\t0\t9\t1\t1\t-1\t0\n")
     with pytest.raises(UsageError, match=":1: the throughputs have no model 'GPT-9'"):
         read(trace, "gavel", MIXED, throughputs=THROUGHPUTS)

@@ -42,34 +42,32 @@ class Source:
 
 def load(source: Source, cluster: Cluster) -> tuple[list[Spec], Truth]:
     """Read a workload and what is true of it. UsageError: file, row, what is wrong, what to do."""
-    pairs = [*FORMATS[source.format](source.path)]
-    if not pairs:
+    truth = _truth(source, cluster)
+    specs = []
+    for index, (row, spec) in enumerate(FORMATS[source.format](source.path)):
+        _check_length(row, spec, truth)
+        specs.append(_fitting(row, _whose(source, index, row, spec), cluster, truth))
+    if not specs:
         raise UsageError(f"{source.path}: no jobs in it")
-    truth = _truth(source, pairs, cluster)
-    specs = [_whose(source, index, row, spec) for index, (row, spec) in enumerate(pairs)]
-    ready = sorted(
-        ((_fitting(row, spec, cluster, truth), row) for spec, (row, _) in zip(specs, pairs, strict=True)),
-        key=lambda pair: (pair[0].submit_ns, pair[0].job_id),
-    )[: source.limit]
-    first_ns = ready[0][0].submit_ns
-    return [replace(spec, submit_ns=spec.submit_ns - first_ns) for spec, _ in ready], truth
+    specs.sort(key=lambda spec: (spec.submit_ns, spec.job_id))
+    first_ns = specs[0].submit_ns
+    return [replace(spec, submit_ns=spec.submit_ns - first_ns) for spec in specs[: source.limit]], truth
 
 
-def _truth(source: Source, pairs: list[tuple[Row, Spec]], cluster: Cluster) -> Truth:
+def _truth(source: Source, cluster: Cluster) -> Truth:
     """Run times are true as they are; mini-batches need a table of rates."""
-    needy = next(((row, spec) for row, spec in pairs if not spec.length_ns), None)
     if source.throughputs is None:
-        if needy:
-            raise needy[0].error("the job has mini-batches and no run time: give --throughputs FILE")
         return Homogeneous()
-    if not needy:
-        raise UsageError(f"--throughputs has no part in {source.path}: its run times are known")
-    timed = next((row for row, spec in pairs if spec.length_ns), None)
-    if timed:
-        raise timed.error("the job has a run time, others have none: a workload has one or the other")
     oracle = read_oracle(source.throughputs)
     _know_types(source, oracle, cluster)
     return oracle
+
+
+def _check_length(row: Row, spec: Spec, truth: Truth) -> None:
+    if isinstance(truth, Oracle) and spec.length_ns:
+        raise row.error("the job has a run time, so --throughputs has no part in it: leave that out")
+    if not isinstance(truth, Oracle) and not spec.length_ns:
+        raise row.error("the job has mini-batches and no run time: give --throughputs FILE")
 
 
 def _know_types(source: Source, oracle: Oracle, cluster: Cluster) -> None:
