@@ -51,19 +51,25 @@ class Exchange:
 
     def settle(self, most: int) -> dict[int, str]:
         """Seat all, then exchange between all pairs of types at most so many times; return job → type."""
+        self._keep()
         self._seat()
         units = sorted({seeker.size for seeker in self._seekers.values()}, reverse=True)
         pairs = list(itertools.combinations(self._types, 2))
         for _ in range(most):
-            if not sum(self._sweep(first, second, unit) for unit in units for first, second in pairs):
+            swept = sum(self._sweep(first, second, unit) for unit in units for first, second in pairs)
+            if not swept + self._seat():
                 break
         return self.at
 
-    def _seat(self) -> None:
-        """Whoever is somewhere stays, if there is room; then the rest, gangs first, as they gain most."""
+    def _keep(self) -> None:
+        """Whoever is somewhere stays, if there is room."""
         for seeker in sorted(self._seekers.values(), key=lambda s: (-s.size, s.job_id)):
             if seeker.at in seeker.worth and self._room.get(seeker.at, 0) >= seeker.size:
                 self._put(seeker, seeker.at)
+
+    def _seat(self) -> int:
+        """Seat those who are nowhere, gangs first, as they gain most; return how many found room."""
+        count = 0
         waiting = [seeker for seeker in self._seekers.values() if seeker.job_id not in self.at]
         for seeker in sorted(waiting, key=lambda s: (-s.size, -_regret(s), s.job_id)):
             wanted = [t for t in self._types if t in seeker.worth]
@@ -72,6 +78,8 @@ class Exchange:
             found = found or next((t for t in wanted if self._make_room(seeker.size, t)), "")
             if found:
                 self._put(seeker, found)
+                count += 1
+        return count
 
     def _make_room(self, size: int, gpu_type: str) -> bool:
         """Move jobs that lose least to where there is room, until a gang fits; False when it cannot be."""

@@ -25,7 +25,7 @@ from gandiva_slurm.policy.turns import Turns
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
 _LAG_POWER = 2.0
 #: A turn is so many times what a move costs, or a quantum if that is more.
-_MIN_RUN = 25
+_MIN_RUN = 20
 #: How often a round goes over all pairs of types, at most.
 _MOST_SWEEPS = 4
 
@@ -61,6 +61,7 @@ class GandivaFair:
         self._owners: dict[int, str] = {}
         self._shared: set[int] = set()
         self._speeds: dict[int, float] = {}
+        self._somebody_waited = False
 
     @property
     def counts(self) -> dict[str, int]:
@@ -71,6 +72,9 @@ class GandivaFair:
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
         self._charge(view)
+        if not self._somebody_waited:
+            # What nobody else wanted is owed to nobody: all begin anew, whoever comes now too.
+            self._turns.settle(0)
         self._learn(view)
         if not view.jobs:
             self._remember(view, {}, set())
@@ -85,7 +89,7 @@ class GandivaFair:
             self._turn_end_ns = view.now_ns + self._turn_ns
         runs = self._place(view, rates, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
-        old = self._hosts() if self._settings.restart_ns and not is_turn else {}
+        old = self._hosts() if self._settings.restart_ns else {}
         shared = self._pack(view, runs, waiting, rates, old)
         self._remember(view, runs, shared)
         return Plan(dict(sorted(runs.items())), self._end_ns if len(view.jobs) > 0 else None)
@@ -141,7 +145,7 @@ class GandivaFair:
         while True:
             picked = self._pick(view, staying, refused)
             worth = self._worth(picked, rates)
-            runs = self._seat(view, picked, worth if is_turn else self._rooted(view, picked, worth))
+            runs = self._seat(view, picked, self._rooted(view, picked, worth, is_turn))
             unseated = {job.job_id for job in picked} - runs.keys()
             if not unseated or sum(map(len, runs.values())) == self._usable(view):
                 return runs
@@ -196,17 +200,22 @@ class GandivaFair:
         return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
 
     def _rooted(
-        self, view: View, picked: Sequence[JobView], worth: Mapping[int, dict[str, float]]
+        self, view: View, picked: Sequence[JobView], worth: Mapping[int, dict[str, float]], is_turn: bool
     ) -> dict[int, dict[str, float]]:
-        """In the middle of a turn who runs stays on his GPU type."""
+        """What a move costs is taken off; in the middle of a turn who runs stays on his GPU type."""
         if not self._settings.restart_ns:
             return dict(worth)
-        rooted = dict(worth)
-        for job in picked:
+        rooted = {job.job_id: self._less_move(view, job, worth[job.job_id]) for job in picked}
+        for job in [] if is_turn else picked:
             at = _type_of(view, job)
             if job.job_id in self._runs and at in worth[job.job_id]:
                 rooted[job.job_id] = {at: worth[job.job_id][at]}
         return rooted
+
+    def _less_move(self, view: View, job: JobView, worth: Mapping[str, float]) -> dict[str, float]:
+        """The part of a turn that a move takes is worth nothing."""
+        at, left = _type_of(view, job), 1 - self._settings.restart_ns / self._turn_ns
+        return {name: value if at in ("", name) else value * left for name, value in worth.items()}
 
     def _seat(
         self, view: View, picked: Sequence[JobView], worth: Mapping[int, Mapping[str, float]]
@@ -232,11 +241,15 @@ class GandivaFair:
         rates: Mapping[int, Mapping[str, float]],
         old: Mapping[int, int],
     ) -> set[int]:
-        """Put guests beside hosts into `runs`; return all who share."""
+        """Put guests beside hosts into `runs`; return all who share.
+
+        A host loses speed and is charged half: his user gains by it only with another job to run meanwhile.
+        """
+        gainers = {self._user(job) for job in waiting}
         hosts = [
             (view.jobs[job_id], view.cluster.type_of[gpus[0]])
             for job_id, gpus in runs.items()
-            if len(gpus) == 1 and view.jobs[job_id].can_pack
+            if len(gpus) == 1 and view.jobs[job_id].can_pack and self._user(view.jobs[job_id]) in gainers
         ]
         movable = [job for job in waiting if job.can_migrate or not job.gpus]
         small = [job for job in movable if job.size == 1 and job.can_pack]
@@ -252,6 +265,7 @@ class GandivaFair:
 
     def _remember(self, view: View, runs: dict[int, tuple[int, ...]], shared: set[int]) -> None:
         self._runs, self._shared = dict(runs), shared
+        self._somebody_waited = len(runs) < len(view.jobs)
         self._owners = {job_id: self._user(view.jobs[job_id]) for job_id in runs}
         partner = _partners(runs)
         self._speeds = {

@@ -54,14 +54,19 @@ class Watched:
 
     def shares_until(self, end_s: float) -> dict[str, float]:
         """Each user's part of all GPU time held until then."""
+        total = self.gpu_s_until(end_s)
+        whole = sum(total.values())
+        return {user: part / whole for user, part in total.items()}
+
+    def gpu_s_until(self, end_s: float) -> dict[str, float]:
+        """GPU time each user held until then, seconds."""
         total: dict[str, float] = {}
         ends = [at for at, _ in self.spans[1:]] + [self.spans[-1][0]]
         for (start_ns, held), end_ns in zip(self.spans, ends, strict=True):
             span_s = max(0.0, min(end_ns / S, end_s) - start_ns / S)
             for user, gpus in held.items():
                 total[user] = total.get(user, 0.0) + gpus * span_s
-        whole = sum(total.values())
-        return {user: part / whole for user, part in total.items()}
+        return total
 
 
 def settings(quantum_s: float = 60, switch_s: float = 0, restart_s: float = 0) -> PolicySettings:
