@@ -215,8 +215,8 @@ def test_the_oracle_agrees_on_gavels_ten_job_sets() -> None:
     )
     verdict = json.loads(answer.stdout)
     assert (answer.returncode, verdict["agree"], len(verdict["snapshots"])) == (0, True, 10)
-    #: 0.9944 is the least of the ten; 0.98 is asked for
-    assert min(entry["of_perf"] for entry in verdict["snapshots"]) > 0.99
+    # 1.0157 is the least of the ten; 0.98 is asked for
+    assert min(entry["of_perf"] for entry in verdict["snapshots"]) > 1
 
 
 def test_the_fast_type_is_the_one_that_is_faster_for_most() -> None:
