@@ -97,10 +97,18 @@ stop() {
     done
 }
 
+# The images live below $state, the sockets below /run: neither is taken from under an engine that runs.
+purge() {
+    stop
+    ! answers "$socket" || die "an engine that was not started below $state answers at $socket" \
+        "set GANDIVA_ENGINE_STATE as it was when that one was started"
+    rm -rf "$state" /run/gandiva-engine
+}
+
 case ${1:-} in
     start) start ;;
     host) running || die "no Docker engine answers here" "run 'make engine' (as root it installs and starts one)" ;;
     stop) stop ;;
-    purge) stop && rm -rf "$state" /run/gandiva-engine ;;
+    purge) purge ;;
     *) die "usage: container/engine.sh start|host|stop|purge" "choose one" ;;
 esac
