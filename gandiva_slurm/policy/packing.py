@@ -2,7 +2,8 @@
 
 Jobs of one GPU are packed while others wait. What a pair does to both is learnt by running it, kept for all
 jobs of the two models on that GPU type, and asked again before each round: a pair below the noise floor is
-not run again, one that has not been tried is tried when what is known of its two models promises a gain.
+not run again, one that has not been tried is tried, on one GPU, when what is known of its models promises
+a gain.
 """
 
 from __future__ import annotations
@@ -76,13 +77,17 @@ class PairBook:
             if (offer := self._offer(job, gpu_type, model, queues[model], bench.worth, rates)) is not None
         ]
         offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.model))
+        on_trial: set[tuple[str, str, str]] = set()
         for offer in offers:
-            queue = queues[offer.model]
-            if offer.host.job_id not in taken and queue:
-                taken.add(offer.host.job_id)
-                pairs.append(Pair(offer.host.job_id, queue.pop().job_id, offer.is_trial))
-                if offer.is_trial:
-                    self._begin(offer.host.model, offer.model, offer.gpu_type)
+            queue, key = queues[offer.model], _key(offer.host.model, offer.model, offer.gpu_type)
+            if offer.host.job_id in taken or not queue or key in on_trial:
+                continue
+            taken.add(offer.host.job_id)
+            pairs.append(Pair(offer.host.job_id, queue.pop().job_id, offer.is_trial))
+            if offer.is_trial:
+                on_trial.add(key)
+                self.tried += key not in self._open
+                self._open.add(key)
         return pairs
 
     def _stay(self, bench: Bench, rates: Rates) -> list[Pair]:
@@ -95,11 +100,6 @@ class PairBook:
             if guest and both and sum(both) > FLOOR:
                 pairs.append(Pair(host.job_id, guest.job_id, False))
         return pairs
-
-    def _begin(self, first: str, second: str, gpu_type: str) -> None:
-        key = (min(first, second), max(first, second), gpu_type)
-        self.tried += key not in self._open
-        self._open.add(key)
 
     def _offer(
         self,
@@ -125,6 +125,10 @@ class PairBook:
         each = [self._seen.get((model, gpu_type), (0.0, 0)) for model in (first, second)]
         means = [(total + _PRIOR) / (count + 1) for total, count in each]
         return sum(means) / 4, sum(means) / 4
+
+
+def _key(first: str, second: str, gpu_type: str) -> tuple[str, str, str]:
+    return (min(first, second), max(first, second), gpu_type)
 
 
 class _Offer(NamedTuple):
