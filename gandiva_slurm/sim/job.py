@@ -51,7 +51,7 @@ class Job(JobView):
 
     __slots__ = (
         "_halves", "_ran_ns", "_world", "alone_rate", "begins_ns", "cap", "done", "first_100_ns", "is_lost",
-        "is_packed", "mates", "milestone", "rate", "runs", "settled_ns", "spec", "useful_gpu_s",
+        "is_packed", "mate", "mates", "milestone", "rate", "runs", "settled_ns", "spec", "useful_gpu_s",
         "version", "work",
     )  # fmt: skip
 
@@ -77,6 +77,8 @@ class Job(JobView):
         self.version = 0
         #: runs so far, counted
         self.runs = 0
+        #: whom it is packed with; -1: nobody
+        self.mate = -1
         #: whom it was packed with: True while that was taken apart by a plan
         self.mates: dict[int, bool] = {}
 

@@ -133,17 +133,16 @@ class EventLines:
     """Writes a JSON line for each thing that happens."""
 
     def __init__(self, file: TextIO, clock: Any) -> None:
-        """`clock` has `now_ns`."""
+        """`clock` is the world: it has `now_ns` and the policy's `notes`."""
         self._file, self.clock = file, clock
-        self.notes: Mapping[int, str] = {}
 
     def tell(self, event: str, job: Job | None, gpus: tuple[int, ...]) -> None:
         """Write what happened, to whom, on which GPUs."""
         line: dict[str, Any] = {"t_s": self.clock.now_ns / 1e9, "event": event}
         if job is not None:
             line.update(job_id=job.spec.name, user=job.user)
-            if job.job_id in self.notes:
-                line["note"] = self.notes[job.job_id]
+            if job.job_id in self.clock.notes:
+                line["note"] = self.clock.notes[job.job_id]
         if gpus:
             line["gpus"] = [*gpus]
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")

@@ -48,6 +48,8 @@ class World:
         #: True when the policy was given the true rates
         self.truth_is_open = False
         self.now_ns = 0
+        #: what the policy says of its last plan, by job
+        self.notes: Mapping[int, str] = {}
         self.jobs: dict[int, Job] = {}
         self.running: dict[int, Job] = {}
         self.rates = Measured()
@@ -108,7 +110,7 @@ class World:
 
     def apply(self, plan: Plan, policy: str = "the policy") -> list[Job]:
         """Make the plan true; return the jobs whose rate or place changed. PolicyError: it cannot be."""
-        runs = plan.runs
+        runs, self.notes = plan.runs, plan.notes
         gone = [job for job in self.running.values() if runs.get(job.job_id) != job.gpus]
         comers = [job_id for job_id, gpus in runs.items() if not self._stays(job_id, gpus)]
         if not gone and not comers:
@@ -237,14 +239,17 @@ class World:
     def _note_packs(self, touched: Iterable[Job]) -> None:
         """Count pairs of jobs that were tried, and remember those that a plan took apart."""
         for job in touched:
-            now = {mate.job_id for mate in self._mates(job)}
-            for mate_id in now:
-                if mate_id not in job.mates and job.job_id < mate_id:
+            mates = self._mates(job)
+            before, job.mate = job.mate, mates[0].job_id if mates else -1
+            if job.mate == before:
+                continue
+            if before in job.mates:
+                job.mates[before] = job.is_running or before in self.running
+            if mates:
+                if job.mate not in job.mates and job.job_id < job.mate:
                     self.counts["packs_tried"] += 1
                     self._say("pack", job)
-                job.mates[mate_id] = self.jobs[mate_id].mates[job.job_id] = False
-            for mate_id in job.mates.keys() - now:
-                job.mates[mate_id] |= job.is_running or mate_id in self.running
+                job.mates[job.mate] = False
 
     # -- speeds
 

@@ -72,7 +72,7 @@ def test_a_real_trace_with_packing_and_users(tmp_path: Path) -> None:
     result = run(*GAVEL, "--policy", "gandiva_fair", "--users", "4", "--quantum", "360", "--limit", "40")
     assert result["finished"] == 40 and result["jain"] > 0.9
     assert [*result["users"]] == ["user0", "user1", "user2", "user3"]
-    assert result["packs_tried"] == result["packs_kept"] + result["packs_undone"]
+    assert result["packs_tried"] >= result["packs_kept"] + result["packs_undone"] > 0
     assert result["avg_first_100_minibatches_s"] > 0
 
 
