@@ -14,13 +14,22 @@ ACCEPTED = tuple(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED
 _unexpected: list[str] = []
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests aloud where there is no GPU; run the real clusters last."""
+    """Skip GPU tests aloud where there is no GPU; real clusters run last, those in containers by suite."""
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    items.sort(key=_when)
+
+
+def _when(item: pytest.Item) -> tuple[int, str]:
+    """A suite's containers are up while its own tests run, and not beside those of others."""
+    if item.get_closest_marker("docker"):
+        callspec = getattr(item, "callspec", None)
+        return (2, str(callspec.params.get("backend", "")) if callspec else "")
+    return (int(item.get_closest_marker("cluster") is not None), "")
 
 
 def _has_gpu() -> bool:
