@@ -6,18 +6,22 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
+from gandiva_slurm.sim.draw import draw, require_drawing
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
-from gandiva_slurm.sim.outcome import EventLines, Outcome, write_jobs
+from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
 from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.timeline import Timeline
 from gandiva_slurm.sim.truth import Oracle, Truth
 from gandiva_slurm.sim.workloads.load import FORMATS, Source, load
 from gandiva_slurm.sim.world import Costs
@@ -31,26 +35,94 @@ def sim() -> None:
     """Run scheduling policies on workloads, in virtual time."""
 
 
+def _column(name: str, key: str, form: str = "d") -> Field:
+    return Field(name, 12, lambda row: format(row[key], form))
+
+
+#: What `compare` prints of each policy; times in seconds.
+_COLUMNS = (
+    Field("Policy", 16, lambda row: str(row["policy"]), left=True),
+    _column("AvgJct", "avg_jct_s", ".0f"),
+    _column("P99Jct", "p99_jct_s", ".0f"),
+    _column("Makespan", "makespan_s", ".0f"),
+    _column("First100", "avg_first_100_minibatches_s", ".0f"),
+    _column("MaxFtf", "max_ftf", ".2f"),
+    _column("Jain", "jain", ".3f"),
+    _column("Suspends", "suspends"),
+    _column("Migrations", "migrations"),
+    _column("Packs", "packs_kept"),
+)
+_SCENE = (
+    click.option("--workload", type=_FILE, required=True, help="The jobs."),
+    click.option("--format", "format_", type=click.Choice([*FORMATS]), required=True, help="Its format."),
+    click.option("--throughputs", type=_FILE, help="Rates by model and GPU type (Gavel's JSON, or .xz)."),
+    click.option("--cluster", required=True, metavar="TYPE:NODESxGPUS[,…]", help="As v100:3x4,k80:3x4."),
+    click.option("--quantum", type=click.FloatRange(0.001), default=60.0, help="Seconds; 60."),
+    click.option("--switch-cost", type=click.FloatRange(0), default=0.0, help="Seconds to stop and go on."),
+    click.option("--restart-cost", type=click.FloatRange(0), default=0.0, help="Seconds to go on elsewhere."),
+    click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users."),
+    click.option("--users-column", metavar="C", help="Users from a column: its name, or number from 1."),
+    click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive."),
+    click.option("--seed", type=int, default=0, help="Of whatever is drawn by chance."),
+    click.option("--check-invariants", is_flag=True, help="Check every event; exit 1 says what failed."),
+    click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON."),
+)
+
+
+def _scene_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_SCENE):
+        command = option(command)
+    return command
+
+
 @sim.command()
-@click.option("--workload", type=_FILE, required=True, help="The jobs.")
-@click.option("--format", "format_", type=click.Choice([*FORMATS]), required=True, help="What they are in.")
-@click.option("--throughputs", type=_FILE, help="Rates by model and GPU type (Gavel's JSON, or .xz of it).")
-@click.option("--cluster", required=True, metavar="TYPE:NODESxGPUS[,…]", help="As v100:3x4,k80:3x4.")
 @click.option("--policy", required=True, metavar="NAME", help="fifo, srtf, gandiva_fair, …")
-@click.option("--quantum", type=click.FloatRange(0.001), default=60.0, help="Seconds; 60.")
-@click.option("--switch-cost", type=click.FloatRange(0), default=0.0, help="Seconds to suspend and resume.")
-@click.option("--restart-cost", type=click.FloatRange(0), default=0.0, help="Seconds to go on elsewhere.")
-@click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users.")
-@click.option("--users-column", metavar="C", help="Take users from a column: its name, or its number from 1.")
-@click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive.")
-@click.option("--seed", type=int, default=0, help="Of whatever is drawn by chance.")
-@click.option("--check-invariants", is_flag=True, help="Check after every event; exit 1 names the violation.")
+@_scene_options
 @click.option("--compat", type=click.Choice(["gavel"]), help="Rounds and leases as in Gavel's simulator.")
-@click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON.")
 @click.option("--jobs", type=_FILE, help="Write a CSV row a job.")
 @click.option("--events", type=_FILE, help="Write a JSON line an event.")
 def run(**options: Any) -> None:
     """Run one policy on one workload."""
+    scene, settings = _read(options)
+    if options["compat"]:
+        scene = replace(scene, truth=_together(scene.truth, scene.costs), is_in_rounds=True)
+        settings = replace(settings, oracle=scene.truth.rates)
+        policy, is_told = gavel_policy(options["policy"], settings), True
+    else:
+        policy, is_told = make_policy(options["policy"], settings)
+    with _lines(options["events"]) as events, _progress(len(scene.specs)) as on_finish:
+        outcome = simulate(scene, policy, is_told, events, on_finish)
+    summary = outcome.summary()
+    if options["jobs"]:
+        with _opened(options["jobs"]):
+            write_jobs(options["jobs"], outcome.books)
+    _write(options["json_"], summary, _sentence(summary))
+
+
+@sim.command()
+@click.option("--policies", required=True, metavar="A,B,…", help="fifo,tiresias,gandiva_fair, …")
+@_scene_options
+@click.option("--draw", "picture", type=_FILE, help="Draw all of them: FILE.png or FILE.svg.")
+def compare(**options: Any) -> None:
+    """Run several policies on one workload, side by side."""
+    scene, settings = _read(options)
+    made = [make_policy(name.strip(), settings) for name in options["policies"].split(",")]
+    if options["picture"]:
+        require_drawing(options["picture"])
+    runs = []
+    for policy, is_told in made:
+        timeline = Timeline()
+        with _progress(len(scene.specs)) as on_finish:
+            outcome = simulate(scene, policy, is_told, timeline if options["picture"] else None, on_finish)
+        runs.append((outcome, timeline))
+    if options["picture"]:
+        draw(options["picture"], scene.cluster, runs)
+    summaries = [outcome.summary() for outcome, _ in runs]
+    table = "\n".join(squeue_lines(_COLUMNS, summaries, header=True))
+    _write(options["json_"], {"version": VERSION, "runs": summaries}, table)
+
+
+def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     if options["users"] and options["users_column"]:
         raise UsageError("--users and --users-column: give one of them")
     cluster = read_cluster(options["cluster"])
@@ -59,20 +131,9 @@ def run(**options: Any) -> None:
     specs, truth = load(source, cluster)
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
     costs = Costs(switch_ns, restart_ns, seed=options["seed"])
-    is_compat = options["compat"] is not None
-    if is_compat:
-        truth = _together(truth, costs)
-    scene = Scene(
-        specs, cluster, truth, costs, is_checked=options["check_invariants"], is_in_rounds=is_compat
-    )
-    settings = PolicySettings(round(options["quantum"] * _S), switch_ns, restart_ns, oracle=truth.rates)
-    if is_compat:
-        policy, is_told = gavel_policy(options["policy"], settings), True
-    else:
-        policy, is_told = make_policy(options["policy"], settings)
-    with _lines(options["events"]) as events, _progress(len(specs)) as on_finish:
-        outcome = simulate(scene, policy, is_told, events, on_finish)
-    _write(outcome, options["json_"], options["jobs"])
+    scene = Scene(specs, cluster, truth, costs, is_checked=options["check_invariants"])
+    quantum_ns = round(options["quantum"] * _S)
+    return scene, PolicySettings(quantum_ns, switch_ns, restart_ns, oracle=truth.rates)
 
 
 def _together(truth: Truth, costs: Costs) -> Together:
@@ -112,19 +173,15 @@ def _progress(jobs: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda finished: bar.update(shown, completed=finished)
 
 
-def _write(outcome: Outcome, json_: str | None, jobs: Path | None) -> None:
-    summary = outcome.summary()
-    if jobs:
-        with _opened(jobs):
-            write_jobs(jobs, outcome.books)
-    text = json.dumps(summary, indent=1) + "\n"
+def _write(json_: str | None, result: dict[str, Any], sentence: str) -> None:
+    text = json.dumps(result, indent=1) + "\n"
     if json_ == "-":
         click.echo(text, nl=False)
         return
     if json_:
         with _opened(Path(json_)) as file:
             file.write(text)
-    click.echo(_sentence(summary))
+    click.echo(sentence)
 
 
 def _sentence(summary: dict[str, Any]) -> str:

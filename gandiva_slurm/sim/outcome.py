@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from gandiva_slurm.sim.books import Books
 from gandiva_slurm.sim.job import Job
@@ -41,7 +41,7 @@ class Outcome:
         """Return the JSON of docs/simulator.md."""
         books = self.books
         ended = [row for row in range(len(books.specs)) if books.end_ns[row] >= 0]
-        jct_s = sorted(_jct_s(books, row) for row in ended)
+        jct_s = self.jct_s()
         queue_s = [(books.start_ns[row] - books.specs[row].submit_ns) / 1e9 for row in ended]
         early_s = [
             (books.first_100_ns[row] - books.specs[row].submit_ns) / 1e9
@@ -71,6 +71,11 @@ class Outcome:
             "peak_rss_mib": self.peak_rss_mib,
             **self.extra,
         }
+
+    def jct_s(self) -> list[float]:
+        """Completion times of the jobs that have ended, ascending."""
+        books = self.books
+        return sorted(_jct_s(books, row) for row in range(len(books.specs)) if books.end_ns[row] >= 0)
 
     def _ftf(self, row: int) -> float:
         isolated_s = self.isolated_s.get(self.books.specs[row].job_id, 0.0)
@@ -127,6 +132,15 @@ def write_jobs(path: Path, books: Books) -> None:
                 books.start_ns[row] / 1e9, end_ns / 1e9, _jct_s(books, row), books.held_halves[row] / 2e9
             ]  # fmt: skip
             writer.writerow([spec.name, spec.user, spec.size, spec.submit_ns / 1e9, *times])
+
+
+class Listener(Protocol):
+    """Is told of each thing that happens; `clock.now_ns` is when."""
+
+    clock: Any
+
+    def tell(self, event: str, job: Job | None, gpus: tuple[int, ...]) -> None:
+        """Take note of what happened, to whom, on which GPUs."""
 
 
 class EventLines:

@@ -15,7 +15,7 @@ from gandiva_slurm.sim.gavel_rounds import Rounds
 from gandiva_slurm.sim.isolated import isolated_jct_s
 from gandiva_slurm.sim.job import RATE, Job, Spec
 from gandiva_slurm.sim.loop import Loop
-from gandiva_slurm.sim.outcome import EventLines, Outcome
+from gandiva_slurm.sim.outcome import Listener, Outcome
 from gandiva_slurm.sim.truth import Truth
 from gandiva_slurm.sim.world import Costs, World
 
@@ -39,7 +39,7 @@ def simulate(
     scene: Scene,
     policy: Policy,
     takes_oracle: bool = False,
-    events: EventLines | None = None,
+    events: Listener | None = None,
     on_finish: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Run a workload to its end. PolicyError: the policy's plans cannot be; InvariantError: ours is wrong."""
