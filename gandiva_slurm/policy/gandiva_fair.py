@@ -38,6 +38,8 @@ class Traits:
     by_user: bool = True
     by_type: bool = True
     packs: bool = True
+    #: jobs of a user take turns; else the first to come goes first
+    in_turn: bool = True
 
 
 class GandivaFair:
@@ -170,7 +172,7 @@ class GandivaFair:
         entrants = [
             Entrant(
                 job.job_id, self._user(job), job.size, job.tickets, job.order,
-                self._turns.job_pass(self._user(job), job.job_id),
+                self._turns.job_pass(self._user(job), job.job_id) if self._traits.in_turn else 0,
             )
             for job in view.jobs.values()
             if job.job_id not in chosen and job.job_id not in refused

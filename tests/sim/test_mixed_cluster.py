@@ -71,6 +71,12 @@ def test_blind_to_types_it_is_much_worse() -> None:
     assert max(rho_of_users(outcome).values()) > 0.80
 
 
+def test_first_come_first_served_inside_a_user_makes_some_job_wait_too_long() -> None:
+    """The measure of fairness to jobs has to bite."""
+    outcome, _ = run(W1C, fair(in_turn=False))
+    assert rho_of_jobs(outcome)[0] > 1.5
+
+
 def test_costs_are_borne_by_few_moves() -> None:
     """A second to switch, eight to move: within 5 % of what it does for nothing."""
     free, _ = whole(W1C, 60)
