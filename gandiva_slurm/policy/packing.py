@@ -8,7 +8,7 @@ a gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,13 +69,7 @@ class PairBook:
         pairs = self._stay(bench, rates)
         taken = {pair.host for pair in pairs}
         queues = _by_model(bench, {pair.guest for pair in pairs})
-        offers = [
-            offer
-            for job, gpu_type in bench.hosts
-            if job.job_id not in taken
-            for model in queues
-            if (offer := self._offer(job, gpu_type, model, queues[model], bench.worth, rates)) is not None
-        ]
+        offers = list(self._offers(bench, taken, queues, rates))
         offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.model))
         on_trial: set[tuple[str, str, str]] = set()
         for offer in offers:
@@ -101,24 +95,32 @@ class PairBook:
                 pairs.append(Pair(host.job_id, guest.job_id, False))
         return pairs
 
-    def _offer(
-        self,
-        host: JobView,
-        gpu_type: str,
-        model: str,
-        queue: Sequence[JobView],
-        worth: Callable[[JobView, str], float],
-        rates: Rates,
-    ) -> _Offer | None:
-        if not rates.alone(host.model, 1, gpu_type) or not rates.alone(model, 1, gpu_type):
+    def _offers(
+        self, bench: Bench, taken: Set[int], queues: Mapping[str, Sequence[JobView]], rates: Rates
+    ) -> Iterator[_Offer]:
+        """Yield what each host and each model of those who wait would gain together; a loss is no offer."""
+        promises: dict[tuple[str, str], list[tuple[str, _Promise]]] = {}
+        for host, gpu_type in bench.hosts:
+            if host.job_id in taken:
+                continue
+            place = (host.model, gpu_type)
+            if place not in promises:
+                every = ((model, self._promise(host.model, model, gpu_type, rates)) for model in queues)
+                promises[place] = [(model, promise) for model, promise in every if promise is not None]
+            here = bench.worth(host, gpu_type)
+            for model, promise in promises[place]:
+                theirs = promise.theirs * bench.worth(queues[model][-1], gpu_type)
+                gain = (promise.mine - 1.0) * here + theirs
+                if gain > 0:
+                    yield _Offer(gain, host, model, gpu_type, promise.is_trial)
+
+    def _promise(self, host: str, guest: str, gpu_type: str, rates: Rates) -> _Promise | None:
+        """What two models keep of their speed, known or guessed; None: they are not to be packed there."""
+        if not rates.alone(host, 1, gpu_type) or not rates.alone(guest, 1, gpu_type):
             return None  # first alone, to be profiled
-        both = normal_rates(rates, host.model, model, gpu_type)
-        is_trial = both is None
-        mine, theirs = both or self._guess(host.model, model, gpu_type)
-        if mine + theirs <= FLOOR:
-            return None
-        gain = (mine - 1.0) * worth(host, gpu_type) + theirs * worth(queue[-1], gpu_type)
-        return _Offer(gain, host, model, gpu_type, is_trial) if gain > 0 else None
+        both = normal_rates(rates, host, guest, gpu_type)
+        mine, theirs = both or self._guess(host, guest, gpu_type)
+        return _Promise(mine, theirs, both is None) if mine + theirs > FLOOR else None
 
     def _guess(self, first: str, second: str, gpu_type: str) -> tuple[float, float]:
         """What two models may come to: half of what each came to with others."""
@@ -129,6 +131,12 @@ class PairBook:
 
 def _key(first: str, second: str, gpu_type: str) -> tuple[str, str, str]:
     return (min(first, second), max(first, second), gpu_type)
+
+
+class _Promise(NamedTuple):
+    mine: float
+    theirs: float
+    is_trial: bool
 
 
 class _Offer(NamedTuple):
