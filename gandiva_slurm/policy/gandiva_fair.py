@@ -25,7 +25,9 @@ from gandiva_slurm.policy.turns import Turns
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
 _LAG_POWER = 2.0
 #: A turn is so many times what a move costs, or a quantum if that is more.
-_MIN_RUN = 20
+_MIN_RUN = 18
+#: A type must be worth its move so many times over: the gain may not last as long as the turn.
+_MOVE_TIMES = 3
 #: How often a round goes over all pairs of types, at most.
 _MOST_SWEEPS = 4
 
@@ -143,11 +145,12 @@ class GandivaFair:
     ) -> dict[int, tuple[int, ...]]:
         """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
         refused: set[int] = set()
+        runs: dict[int, tuple[int, ...]] = {}
         staying = [] if is_turn else self._staying(view)
         while True:
             picked = self._pick(view, staying, refused)
             worth = self._worth(picked, rates)
-            runs = self._seat(view, picked, self._rooted(view, picked, worth, is_turn))
+            runs = self._seat(view, picked, self._rooted(view, picked, worth, is_turn), runs)
             unseated = {job.job_id for job in picked} - runs.keys()
             if not unseated or sum(map(len, runs.values())) == self._usable(view):
                 return runs
@@ -215,25 +218,32 @@ class GandivaFair:
         return rooted
 
     def _less_move(self, view: View, job: JobView, worth: Mapping[str, float]) -> dict[str, float]:
-        """The part of a turn that a move takes is worth nothing."""
-        at, left = _type_of(view, job), 1 - self._settings.restart_ns / self._turn_ns
+        """The part of a turn that a move takes, and some more, is worth nothing."""
+        at = _type_of(view, job)
+        left = 1 - _MOVE_TIMES * self._settings.restart_ns / self._turn_ns
         return {name: value if at in ("", name) else value * left for name, value in worth.items()}
 
     def _seat(
-        self, view: View, picked: Sequence[JobView], worth: Mapping[int, Mapping[str, float]]
+        self,
+        view: View,
+        picked: Sequence[JobView],
+        worth: Mapping[int, Mapping[str, float]],
+        seated: Mapping[int, tuple[int, ...]],
     ) -> dict[int, tuple[int, ...]]:
+        """Give GPUs to those who have none yet in this round; return those of all."""
         cluster = view.cluster
+        closed = view.down.union(*seated.values())
         room = dict(cluster.counts)
-        for gpu in view.down:
+        for gpu in closed:
             room[cluster.type_of[gpu]] -= 1
-        seekers = [_seeker(view, job, worth[job.job_id]) for job in picked]
-        types = Exchange(seekers, room).settle(_MOST_SWEEPS)
+        others = [job for job in picked if job.job_id not in seated]
+        types = Exchange([_seeker(view, job, worth[job.job_id]) for job in others], room).settle(_MOST_SWEEPS)
         guests = [
             Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running, job.can_migrate)
-            for job in picked
+            for job in others
             if job.job_id in types
         ]
-        return seat_all(cluster, view.down, guests)
+        return {**seated, **seat_all(cluster, closed, guests)}
 
     def _pack(
         self,

@@ -1,7 +1,7 @@
 """Ours on any small cluster: legal plans, nobody waits beside idle GPUs, every job ends, no surprises."""
 
 from gandiva_slurm.policy import gandiva, gandiva_fair
-from tests.policy_world import Case, check_on, conserving, on_cases
+from tests.policy_world import SETTINGS, Case, PolicyWorld, a_job, check_on, conserving, on_cases
 
 
 @on_cases(150)
@@ -12,3 +12,15 @@ def test_gandiva_fair_is_legal_conserving_and_the_same_twice(case: Case) -> None
 @on_cases(60)
 def test_gandiva_is_legal_conserving_and_the_same_twice(case: Case) -> None:
     check_on(case, gandiva.make, conserving)
+
+
+def test_a_job_refused_once_is_not_shut_out_by_another_that_comes_in_its_place() -> None:
+    """A gang too large for what is left, beside one that cannot move and one that takes one type alone."""
+    first = a_job(1, 2, length_s=300, can_migrate=False, can_pack=False)
+    short = [a_job(number, 1, length_s=1, can_pack=False) for number in (2, 4, 5, 6, 7, 8, 9)]
+    late = a_job(3, 2, at_s=60, length_s=1, gpu_types=("slow",), can_pack=False)
+    gang = a_job(10, 3, length_s=1, can_pack=False)
+    shape = (("slow", 4), ("fast", 2))
+    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), check=conserving)
+    world.run([first, *short, late, gang])
+    assert len(world.ends_ns) == 10
