@@ -68,12 +68,12 @@ class PairBook:
         """Return the pairs of a round, best first; a job is in one at most."""
         pairs = self._stay(bench, rates)
         taken = {pair.host for pair in pairs}
-        queues = _by_model(bench, {pair.guest for pair in pairs})
+        queues = _by_kind(bench, {pair.guest for pair in pairs})
         offers = list(self._offers(bench, taken, queues, rates))
-        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.model))
+        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.kind))
         on_trial: set[tuple[str, str, str]] = set()
         for offer in offers:
-            queue, key = queues[offer.model], _key(offer.host.model, offer.model, offer.gpu_type)
+            queue, key = queues[offer.kind], _key(offer.host.model, offer.kind.model, offer.gpu_type)
             if offer.host.job_id in taken or not queue or key in on_trial:
                 continue
             taken.add(offer.host.job_id)
@@ -96,23 +96,23 @@ class PairBook:
         return pairs
 
     def _offers(
-        self, bench: Bench, taken: Set[int], queues: Mapping[str, Sequence[JobView]], rates: Rates
+        self, bench: Bench, taken: Set[int], queues: Mapping[_Kind, Sequence[JobView]], rates: Rates
     ) -> Iterator[_Offer]:
         """Yield what each host and each model of those who wait would gain together; a loss is no offer."""
-        promises: dict[tuple[str, str], list[tuple[str, _Promise]]] = {}
+        promises: dict[tuple[str, str], list[tuple[_Kind, _Promise]]] = {}
         for host, gpu_type in bench.hosts:
             if host.job_id in taken:
                 continue
             place = (host.model, gpu_type)
             if place not in promises:
-                every = ((model, self._promise(host.model, model, gpu_type, rates)) for model in queues)
-                promises[place] = [(model, promise) for model, promise in every if promise is not None]
+                every = ((kind, self._promise(host.model, kind.model, gpu_type, rates)) for kind in queues)
+                promises[place] = [(kind, promise) for kind, promise in every if promise is not None]
             here = bench.worth(host, gpu_type)
-            for model, promise in promises[place]:
-                theirs = promise.theirs * bench.worth(queues[model][-1], gpu_type)
-                gain = (promise.mine - 1.0) * here + theirs
-                if gain > 0:
-                    yield _Offer(gain, host, model, gpu_type, promise.is_trial)
+            for kind, promise in promises[place]:
+                guest = queues[kind][-1]
+                gain = (promise.mine - 1.0) * here + promise.theirs * bench.worth(guest, gpu_type)
+                if gain > 0 and guest.accepts(gpu_type):
+                    yield _Offer(gain, host, kind, gpu_type, promise.is_trial)
 
     def _promise(self, host: str, guest: str, gpu_type: str, rates: Rates) -> _Promise | None:
         """What two models keep of their speed, known or guessed; None: they are not to be packed there."""
@@ -133,6 +133,13 @@ def _key(first: str, second: str, gpu_type: str) -> tuple[str, str, str]:
     return (min(first, second), max(first, second), gpu_type)
 
 
+class _Kind(NamedTuple):
+    """Those who wait and are alike for a host: their model, and the GPU types they accept."""
+
+    model: str
+    gpu_types: tuple[str, ...]
+
+
 class _Promise(NamedTuple):
     mine: float
     theirs: float
@@ -142,7 +149,7 @@ class _Promise(NamedTuple):
 class _Offer(NamedTuple):
     gain: float
     host: JobView
-    model: str
+    kind: _Kind
     gpu_type: str
     is_trial: bool
 
@@ -156,12 +163,12 @@ def normal_rates(rates: Rates, first: str, second: str, gpu_type: str) -> tuple[
     return packed[0] / alone[0], packed[1] / alone[1]
 
 
-def _by_model(bench: Bench, taken: Set[int]) -> Mapping[str, list[JobView]]:
-    """Those who wait, by model, whoever gains most last."""
-    queues: dict[str, list[JobView]] = {}
+def _by_kind(bench: Bench, taken: Set[int]) -> Mapping[_Kind, list[JobView]]:
+    """Those who wait, by kind, whoever gains most last."""
+    queues: dict[_Kind, list[JobView]] = {}
     for job in bench.waiting:
         if job.job_id not in taken:
-            queues.setdefault(job.model, []).append(job)
+            queues.setdefault(_Kind(job.model, job.gpu_types), []).append(job)
     types = sorted({gpu_type for _, gpu_type in bench.hosts})
     for queue in queues.values():
         queue.sort(key=lambda job: (_most(bench.worth(job, t) for t in types), (-job.submit_ns, -job.job_id)))
