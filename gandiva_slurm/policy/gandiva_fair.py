@@ -96,7 +96,7 @@ class GandivaFair:
         old = self._hosts() if self._settings.restart_ns else {}
         shared = self._pack(view, runs, waiting, rates, old)
         self._remember(view, runs, shared)
-        return Plan(dict(sorted(runs.items())), self._end_ns if len(view.jobs) > 0 else None)
+        return Plan(dict(sorted(runs.items())), self._end_ns)
 
     def _user(self, job: JobView) -> str:
         return job.user if self._traits.by_user else ""

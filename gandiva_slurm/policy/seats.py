@@ -7,11 +7,13 @@ always fit, and others are spread over nodes.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import Cluster
+
+Seats = dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,104 +34,65 @@ class Guest:
         return bool(self.gpus) and not self.can_move
 
 
-def seat_all(cluster: Cluster, down: frozenset[int], guests: Sequence[Guest]) -> dict[int, tuple[int, ...]]:
+def seat_all(cluster: Cluster, down: frozenset[int], guests: Sequence[Guest]) -> Seats:
     """Return the GPUs of every guest that found a seat, ascending."""
-    seats: dict[int, tuple[int, ...]] = {}
+    free, seats = FreeGpus(cluster, down), Seats()
     for gpu_type in cluster.counts:
         here = [guest for guest in guests if guest.gpu_type == gpu_type]
         if here:
-            seats.update(_seat_type(cluster, down, gpu_type, here))
+            seats.update(_seat_type(cluster, free, gpu_type, here))
     return seats
 
 
-def _seat_type(
-    cluster: Cluster, down: frozenset[int], gpu_type: str, guests: Sequence[Guest]
-) -> dict[int, tuple[int, ...]]:
+def _seat_type(cluster: Cluster, free: FreeGpus, gpu_type: str, guests: Sequence[Guest]) -> Seats:
     stays = [guest for guest in guests if guest.gpus and cluster.type_of[guest.gpus[0]] == gpu_type]
     stays.sort(key=lambda guest: (guest.can_move, not guest.is_running, -guest.size, guest.job_id))
-    room = _Room(cluster, down, gpu_type)
-    seats = {guest.job_id: guest.gpus for guest in stays if room.keep(guest)}
+    seats = {guest.job_id: guest.gpus for guest in stays if _keep(free, guest)}
     others = [guest for guest in guests if guest.job_id not in seats and not guest.is_bound]
-    if room.seat(others, seats):
+    if _seat(free, gpu_type, others, seats):
         return seats
-    room = _Room(cluster, down, gpu_type)
-    seats = {guest.job_id: guest.gpus for guest in stays if guest.is_bound and room.keep(guest)}
-    free = [guest for guest in guests if not guest.is_bound]
-    if not room.seat(free, seats):
-        room.spread([guest for guest in free if guest.job_id not in seats], seats)
+    movable = [guest for guest in guests if not guest.is_bound]
+    for guest in movable:
+        free.give(seats.pop(guest.job_id, ()))
+    old = {guest.job_id for guest in stays}
+    if not _seat(free, gpu_type, movable, seats, old):
+        _spread(free, gpu_type, [guest for guest in movable if guest.job_id not in seats], seats)
     return seats
 
 
-class _Room:
-    """The free GPUs of one type, by node."""
+def _keep(free: FreeGpus, guest: Guest) -> bool:
+    """Give a guest the GPUs it had; False when they are not all free."""
+    if len(guest.gpus) != guest.size or not free.has(guest.gpus):
+        return False
+    free.take(guest.gpus)
+    return True
 
-    def __init__(self, cluster: Cluster, down: frozenset[int], gpu_type: str) -> None:
-        hosts = [(index, host) for index, host in enumerate(cluster.hosts) if host.gpu_type == gpu_type]
-        self._free = {index: [gpu for gpu in host.gpus if gpu not in down] for index, host in hosts}
-        self._widest = max((len(host.gpus) for _, host in hosts), default=0)
-        self._host_of = cluster.host_of
-        #: nodes by how many GPUs they have free; an entry whose number has changed since is passed over
-        self._by_free: list[list[int]] = [[] for _ in range(self._widest + 1)]
-        for index in self._free:
-            self._note(index)
 
-    def keep(self, guest: Guest) -> bool:
-        """Give a guest the GPUs it had; False when they are not all free."""
-        if len(guest.gpus) != guest.size or not all(gpu in self._of(gpu) for gpu in guest.gpus):
-            return False
-        for gpu in guest.gpus:
-            self._of(gpu).remove(gpu)
-        for index in {self._host_of[gpu] for gpu in guest.gpus}:
-            self._note(index)
-        return True
+def _seat(
+    free: FreeGpus, gpu_type: str, guests: Iterable[Guest], seats: Seats, stays: Collection[int] = ()
+) -> bool:
+    """Seat these on one node each, the largest first, `stays` where they were if they can; False: not all.
 
-    def seat(self, guests: Iterable[Guest], seats: dict[int, tuple[int, ...]]) -> bool:
-        """Seat these, the largest first; False when one found no seat."""
-        is_whole = True
-        for guest in sorted(guests, key=lambda guest: (-guest.size, guest.job_id)):
-            if self.keep(guest):
-                seats[guest.job_id] = guest.gpus
-                continue
-            found = self._find(guest.size)
-            if found:
-                seats[guest.job_id] = found
-            is_whole = is_whole and bool(found)
-        return is_whole
+    A gang that no node could hold gets as few as can be.
+    """
+    is_whole = True
+    for guest in sorted(guests, key=_size):
+        is_wide = guest.size > free.widest(gpu_type)
+        if guest.job_id in stays and _keep(free, guest):
+            seats[guest.job_id] = guest.gpus
+        elif free.left_of(gpu_type) >= guest.size if is_wide else free.has_together(guest.size, gpu_type):
+            seats[guest.job_id] = free.gather(guest.size, gpu_type)
+        else:
+            is_whole = False
+    return is_whole
 
-    def spread(self, guests: Iterable[Guest], seats: dict[int, tuple[int, ...]]) -> None:
-        """Seat these over several nodes: slow, and better than idle GPUs."""
-        for guest in sorted(guests, key=lambda guest: (-guest.size, guest.job_id)):
-            found = self._gather(guest.size)
-            if found:
-                seats[guest.job_id] = found
 
-    def _of(self, gpu: int) -> list[int]:
-        return self._free.get(self._host_of[gpu], [])
+def _spread(free: FreeGpus, gpu_type: str, guests: Iterable[Guest], seats: Seats) -> None:
+    """Seat these over several nodes: slow, and better than idle GPUs."""
+    for guest in sorted(guests, key=_size):
+        if free.left_of(gpu_type) >= guest.size:
+            seats[guest.job_id] = free.gather(guest.size, gpu_type)
 
-    def _find(self, size: int) -> tuple[int, ...]:
-        """GPUs of the node that so many fill best; of several nodes when none is that large; else ()."""
-        for count in range(size, self._widest + 1):
-            nodes = self._by_free[count]
-            while nodes and len(self._free[nodes[0]]) != count:
-                heapq.heappop(nodes)
-            if nodes:
-                return self._take(nodes[0], size)
-        return self._gather(size) if size > self._widest else ()
 
-    def _gather(self, size: int) -> tuple[int, ...]:
-        """GPUs of as few nodes as can be, () when there are not so many."""
-        if sum(map(len, self._free.values())) < size:
-            return ()
-        found: list[int] = []
-        for index in sorted(self._free, key=lambda index: (-len(self._free[index]), index)):
-            found += self._take(index, min(size - len(found), len(self._free[index])))
-        return tuple(sorted(found))
-
-    def _take(self, index: int, count: int) -> tuple[int, ...]:
-        taken = self._free[index][:count]
-        self._free[index] = self._free[index][count:]
-        self._note(index)
-        return tuple(taken)
-
-    def _note(self, index: int) -> None:
-        heapq.heappush(self._by_free[len(self._free[index])], index)
+def _size(guest: Guest) -> tuple[int, int]:
+    return (-guest.size, guest.job_id)

@@ -6,43 +6,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Ration, Types, extra_hosts, settle
-from gandiva_slurm.policy.port import View
+from gandiva_slurm.policy.baselines.placing import Ration, Types, settle
+from gandiva_slurm.policy.free import FreeGpus, extra_hosts
+from gandiva_slurm.policy.port import Cluster, View
 from tests.policy_world import FixedRates, a_job, a_view, running
 
 FOURS = (("v", 4),) * 3
 
 
 def test_place_takes_the_tightest_node_that_holds_the_gang() -> None:
-    free = FreeGpus(a_view(FOURS, []), taken=(4, 5, 8))
+    free = FreeGpus(Cluster(FOURS), (4, 5, 8))
     assert free.place(a_job(1, 2), ("v",)) == (6, 7)
     assert free.place(a_job(2, 3), ("v",)) == (9, 10, 11)
     assert free.left == 4
 
 
 def test_place_of_a_large_gang_takes_the_emptiest_nodes_then_the_tightest_rest() -> None:
-    free = FreeGpus(a_view(FOURS, []), taken=(0, 1, 4))
+    free = FreeGpus(Cluster(FOURS), (0, 1, 4))
     assert free.place(a_job(1, 6), ("v",)) == (2, 3, 8, 9, 10, 11)
 
 
 def test_place_prefers_a_type_on_which_the_gang_is_together() -> None:
     view = a_view((("v", 2), ("v", 2), ("k", 4)), [])
-    assert FreeGpus(view, taken=(0, 2)).place(a_job(1, 2), ("v", "k")) == (4, 5)
-    assert FreeGpus(view, taken=(0, 2)).place(a_job(1, 2), ("v",)) == (1, 3)
-    assert FreeGpus(view, taken=(0, 2)).place(a_job(1, 2), ("v",), most_extra=0) is None
+    assert FreeGpus(view.cluster, view.down.union((0, 2))).place(a_job(1, 2), ("v", "k")) == (4, 5)
+    assert FreeGpus(view.cluster, view.down.union((0, 2))).place(a_job(1, 2), ("v",)) == (1, 3)
+    assert FreeGpus(view.cluster, view.down.union((0, 2))).place(a_job(1, 2), ("v",), most_extra=0) is None
 
 
 def test_place_is_the_old_one_where_that_is_free() -> None:
     job = running(a_job(1, 2), (1, 9))
-    assert FreeGpus(a_view(FOURS, [])).place(job, ("v",)) == (1, 9)
-    assert FreeGpus(a_view(FOURS, []), taken=(9,)).place(job, ("v",)) == (8, 10)
+    assert FreeGpus(Cluster(FOURS)).place(job, ("v",)) == (1, 9)
+    assert FreeGpus(Cluster(FOURS), (9,)).place(job, ("v",)) == (8, 10)
     job.can_migrate = False
-    assert FreeGpus(a_view(FOURS, []), taken=(9,)).place(job, ("v",)) is None
+    assert FreeGpus(Cluster(FOURS), (9,)).place(job, ("v",)) is None
 
 
 def test_free_gpus_leave_out_those_that_are_down() -> None:
     view = a_view((("v", 2),), [], down=(0,))
-    free = FreeGpus(view)
+    free = FreeGpus(view.cluster, view.down)
     assert free.left == 1 and free.place(a_job(1, 2), ("v",)) is None
     with pytest.raises(ValueError):
         free.take((0,))
@@ -81,7 +82,7 @@ def test_who_is_counted_in_later_takes_idle_gpus_before_those_of_who_runs() -> N
 )
 def test_place_uses_the_fewest_nodes_there_are(hosts: list[int], taken: set[int], size: int) -> None:
     view: View = a_view(tuple(("v", count) for count in hosts), [])
-    free = FreeGpus(view, taken)
+    free = FreeGpus(view.cluster, view.down.union(taken))
     left = sorted((len(set(host.gpus) - taken) for host in view.cluster.hosts), reverse=True)
     place = free.place(a_job(1, size), ("v",))
     assert (place is not None) == (sum(left) >= size)

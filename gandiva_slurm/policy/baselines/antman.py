@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Runs, Types, held, kept
+from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
 from gandiva_slurm.policy.baselines.quotas import Quotas, used_gpus, vc_of
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import GUARANTEED, JobView, Plan, PolicySettings, Rates, View
 
 #: So long over quota, and a guaranteed job runs as an opportunistic one. (The paper names no time.)
@@ -87,8 +88,8 @@ class Promises:
         self.over_quota: list[JobView] = []
         self.notes: dict[int, str] = {}
         #: GPUs promised to nobody guaranteed, and those of them on which nothing runs
-        self._open = FreeGpus(view, held(safe))
-        self._idle = FreeGpus(view, (*held(safe), *held(others)))
+        self._open = FreeGpus(view.cluster, view.down.union(held(safe)))
+        self._idle = FreeGpus(view.cluster, view.down.union((*held(safe), *held(others))))
 
     def serve(self, quotas: Mapping[str, int]) -> None:
         """Give the guaranteed jobs within quota their GPUs, in order of arrival, or reserve what there is."""
@@ -140,7 +141,7 @@ class Filling:
         self.runs: Runs = {}
         self.notes: dict[int, str] = {}
         self.is_trying = False
-        self._free = FreeGpus(view, held(safe))
+        self._free = FreeGpus(view.cluster, view.down.union(held(safe)))
         self._unfit: set[tuple[str, tuple[str, ...]]] = set()
         #: GPUs beside whose guaranteed job there is room for another: by that one's model and the GPU type
         self._beside: dict[tuple[str, str], list[int]] = {}

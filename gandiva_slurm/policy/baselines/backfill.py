@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Runs, Types, held, kept
+from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 #: What Slurm plans for a job without a limit.
@@ -36,7 +37,7 @@ class Backfill:
     def decide(self, view: View) -> Plan:
         """Start what fits from the head; reserve for the first that does not; fill behind it."""
         runs = kept(view, self._runs)
-        free = FreeGpus(view, held(runs))
+        free = FreeGpus(view.cluster, view.down.union(held(runs)))
         types = Types(view, self._oracle)
         notes: dict[int, str] = {}
         reservation: Reservation | None = None

@@ -7,7 +7,8 @@ its first scheduler did; pack, its later one, leaves whole nodes free for the ga
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Runs, Types, held, kept
+from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 
@@ -23,7 +24,7 @@ class Ffdl:
     def decide(self, view: View) -> Plan:
         """Start gangs from the head of the queue until one does not fit."""
         runs = kept(view, self._runs)
-        free = FreeGpus(view, held(runs))
+        free = FreeGpus(view.cluster, view.down.union(held(runs)))
         types = Types(view, self._oracle)
         notes: dict[int, str] = {}
         waiting = [job for job_id, job in view.jobs.items() if job_id not in runs and types.of(job)]

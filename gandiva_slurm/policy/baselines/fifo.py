@@ -6,7 +6,8 @@ The comparison of every paper here (data tables of Gavel, OSDI 2020, section 7: 
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Types, held, kept
+from gandiva_slurm.policy.baselines.placing import Types, held, kept
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
 
 
@@ -35,7 +36,8 @@ class Fifo:
         return {job_id: gpus for job_id, gpus in runs.items() if job_id in jobs and jobs[job_id].is_running}
 
     def _start(self, view: View, runs: dict[int, tuple[int, ...]]) -> None:
-        free, types = FreeGpus(view, held(runs)), Types(view, self._oracle)
+        free = FreeGpus(view.cluster, view.down.union(held(runs)))
+        types = Types(view, self._oracle)
         for job in view.jobs.values():
             if job.is_running:
                 continue

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Pick, Runs, held, kept, settle
+from gandiva_slurm.policy.baselines.placing import Pick, Runs, held, kept, settle
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.max_min import Allocation, Kind, allocate
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
 
@@ -181,7 +182,7 @@ class GavelMaxMin:
 
     def _fill(self, view: View, runs: Runs) -> None:
         """Let who waits run on idle GPUs: on the types of his allocation first, then on the fastest."""
-        free = FreeGpus(view, held(runs))
+        free = FreeGpus(view.cluster, view.down.union(held(runs)))
         rates = self._oracle or view.rates
         for job in view.jobs.values():
             is_outside = self._renew_ns > 0 and job.job_id not in self._known

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gandiva_slurm.policy.baselines.hived_cells import chain_of, members_of, spec_for
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Types
+from gandiva_slurm.policy.baselines.placing import Types
 from gandiva_slurm.policy.baselines.quotas import vc_of
 from gandiva_slurm.policy.cells import IS_FREE, LOWEST, OPPORTUNISTIC
 from gandiva_slurm.policy.cells_cluster import CellCluster
 from gandiva_slurm.policy.cells_fit import best_fit
 from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, Answer, CellRequest, Deed, MemberDeed
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import GUARANTEED, Cluster, JobView, Plan, PolicySettings, View
 
 
@@ -129,7 +130,7 @@ class Turn:
             return False
         cluster = self._view.cluster
         deeds = (gang.deed for gang in self._cells.gangs.values() if gang.deed)
-        free = FreeGpus(self._view, (gpu for deed in deeds for gpu in gpus_of(cluster, deed)))
+        free = FreeGpus(cluster, self._view.down.union(*(gpus_of(cluster, deed) for deed in deeds)))
         place = free.place(job, self._types.of(job))
         if place is not None:
             self._cells.restore(by_chance(job), deed_at(cluster, place))

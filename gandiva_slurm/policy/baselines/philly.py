@@ -12,8 +12,9 @@ import heapq
 from collections import deque
 from fractions import Fraction
 
-from gandiva_slurm.policy.baselines.placing import FreeGpus, Runs, Types, held, kept
+from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
 from gandiva_slurm.policy.baselines.quotas import Quotas, used_gpus, vc_of
+from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 #: A gang may have twice as many nodes each time it has waited so long. (The scheduler tried for minutes.)
@@ -72,7 +73,7 @@ class Turn:
         self._policy, self._view = policy, view
         self.runs = runs
         self.notes: dict[int, str] = {}
-        self._free = FreeGpus(view, held(runs))
+        self._free = FreeGpus(view.cluster, view.down.union(held(runs)))
         self._types = policy.types(view)
         self._quota = policy.quotas(view)
         self._used = used_gpus(view, runs)
