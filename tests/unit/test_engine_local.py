@@ -11,7 +11,7 @@ from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
-GANG_TABLE = json.loads((Path(__file__).parents[1] / "data" / "stride_tables.json").read_text())["gang"]
+GANG_TABLE = json.loads((Path(__file__).parents[1] / "data/papers/stride.json").read_text())["gang"]
 
 
 def keys(*job_ids: int) -> list[JobKey]:

@@ -11,7 +11,7 @@ import pytest
 
 from gandiva_slurm.policy.stride import STRIDE1, Account, Entrant, PassBook, Pool, UserPass, run_round
 
-TABLES = json.loads((Path(__file__).parents[1] / "data" / "stride_tables.json").read_text())
+TABLES = json.loads((Path(__file__).parents[1] / "data/papers/stride.json").read_text())
 
 
 def play(table: dict, rounds: int) -> list[dict]:
@@ -33,7 +33,7 @@ def play(table: dict, rounds: int) -> list[dict]:
     return played
 
 
-@pytest.mark.parametrize("name", ["plain", "gang", "skip_over"])
+@pytest.mark.parametrize("name", ["plain", "gang", "skip_over_added_by_us"])
 def test_stride_reproduces_the_table(name: str) -> None:
     table = TABLES[name]
     want = [{**row, "pass": [Fraction(value) for value in row["pass"]]} for row in table["rounds"]]
