@@ -63,3 +63,15 @@ def test_a_job_too_large_is_named(tmp_path: Path) -> None:
     workload.write_text("job_id,submission_time,duration,num_gpu\na,0,10,1\nb,0,10,9\n")
     status, answer = ask("homogeneous.py", "--workload", str(workload), "--gpus", "8", "--policy", "fifo")
     assert status == 1 and f"{workload}:3: asks for 9 GPUs" in answer["error"]
+
+
+@pytest.mark.parametrize("script", ["stride.py", "trading.py", "hived.py"])
+@pytest.mark.parametrize("text", [None, "no JSON", "[]"])
+def test_a_file_that_is_none_of_theirs_is_named(tmp_path: Path, script: str, text: str | None) -> None:
+    path = tmp_path / "wrong.json"
+    if text is not None:
+        path.write_text(text)
+    status, answer = ask(script, str(path))
+    assert status == 1
+    assert str(path) in json.dumps(answer)
+    assert "error" in answer

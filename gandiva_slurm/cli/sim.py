@@ -125,6 +125,9 @@ def compare(**options: Any) -> None:
 def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     if options["users"] and options["users_column"]:
         raise UsageError("--users and --users-column: give one of them")
+    for path in (options.get(name) for name in ("json_", "jobs", "events", "picture")):
+        if path and str(path) != "-" and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"{path}: No such file or directory; make {Path(path).absolute().parent} first")
     cluster = read_cluster(options["cluster"])
     names = ("throughputs", "users", "users_column", "limit")
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))

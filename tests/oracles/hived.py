@@ -81,15 +81,22 @@ def _change(replay: Replay, step: dict[str, Any], theirs: Occupation) -> Occupat
     return theirs
 
 
-def run_file(path: Path, level: int) -> Verdict:
-    """Replay a file of either format."""
+def read(path: Path) -> dict[str, Any]:
+    """Read a file; ValueError when it is of neither format."""
     data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or not {"sequences", "cases"} & data.keys():
+        raise ValueError("neither cases nor sequences in it")
+    return data
+
+
+def run_file(name: str, data: dict[str, Any], level: int) -> Verdict:
+    """Replay a file of either format."""
     if "sequences" in data:
         parts = [run_sequence(s, data["configs"][s["config"]], level) for s in data["sequences"]]
     else:
         parts = run_cases(data, level, differs)
     return {
-        "file": path.name,
+        "file": name,
         "level": level,
         "cases": len(parts),
         "cases_agreed": sum(part["asked"] == part["agreed"] for part in parts),
@@ -106,7 +113,12 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=1)
     options = parser.parse_args()
-    verdict = run_file(options.file, options.level)
+    try:
+        data = read(options.file)
+    except (OSError, ValueError) as err:
+        print(json.dumps({"file": str(options.file), "error": f"it cannot be replayed: {err}"}))
+        return 1
+    verdict = run_file(options.file.name, data, options.level)
     print(json.dumps(verdict))
     return 0 if verdict["cases"] == verdict["cases_agreed"] else 1
 

@@ -67,8 +67,12 @@ def differences(data: dict[str, Any]) -> list[str]:
 
 def main(path: Path) -> int:
     """Check every table of a file."""
-    data = json.loads(path.read_text(encoding="utf-8"), parse_float=Fraction)
-    tables = {name: part for name, part in data.items() if isinstance(part, dict) and "rounds" in part}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), parse_float=Fraction)
+        tables = {name: part for name, part in data.items() if isinstance(part, dict) and "rounds" in part}
+    except (OSError, ValueError, AttributeError) as err:
+        print(json.dumps({"agree": False, "error": f"{path} holds no tables of strides: {err}"}))
+        return 1
     wrong = {name: found for name, part in tables.items() if (found := differences(part))}
     rounds = sum(len(part["rounds"]) for part in tables.values())
     is_good = bool(tables) and not wrong
@@ -77,4 +81,6 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: stride.py FILE")
     sys.exit(main(Path(sys.argv[1])))

@@ -116,7 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     path: Path = parser.parse_args(arguments).file
-    results = [check(snapshot) for snapshot in json.loads(path.read_text(encoding="utf-8"))["snapshots"]]
+    try:
+        snapshots = json.loads(path.read_text(encoding="utf-8"))["snapshots"]
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        print(json.dumps({"agree": False, "error": f"{path} holds no snapshots of allocations: {err}"}))
+        return 1
+    results = [check(snapshot) for snapshot in snapshots]
     is_agreed = bool(results) and not any(result["failed"] for result in results)
     print(json.dumps({"agree": is_agreed, "snapshots": results}))
     return 0 if is_agreed else 1
