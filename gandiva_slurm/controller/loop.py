@@ -18,7 +18,7 @@ from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
-from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport
+from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.spans import Spans, SpanSettings
@@ -31,7 +31,7 @@ from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.slurm.limits import Limits
 from gandiva_slurm.slurm.port import SlurmPort
-from gandiva_slurm.wire.messages import NodeReport, PlannedJob
+from gandiva_slurm.wire.messages import NodeReport
 
 #: The association tree changes rarely: it is read again after so long, or when a new user appears.
 ASSOCIATIONS_EVERY_S = 30.0
@@ -309,10 +309,7 @@ class Controller:
 
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)
-        jobs = tuple(
-            PlannedJob(*at.key, at.user, at.uid, at.gpus, at.tickets, at.submitted_ns, at.name, at.span)
-            for at in self.engine.plan_jobs(name)
-        )
+        jobs = tuple(map(planned, self.engine.plan_jobs(name)))
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         return PlanBody(record.gpus if record else 0, jobs, fence)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gandiva_slurm.engine.state import Placement
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, decode_report, encode
 
@@ -35,6 +36,23 @@ class PlanBody:
     gpus: int
     jobs: tuple[PlannedJob, ...] = ()
     fence: tuple[tuple[int, int], ...] = ()
+
+
+def planned(at: Placement) -> PlannedJob:
+    """Return a place of the engine's as a node's plan has it."""
+    return PlannedJob(
+        at.key.job_id,
+        at.key.restart,
+        at.user,
+        at.uid,
+        at.gpus,
+        at.tickets,
+        at.submitted_ns,
+        at.name,
+        at.span,
+        at.is_leaving,
+        at.mate,
+    )
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,10 @@ class Placement:
     submitted_ns: int
     name: str
     span: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: it is to save itself in its next turn, to be moved
+    is_leaving: bool = False
+    #: the job it is packed with; 0: none
+    mate: int = 0
 
 
 @dataclass(frozen=True)

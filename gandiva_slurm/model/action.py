@@ -46,6 +46,16 @@ class SetTimeLimit:
 
 
 @dataclass(frozen=True)
+class Requeue:
+    """Requeue a job that has saved itself, to be started elsewhere (ADR 0003)."""
+
+    action_id: str
+    key: JobKey
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Fence:
     """Tell a node to stop an incarnation that is not the newest (ADR 0003, fencing)."""
 
@@ -67,4 +77,4 @@ class Note:
     evidence: tuple[str, ...] = ()
 
 
-Action = Start | HoldAgain | SetTimeLimit | Fence | Note
+Action = Start | HoldAgain | SetTimeLimit | Requeue | Fence | Note

@@ -66,6 +66,12 @@ class ResidentSeen:
     detail: str
     #: how long this incarnation has held no GPU there, in all
     parked_ns: int = 0
+    #: it can save itself and go on elsewhere; told to leave, it has done so
+    is_movable: bool = False
+    has_left: bool = False
+    #: mini-batches a second alone on its GPUs, and beside the job it is packed with; 0: not measured
+    rate_alone: float = 0.0
+    rate_packed: float = 0.0
 
 
 @dataclass(frozen=True)

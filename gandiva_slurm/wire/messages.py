@@ -39,6 +39,10 @@ class PlannedJob:
     submitted_ns: int
     name: str = ""
     span: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: it is to be moved: in its next turn it saves itself at a state boundary and then stays parked
+    is_leaving: bool = False
+    #: the job it shares its GPUs with, both at a time (packed); 0: none
+    mate: int = 0
 
     @property
     def key(self) -> JobKey:
@@ -102,6 +106,13 @@ class Resident:
     parked_ns: int
     reason: str
     detail: str
+    #: it can save itself and go on elsewhere
+    is_movable: bool = False
+    #: told to leave, it has saved itself: it may be requeued
+    has_left: bool = False
+    #: mini-batches a second while it ran alone on its GPUs, and beside its mate; 0: not measured yet
+    rate_alone: float = 0.0
+    rate_packed: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,8 @@ RUN, HOLD, RELEASING, PARKED, RESTORING, LEFT, FAILED, DONE = 0, 1, 2, 3, 4, 5, 
 STATE_NAMES = ("RUN", "HOLD", "RELEASING", "PARKED", "RESTORING", "LEFT", "FAILED", "DONE")
 # KIND: what marks this rank's boundaries
 KIND_HOOK, KIND_STEPS, KIND_STEP = 1, 2, 3
+#: `attach`: every boundary is a state boundary too, where the rank can save itself and go on elsewhere
+KIND_RUN = 4
 # TIER_USED
 TIER_HOLD, TIER_TORCH, TIER_VMM, TIER_DRIVER, TIER_FREEZE, TIER_REQUEUE = 0, 1, 2, 3, 4, 5
 
