@@ -115,6 +115,10 @@ class ChosenPort:
         """Hold a job."""
         await (await self._chosen()).hold(job_id)
 
+    async def requeue(self, job_id: int) -> None:
+        """Requeue a job that runs."""
+        await (await self._chosen()).requeue(job_id)
+
     async def ping(self) -> bool:
         """True when a slurmctld answers."""
         try:

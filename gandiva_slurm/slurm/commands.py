@@ -82,6 +82,10 @@ class CommandsPort:
         """Hold a job that waits."""
         await self._control.hold(self._name(job_id))
 
+    async def requeue(self, job_id: int) -> None:
+        """Put a job that runs back into the queue; nothing else is done to any other."""
+        await self._control.requeue(self._name(job_id))
+
     async def ping(self) -> bool:
         """True when a slurmctld answers; False says nothing of why."""
         try:

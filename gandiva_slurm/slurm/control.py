@@ -1,4 +1,4 @@
-"""Acts on jobs: start, hold, and splitting tasks off an array.
+"""Acts on jobs: start, hold, requeue, and splitting tasks off an array.
 
 A start is three steps in two calls: ReqNodeList and StartTime=now (a requeued job would else wait for
 AuthInfo=cred_expire), then release. Nothing of the job's user is in an argument: job ids are numbers
@@ -69,6 +69,11 @@ class Control:
         """Hold a job that waits."""
         log.info("hold: job %s", name)
         await self._act("scontrol", "hold", name)
+
+    async def requeue(self, name: str) -> None:
+        """Requeue a job, if it runs: without that word one that was cancelled meanwhile would run again."""
+        log.info("requeue: job %s", name)
+        await self._act("scontrol", "requeue", "incomplete", name)
 
     async def split(self, array_job_id: int, tasks: Sequence[int]) -> None:
         """Give these pending tasks of an array records of their own; they stay held."""

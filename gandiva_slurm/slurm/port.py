@@ -31,6 +31,12 @@ class SlurmPort(Protocol):
     async def hold(self, job_id: int) -> None:
         """Hold a job that waits. A running one would be held too, and lose its eligible time (ADR 0003)."""
 
+    async def requeue(self, job_id: int) -> None:
+        """Put a job that runs back into the queue; one that waits, ends or has ended is left as it is.
+
+        SlurmRefused where it was submitted with --no-requeue, or Slurm does not know it.
+        """
+
     async def ping(self) -> bool:
         """True when a slurmctld answers."""
 

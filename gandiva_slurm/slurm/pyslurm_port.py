@@ -5,6 +5,8 @@ commands this inherits, with the reason:
 
 - acts on array tasks (start, hold, splitting them off): pyslurm names jobs by number only, and the last task
   of an array has the array's number, which means all of its tasks;
+- requeues: pyslurm cannot say that a job which has ended meanwhile is to be left alone, and Slurm runs such a
+  one again, though its user cancelled it;
 - slurmctld's configuration and the partitions' settings, for `gandiva check`: pyslurm has them under names
   and in forms of its own, and they are read once;
 - `ping`: pyslurm's raises at the first slurmctld that is down, though the backup answers;

@@ -129,6 +129,43 @@ async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None
     assert job(snapshot, jobs[0]).nodes + job(snapshot, jobs[2]).nodes == ("n1", "n2")
 
 
+async def test_a_job_that_runs_is_requeued_and_no_other(world: World) -> None:
+    """Slurm runs a job again that is requeued after its end, a cancelled one too: it must not be asked to."""
+    moved, cancelled = [await submit(world, "--gpus=1") for _ in range(2)]
+    await world.port.requeue(moved)
+    assert job(await world.port.snapshot(False), moved).restart == 0
+    for job_id in (moved, cancelled):
+        await started(world, job_id, "n1")
+    await world.run("scancel", str(cancelled))
+    await world.until(lambda s: job(s, cancelled).state == "CANCELLED")
+    for job_id in (moved, cancelled, moved):
+        await world.port.requeue(job_id)
+    snapshot = await world.until(lambda s: job(s, moved).state == "PENDING")
+    assert (job(snapshot, moved).restart, job(snapshot, cancelled).restart) == (1, 0)
+    assert job(snapshot, cancelled).state == "CANCELLED"
+
+
+async def test_a_task_is_requeued_alone(world: World) -> None:
+    array = await submit(world, "--array=1-2", "--gpus=1")
+    found = tasks(await world.until(lambda s: len(tasks(s, array)) == 2), array)
+    for task in found.values():
+        await started(world, task.job_id, "n1")
+    await world.port.requeue(array)
+    last = next(number for number, task in found.items() if task.job_id == array)
+    snapshot = await world.until(lambda s: tasks(s, array)[last].state == "PENDING")
+    assert {number: task.restart for number, task in tasks(snapshot, array).items()} == {last: 1, 3 - last: 0}
+
+
+async def test_a_requeue_is_refused_with_slurms_sentence(world: World) -> None:
+    with pytest.raises(SlurmRefused, match="Invalid job id"):
+        await world.port.requeue(99_999_999)
+    job_id = await submit(world, "--gpus=1", "--no-requeue")
+    await started(world, job_id, "n1")
+    with pytest.raises(SlurmRefused, match="presently disabled"):
+        await world.port.requeue(job_id)
+    assert job(await world.port.snapshot(False), job_id).state == "RUNNING"
+
+
 async def test_refusals_carry_slurms_sentence(world: World) -> None:
     with pytest.raises(SlurmRefused, match="Invalid job id"):
         await world.port.start(99_999_999, ["n1"])

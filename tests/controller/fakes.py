@@ -52,7 +52,8 @@ class FakeSlurm:
     def finish(self, job_id: int, state: str = "COMPLETED", exit_code: str = "0:0") -> None:
         self.change(job_id, state=state, end_s=int(time.time()), exit_code=exit_code, nodes=())
 
-    def requeue(self, job_id: int) -> None:
+    def send_back(self, job_id: int) -> None:
+        """Somebody requeues a job."""
         job = self.jobs[job_id]
         reason = "JobHeldAdmin" if job.is_held else "BeginTime"
         self.change(job_id, state="PENDING", restart=job.restart + 1, nodes=(), start_s=0, reason=reason)
@@ -81,6 +82,12 @@ class FakeSlurm:
         self._need()
         self.calls.append(("hold", job_id, self.jobs[job_id].state))
         self.change(job_id, priority=0)
+
+    async def requeue(self, job_id: int) -> None:
+        self._need()
+        self.calls.append(("requeue", job_id, self.jobs[job_id].state))
+        if self.jobs[job_id].state == "RUNNING":
+            self.send_back(job_id)
 
     async def ping(self) -> bool:
         return not self.is_down

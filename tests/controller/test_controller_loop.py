@@ -58,7 +58,7 @@ async def test_gang_over_nodes_that_is_requeued_is_started_again(world):
     job_id = world.slurm.submit("user1", 4, nodes_asked=2)
     await world.start()
     await world.until(lambda: world.runs(job_id))
-    world.slurm.requeue(job_id)
+    world.slurm.send_back(job_id)
     await world.until(lambda: world.slurm.calls_of(job_id).count("start") == 2, "second start")
     await world.until(lambda: world.runs(job_id), "runs again")
     assert world.controller.engine.jobs[job_id].key == (job_id, 1)
@@ -68,7 +68,7 @@ async def test_requeued_job_is_held_and_started_again(world):
     job_id = world.slurm.submit("user1")
     await world.start()
     await world.until(lambda: world.runs(job_id))
-    world.slurm.requeue(job_id)
+    world.slurm.send_back(job_id)
     await world.until(lambda: world.slurm.calls_of(job_id).count("start") == 2, "second start")
     await world.until(lambda: world.runs(job_id), "runs again")
     assert world.controller.engine.jobs[job_id].key == (job_id, 1)
@@ -128,7 +128,7 @@ async def test_unfinished_processes_of_an_old_incarnation_are_fenced(world):
     await world.until(lambda: world.controller.reports[home].residents)
     stray = world.controller.reports[home].residents[0]
     world.fleet[home].strays[(job_id, 0)] = stray
-    world.slurm.requeue(job_id)
+    world.slurm.send_back(job_id)
     await world.until(lambda: not world.fleet[home].strays, "the node stops the old one")
     await world.until(lambda: world.runs(job_id), "the new one runs")
 

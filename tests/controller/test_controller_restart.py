@@ -145,7 +145,7 @@ async def test_job_requeued_meanwhile(world, journal):
     await world.start()
     await world.until(lambda: world.runs(job_id))
     await world.kill()
-    world.slurm.requeue(job_id)
+    world.slurm.send_back(job_id)
     await restart(world, journal)
     await world.until(lambda: world.slurm.calls_of(job_id).count("start") == 2)
     await world.until(lambda: world.runs(job_id))
