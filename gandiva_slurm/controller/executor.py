@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gandiva_slurm.controller.nodes import Nodes
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, SetTimeLimit, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, Requeue, SetTimeLimit, Start
 from gandiva_slurm.model.errors import GandivaError, PeerError, SlurmBusy, SlurmUnreachable
 from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
@@ -69,6 +69,9 @@ class Executor:
         if isinstance(action, HoldAgain):
             is_free = is_current and job is not None and not job.is_held
             return self._port.hold(action.key.job_id) if is_free else _nothing()
+        if isinstance(action, Requeue):
+            runs = is_current and job is not None and job.state == "RUNNING"
+            return self._port.requeue(action.key.job_id) if runs else _nothing()
         return self._fence(action) if isinstance(action, Fence) else _nothing()
 
     async def _start(self, action: Start) -> None:

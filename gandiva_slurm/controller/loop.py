@@ -25,7 +25,7 @@ from gandiva_slurm.controller.spans import Spans, SpanSettings
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, Start
+from gandiva_slurm.model.action import Action, Fence, Requeue, Start
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
@@ -287,7 +287,8 @@ class Controller:
 
     def _is_still_wanted(self, action: Action) -> bool:
         record = self.engine.jobs.get(action.key.job_id)
-        if record is None or record.key != action.key:
+        # Whether a job that was to be requeued still stands there, saved, its node must say first.
+        if record is None or record.key != action.key or isinstance(action, Requeue):
             return False
         return record.state == states.STARTING or not isinstance(action, Start)
 
