@@ -27,6 +27,8 @@ class Forecast:
         #: by pair of types: sum of the logarithms of gains, and how many
         self._gains: dict[tuple[str, str], tuple[float, int]] = {}
         self._guesses: dict[_Shape, dict[str, float]] = {}
+        #: rates learnt so far, counted: while it stands, so do all answers
+        self.learnt = 0
 
     def learn(self, jobs: Iterable[tuple[JobView, str]], rates: Rates) -> None:
         """Look what was measured of jobs that ran on these types."""
@@ -54,6 +56,7 @@ class Forecast:
                 self._note(other, gpu_type, math.log(rate / there))
                 self._note(gpu_type, other, math.log(there / rate))
         known[gpu_type] = rate
+        self.learnt += 1
         self._guesses.clear()
 
     def _note(self, source: str, target: str, gain: float) -> None:

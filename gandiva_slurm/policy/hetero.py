@@ -26,11 +26,14 @@ class Claimant:
     demand: int
     speeds: Speeds
     tickets: int = 1
+    #: his speeds with a guess for types never measured: they steer what he tries of his own, and are no bid
+    hopes: Speeds = field(default_factory=dict)
 
     def best_first(self, gpu_types: Sequence[str]) -> list[str]:
-        """Return the types he can use: the fastest first, those not measured last, in the cluster's order."""
+        """Return the types he can use: fastest first, those he knows nothing of last, in cluster order."""
         usable = [gpu_type for gpu_type in gpu_types if self.speeds.get(gpu_type) != 0]
-        return sorted(usable, key=lambda gpu_type: -self.speeds.get(gpu_type, NONE))
+        known = self.hopes or self.speeds
+        return sorted(usable, key=lambda gpu_type: -known.get(gpu_type, NONE))
 
     def prefers(self, gpu_type: str, other: str) -> bool:
         """True when the first type was measured to be faster for him than the second."""

@@ -72,6 +72,13 @@ class Trade:
         return self.paid - self.amount if self.goods.filler else NONE
 
     @property
+    def flows(self) -> tuple[tuple[str, Fraction], ...]:
+        """What goes from the seller to the buyer by type; negative: the other way."""
+        fast, slow, filler = self.goods
+        plain = ((fast, self.amount), (slow, -self.paid))
+        return (*plain, (filler, self.filled)) if filler else plain
+
+    @property
     def evidence(self) -> str:
         """The sale in one sentence, for `gandiva why` and `gandiva share`."""
         fast, slow, filler = self.goods
@@ -156,10 +163,8 @@ class Market:
 
     def _settle(self, sale: Trade) -> None:
         """Move the GPUs; those whose bid was a price below the buyer's may not buy from this seller."""
-        fast, slow, filler = self._goods
         giver, taker = self._holdings.held[sale.seller], self._holdings.held[sale.buyer]
-        flows = [(fast, sale.amount), (slow, -sale.paid)]
-        for name, part in (*flows, (filler, sale.filled)) if filler else flows:
+        for name, part in sale.flows:
             giver[name] -= part
             taker[name] += part
         if sale.price < sale.buyer_worth:

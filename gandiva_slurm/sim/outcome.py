@@ -34,7 +34,10 @@ class Outcome:
     events: int
     wall_s: float
     peak_rss_mib: float
-    #: passed on as it is, in the JSON's `users` order
+    #: by user and GPU type: GPU seconds that trades brought, and took
+    traded_in: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    traded_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    #: passed on as it is
     extra: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
@@ -100,6 +103,8 @@ class Outcome:
                 "share": gpu_s[user] / total,
                 "entitled": books.entitled_gpu_s[user] / entitled,
                 "rate_vs_isolated": alone_s[user] / jct_s[user] if jct_s[user] else 0.0,
+                "traded_in": dict(self.traded_in.get(user, {})),
+                "traded_out": dict(self.traded_out.get(user, {})),
             }
             for user, tickets in sorted(books.tickets.items())
         }

@@ -71,9 +71,11 @@ def simulate(
     counts.update(getattr(policy, "counts", {}))
     if auditor:
         auditor.close()
+    traded = (getattr(policy, name, {}) for name in ("traded_in", "traded_out"))
     return Outcome(
-        policy.name, books, _isolated(scene), counts, loop.events, time.perf_counter() - began_s, _peak_mib()
-    )
+        policy.name, books, _isolated(scene), counts, loop.events, time.perf_counter() - began_s, _peak_mib(),
+        *traded,
+    )  # fmt: skip
 
 
 def _isolated(scene: Scene) -> dict[int, float]:
