@@ -56,6 +56,9 @@ class ControllerConfig(_Section):
     slurm_timeout_s: float = Field(default=10, ge=1, le=300)
     #: a node that has not answered for so long gets no new jobs
     silent_after_s: float = Field(default=10, ge=1, le=3600)
+    #: how long, and how large, the journal keeps what the engine heard, for `gandiva replay`; 0: not at all
+    replay_hours: float = Field(default=24, ge=0, le=8760)
+    replay_mib: int = Field(default=256, ge=1, le=1048576)
 
 
 class SlurmConfig(_Section):
@@ -74,6 +77,8 @@ class NodeConfig(_Section):
     #: a started job that has not shown itself by then has no client and is frozen whole
     client_wait_s: float = Field(default=120, ge=1, le=86400)
     park_deadline_s: float = Field(default=30, ge=0.1, le=3600)
+    #: a park in which a job saves itself, to be moved, may take so much longer
+    save_deadline_s: float = Field(default=300, ge=1, le=86400)
     #: the bound of every park: a rank wakes by itself then (and wake_grace_s later for sure)
     max_park_s: float = Field(default=3600, ge=1, le=604800)
     #: the longest freeze: half of NCCL's default time-out

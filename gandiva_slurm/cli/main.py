@@ -26,6 +26,7 @@ COMMANDS = {
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),
     "check": ("gandiva_slurm.cli.check", "check", "Check this installation: configuration, Slurm, daemons."),
     "sim": ("gandiva_slurm.cli.sim", "sim", "Run scheduling policies on workloads, in virtual time."),
+    "replay": ("gandiva_slurm.cli.replay", "replay", "Decide again what gandivactld decided, and compare."),
     "mini": ("gandiva_slurm.mini.commands", "mini", "A private Slurm with fake GPUs, to try and test."),
 }
 #: Exit codes: interrupted, and ended by a closed pipe (128 + SIGINT, 128 + SIGPIPE).

@@ -2,7 +2,8 @@
 
 An action is written before it is executed and its outcome after it; what has none at the next start is
 executed again, for every action is idempotent. A journal that cannot be read is put aside: Slurm and the
-nodes know enough.
+nodes know enough. Besides, it has what the engine heard and answered of late (`recorder`), for `gandiva
+replay`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.accounting.database import Transaction, open_database
+from gandiva_slurm.controller.recorder import WAITS, WRITTEN, Batch
+from gandiva_slurm.controller.segments import write_batch
 from gandiva_slurm.model import action as actions
 from gandiva_slurm.model.action import Action, Note
 from gandiva_slurm.model.event import ActionDone
@@ -34,6 +37,16 @@ MIGRATIONS = (
     );
     CREATE INDEX actions_open ON actions (action_id) WHERE done_ns IS NULL;
     CREATE INDEX actions_by_time ON actions (asked_ns);
+    """,
+    """
+    CREATE TABLE frames (
+        frame INTEGER PRIMARY KEY AUTOINCREMENT, at_ns INTEGER NOT NULL, why TEXT NOT NULL,
+        form INTEGER NOT NULL, release TEXT NOT NULL, settings TEXT NOT NULL, engine BLOB NOT NULL
+    );
+    CREATE TABLE cycles (
+        cycle INTEGER PRIMARY KEY AUTOINCREMENT, frame INTEGER NOT NULL REFERENCES frames, body BLOB NOT NULL
+    );
+    CREATE INDEX cycles_by_frame ON cycles (frame);
     """,
 )
 
@@ -110,16 +123,23 @@ class Journal:
                 db.executemany(query, strange)
         return [action for action in read.values() if action is not None]
 
-    def write(self, engine_json: str, asked: Iterable[Action], now_ns: int) -> None:
-        """Write the engine's state, if it changed, and the actions it asks for, as one."""
+    def write(
+        self, engine_json: str, asked: Iterable[Action], now_ns: int, batch: Batch | None = None
+    ) -> None:
+        """Write the engine's state, if it changed, the actions it asks for, and what it heard, as one."""
         rows = [_row(action, now_ns) for action in asked if not isinstance(action, Note)]
-        if not rows and engine_json == self._engine:
+        if not rows and engine_json == self._engine and not (batch and batch.is_due):
+            if batch:
+                batch.fate = WAITS
             return
         with Transaction(self._db) as db:
             db.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (now_ns, engine_json))
             columns = "(action_id, kind, job_id, action, asked_ns)"
             db.executemany(f"INSERT INTO actions {columns} VALUES (?, ?, ?, ?, ?)", rows)
+            write_batch(db, batch)
         self._engine = engine_json
+        if batch:
+            batch.fate = WRITTEN
 
     def write_outcomes(self, outcomes: Sequence[ActionDone], now_ns: int) -> None:
         """Write what became of actions."""

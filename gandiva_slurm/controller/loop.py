@@ -21,6 +21,7 @@ from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
+from gandiva_slurm.controller.recorder import Recorder
 from gandiva_slurm.controller.spans import Spans, SpanSettings
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
@@ -77,6 +78,7 @@ class Controller:
         self.status = Status(clock_ns() / NS_PER_S)
         self.books = Books(Path(config.controller.state_dir))
         self.engine = self._restore()
+        self._recorder = Recorder(lambda: self.config)
         epoch_ns = self.books.begin_epoch(clock_ns())
         self.nodes = Nodes(transport, _link_settings(config, epoch_ns))
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
@@ -190,7 +192,7 @@ class Controller:
 
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
-        actions = self.engine.handle(events, self._clock_ns())
+        actions = self._recorder.handle(self.engine, events, self._clock_ns())
         for sentence in self.invariants(self.engine):
             log.error("invariant broken: %s", sentence)
             self.status.fail(sentence)
@@ -203,7 +205,7 @@ class Controller:
         state = json.dumps(self.engine.to_json(), separators=(",", ":"))
         released, self._executor.released = self._executor.released, {}
         await books.write(
-            partial(books.journal.write, state, actions, now_ns),
+            partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
             *self._job_records(now_ns),
             *(partial(books.ledger.record_release, key, at_ns) for key, at_ns in released.items()),

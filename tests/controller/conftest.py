@@ -4,6 +4,7 @@ import pytest
 
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from tests.controller.fakes import World
+from tests.replaying import replay_journal
 
 
 @pytest.fixture
@@ -17,4 +18,6 @@ async def world(tmp_path):
         live = {job_id: made.slurm.jobs[job_id].restart for job_id in made.live()}
         assert made.slurm.is_down or no_job_is_lost(controller.engine.state, live) == []
         assert controller.status.errors == made.want_errors, controller.status.last_error
+        tally = replay_journal(made.state_dir / "journal.sqlite")
+        assert tally.cycles and tally.first is None
     assert made.unplanned_starts == []
