@@ -87,6 +87,8 @@ class NodeConfig(_Section):
     #: auto (None): the longer of 4 park_deadline_s and 10 quanta
     refusal_bound_s: float | None = Field(default=None, ge=0, le=86400)
     wake_grace_s: float = Field(default=60, ge=0, le=3600)
+    #: where jobs keep their checkpoints, seen by all nodes: %u the user, %j the job; empty: as each job likes
+    checkpoint_dir: str = Field(default="", pattern=r"^(/\S*%j\S*)?$")
     #: node name -> host:port, where that is not NAME:port
     addresses: dict[Name, str] = {}
 

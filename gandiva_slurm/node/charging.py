@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.leaving import is_out
 
 #: A park's bound is kept by deciding this much before it, or a tenth of the bound when that is less.
 LEAD_NS = 1_000_000_000
@@ -54,4 +55,5 @@ def _count_refused(node: Node, resident: Resident, now: int) -> None:
 def _waiting(node: Node, resident: Resident) -> list[Resident]:
     """Return those that want GPUs which this one has."""
     others = [other for other in node.residents.values() if not other.holds and not other.is_ending]
-    return [other for other in others if not set(other.gpus).isdisjoint(resident.gpus)]
+    others = [other for other in others if not set(other.gpus).isdisjoint(resident.gpus)]
+    return [other for other in others if not is_out(node, other)]

@@ -41,6 +41,18 @@ class Counts:
     rate: float = 0.0
 
 
+@dataclass
+class Leave:
+    """How the leaving of a gang that is to be moved stands (`leaving`)."""
+
+    is_told: bool = False
+    #: the park under way asks it to save itself
+    is_saving: bool = False
+    #: quanta in which it is not asked to, and why its last save failed
+    rest_quanta: int = 0
+    error: str = ""
+
+
 @dataclass(eq=False)
 class Resident:
     """One incarnation on this node. Times are monotonic unless named `real`."""
@@ -80,6 +92,7 @@ class Resident:
     #: its parks that failed, and whether others have borne them for long enough
     refusal: Refusal = field(default_factory=Refusal)
     is_refusing: bool = False
+    leave: Leave = field(default_factory=Leave)
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     counts: Counts = field(default_factory=Counts)

@@ -7,6 +7,7 @@ import logging
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node import leaving
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses
@@ -53,6 +54,8 @@ class Planning:
         self._set_size(plan)
         for job in plan.jobs:
             self._node.know(job.key)
+            if job.key in self._node.residents:
+                leaving.tell(self._node.residents[job.key], job.is_leaving)
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
@@ -63,6 +66,7 @@ class Planning:
         for resident in node.residents.values():
             job = planned.get(resident.key)
             resident.is_planned = job is not None
+            leaving.tell(resident, job is not None and job.is_leaving)
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
         self._await_spans(plan)

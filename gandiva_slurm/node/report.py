@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node import leaving
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.wire import page as wire
@@ -59,12 +60,14 @@ def _resident(node: Node, job: Job) -> Resident:
         parked_ns=counts.parked_ns + (now - job.since_ns if job.state == SUSPENDED else 0),
         reason=reason,
         detail=detail,
+        is_movable=leaving.is_movable(job),
+        has_left=leaving.has_left(job),
     )
 
 
 def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     """Return (code of model.reason, what is special about it here)."""
-    detail = "" if job.is_planned else "in no plan: its GPUs were chosen by its node"
+    detail = leaving.told(job) if job.is_planned else "in no plan: its GPUs were chosen by its node"
     if job.is_ending:
         return "Leftover", "its last processes are being stopped"
     if job.state == SUSPENDED:

@@ -22,12 +22,16 @@ class NodeSettings:
     quantum_ns: int = 60 * NS_PER_S
     client_wait_ns: int = 120 * NS_PER_S
     park_deadline_ns: int = 30 * NS_PER_S
+    #: how much longer it may take where the ranks are to save themselves
+    save_deadline_ns: int = 300 * NS_PER_S
     max_park_ns: int = 3600 * NS_PER_S
     freeze_bound_ns: int = 300 * NS_PER_S
     #: how long a gang that does not park may hold its GPUs while others wait for them; 0 = for ever
     refusal_bound_ns: int = 600 * NS_PER_S
     #: how long after its bound a parked rank goes on by itself when this daemon is gone
     wake_grace_s: float = 60.0
+    #: where jobs keep their checkpoints, %u the user and %j the job; "": where the client likes
+    checkpoint_dir: str = ""
     #: how long the guard waits for a new gandivad before it thaws what the dead one froze
     guard_grace_ns: int = 30 * NS_PER_S
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
@@ -48,8 +52,10 @@ class NodeSettings:
             quantum_ns=config.quantum_ns,
             client_wait_ns=round(part.client_wait_s * NS_PER_S),
             park_deadline_ns=round(part.park_deadline_s * NS_PER_S),
+            save_deadline_ns=round(part.save_deadline_s * NS_PER_S),
             max_park_ns=round(part.max_park_s * NS_PER_S),
             freeze_bound_ns=round(part.freeze_bound_s * NS_PER_S),
             refusal_bound_ns=config.refusal_bound_ns,
             wake_grace_s=part.wake_grace_s,
+            checkpoint_dir=part.checkpoint_dir,
         )

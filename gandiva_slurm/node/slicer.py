@@ -19,6 +19,7 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.leaving import is_out
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.switch import MS, Switcher
 
@@ -60,6 +61,7 @@ class Slicer:
         self._decided_ns, self.quantum_end_ns = now, self._end_ns(now)
         for resident in node.residents.values():
             resident.pause_quanta = max(0, resident.pause_quanta - 1)
+            resident.leave.rest_quanta = max(0, resident.leave.rest_quanta - 1)
         overdue = self._overdue(now)
         yielding = [resident.key for resident in node.holders()]
         forced = self._forced()
@@ -100,7 +102,7 @@ class Slicer:
             resident
             for resident in node.holders()
             if not is_leaving(resident)
-            and (resident.part or resident.key in stays or claimed.isdisjoint(resident.gpus))
+            and (resident.part or resident.key in stays or self._may_stay(resident, claimed))
         ]
         busy = claimed | {gpu for resident in kept for gpu in resident.gpus}
         wanted = [node.residents[key] for key in self.wanted if self._is_ready(key)]
@@ -165,8 +167,12 @@ class Slicer:
         for resident in self._node.holders():
             charge(self._node, resident, now)
 
+    def _may_stay(self, resident: Resident, claimed: Collection[int]) -> bool:
+        return not is_out(self._node, resident) and set(claimed).isdisjoint(resident.gpus)
+
     def _runnable(self) -> list[JobKey]:
-        return [r.key for r in self._node.residents.values() if not r.is_ending and r.part is None]
+        local = [r for r in self._node.residents.values() if not r.is_ending and r.part is None]
+        return [resident.key for resident in local if not is_out(self._node, resident)]
 
     def _forced(self) -> list[JobKey]:
         """Return the spans whose parts hold their GPUs here, or are to."""
@@ -182,8 +188,9 @@ class Slicer:
         return [resident.key for resident in self._parked() if due_ns(self._node, resident) <= now]
 
     def _parked(self) -> list[Resident]:
-        """Return the local gangs that are parked; the bounds of spans are kept in `span`."""
-        return [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
+        """Return the local gangs that are parked, to come back; the bounds of spans are kept in `span`."""
+        parked = [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
+        return [resident for resident in parked if not is_out(self._node, resident)]
 
     def _next_ns(self) -> int:
         """The next moment to decide at: the quantum's end, or a bound before it, once for each bound."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import leaving, procs
 from gandiva_slurm.node.charging import charge, look_at_refusal
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
@@ -62,6 +62,7 @@ class Switcher:
         if resident.is_to_freeze():
             self.freeze(resident)
             return
+        leaving.order_tier(node, resident)
         step_ms = self.begin(resident, now)
         wake_by_ns = now + node.settings.max_park_ns
         margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
@@ -71,6 +72,7 @@ class Switcher:
     def freeze(self, resident: Resident) -> None:
         """Stop a gang that holds its GPUs where it is, and let it give them back so."""
         now = self._node.clock.mono()
+        resident.leave.is_saving = False
         step_ms = self.begin(resident, now)
         self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
         self._stop_where_it_is(resident, now)
@@ -181,7 +183,9 @@ class Switcher:
             self._arrived(resident, now)
         elif "running" in phases or "resuming" in phases:
             self._give_up(resident, now, last_error(resident))
-        elif resident.part is None and now - resident.ordered_ns > self._node.settings.park_deadline_ns:
+        elif resident.part is None and now - resident.ordered_ns > leaving.park_deadline_ns(
+            self._node, resident
+        ):
             self._out_of_time(resident, now)
 
     def _tick_freezing(self, resident: Resident, now: int) -> None:
@@ -238,6 +242,7 @@ class Switcher:
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
+        leaving.arrive(node, resident)
         if resident.part is not None:
             resident.part.leave()
 
@@ -278,7 +283,8 @@ class Switcher:
 
     def _give_up(self, resident: Resident, now: int, why: str) -> None:
         """It keeps its GPUs, is charged, and is asked again later; or others have borne that for too long."""
-        self._count_failure(resident, now, why)
+        if not leaving.take_failure(self._node, resident, why):
+            self._count_failure(resident, now, why)
         if resident.is_refusing and resident.has_client():
             self._stop_where_it_is(resident, now)
             return
@@ -307,7 +313,7 @@ class Switcher:
 
     def _out_of_time(self, resident: Resident, now: int) -> None:
         """Its mini-batch does not end: a lone rank can be frozen in the middle of it, a gang cannot."""
-        if resident.is_solo:
+        if resident.is_solo and not resident.leave.is_saving:
             self.stop_processes(resident)
         else:
             self._give_up(resident, now, "no boundary of all its ranks within park_deadline_s")

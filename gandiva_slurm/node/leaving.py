@@ -1,0 +1,108 @@
+"""Leaving: a gang that is to be moved saves itself in a turn of its own, then stays parked until it is ended.
+
+The controller says so in each plan, and may take it back. To save is to park with one word more on the ranks'
+pages (W_TIER); what they have done stands there too (W_TIER_USED), so that a gandivad that is started anew
+finds it. A save that fails costs the gang nothing but its time: it trains on, its next park is a plain one,
+and in a later turn it is asked again. A gang that has left is in nobody's way and is not woken, unless no
+controller is heard of for so long that nobody might ever requeue it.
+"""
+
+from __future__ import annotations
+
+from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Leave, Resident
+from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.wire import page as wire
+
+#: Without a plan for so long nobody leaves: those that have go back to taking turns.
+HEARD_NS = 60_000_000_000
+#: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
+REST_QUANTA = 2
+#: Where ranks stand that have come to the boundary they were to save themselves at.
+_CAME = (wire.RELEASING, wire.PARKED, wire.FAILED)
+
+
+def tell(resident: Resident, is_leaving: bool) -> None:
+    """Take the plan's word."""
+    leave = resident.leave
+    if leave.is_told != is_leaving:
+        resident.leave = Leave(is_leaving, is_saving=leave.is_saving)
+
+
+def is_movable(resident: Resident) -> bool:
+    """True when it can save itself and go on elsewhere: all of it is here, and all its ranks are attached."""
+    if resident.part is not None or not resident.has_client():
+        return False
+    return all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
+
+
+def has_left(resident: Resident) -> bool:
+    """True when it was told to leave, is parked, and every rank of it has saved itself."""
+    if not resident.leave.is_told or resident.state != SUSPENDED or resident.is_frozen:
+        return False
+    return is_movable(resident) and _have_saved(resident)
+
+
+def is_out(node: Node, resident: Resident) -> bool:
+    """True when it is to have no turn now: it is to save itself, does so, or has left."""
+    leave = resident.leave
+    if not leave.is_told or node.clock.mono() - node.contact_ns > HEARD_NS:
+        return False
+    if resident.state == RUNNING:
+        return not leave.rest_quanta and is_movable(resident)
+    return leave.is_saving if resident.state == SUSPENDING else has_left(resident)
+
+
+def order_tier(node: Node, resident: Resident) -> None:
+    """Write what the park that is about to be ordered asks of the ranks besides."""
+    resident.leave.is_saving = is_out(node, resident)
+    tier = wire.TIER_REQUEUE if resident.leave.is_saving else wire.TIER_HOLD
+    for rank in resident.ranks:
+        if rank.is_alive:
+            rank.page.write([(wire.W_TIER, tier)])
+
+
+def park_deadline_ns(node: Node, resident: Resident) -> int:
+    """How long a park may take: a save has time of its own."""
+    settings = node.settings
+    return settings.park_deadline_ns + resident.leave.is_saving * settings.save_deadline_ns
+
+
+def take_failure(node: Node, resident: Resident, why: str) -> bool:
+    """Note that a save failed; False when it was the park that did, which is another matter."""
+    leave = resident.leave
+    pages = [rank.look() for rank in resident.ranks if rank.is_alive]
+    if not leave.is_saving or not any(page[wire.W_STATE] in _CAME for page in pages):
+        return False
+    errors = {error_text(page) for page in pages if page[wire.W_STATE] == wire.FAILED}
+    why = "; ".join(sorted(filter(None, errors))) or why
+    resident.leave = Leave(leave.is_told, rest_quanta=REST_QUANTA, error=why)
+    node.note("unsaved", resident, why=why)
+    return True
+
+
+def arrive(node: Node, resident: Resident) -> None:
+    """It has parked: if it was to save itself, all of it must have."""
+    if not resident.leave.is_saving:
+        return
+    if _have_saved(resident):
+        resident.leave = Leave(resident.leave.is_told)
+        node.note("saved", resident)
+    else:
+        take_failure(node, resident, "a rank parked and did not save itself")
+
+
+def told(resident: Resident) -> str:
+    """Say how its leaving stands, "" when there is nothing to say."""
+    leave = resident.leave
+    if leave.error:
+        return f"save failed: {leave.error}; tried again in its next turn"
+    if resident.state == SUSPENDING and leave.is_saving:
+        return "saves itself, to be moved"
+    return "has saved itself, to be moved" if has_left(resident) else ""
+
+
+def _have_saved(resident: Resident) -> bool:
+    pages = [rank.look() for rank in resident.ranks]
+    return all((p[wire.W_STATE], p[wire.W_TIER_USED]) == (wire.PARKED, wire.TIER_REQUEUE) for p in pages)
