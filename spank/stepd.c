@@ -37,11 +37,13 @@ static const char *job_variable(spank_t sp, const char *name, char *value, int s
 	return value;
 }
 
+/* What the user has set himself stays where it is his to choose. */
 static void set_variable(spank_t sp, const char *name, const char *value)
 {
-	spank_err_t error = spank_setenv(sp, name, value, 1);
+	int overwrite = strcmp(name, "GANDIVA_CHECKPOINT_DIR") != 0;
+	spank_err_t error = spank_setenv(sp, name, value, overwrite);
 
-	if (error != ESPANK_SUCCESS)
+	if (error != ESPANK_SUCCESS && (overwrite || error != ESPANK_ENV_EXISTS))
 		slurm_info("gandiva: %s cannot be set: %s", name, spank_strerror(error));
 }
 

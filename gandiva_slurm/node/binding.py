@@ -86,12 +86,14 @@ class Admission:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
-        return {
+        environment = {
             "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
             "GANDIVA_JOB": str(bind.key.job_id),
             "GANDIVA_RESTART": str(bind.key.restart),
             "GANDIVA_NODE": self._node.settings.node,
         }
+        directory = self._node.settings.checkpoint_dir.replace("%u", resident.user)
+        return environment | ({"GANDIVA_CHECKPOINT_DIR": directory} if directory else {})
 
     def greet(self, peer: Peer, hello: Hello) -> tuple[Resident, Rank]:
         """Return a new rank with its page; `seat` makes it part of its job. PeerError says why not."""

@@ -118,7 +118,8 @@ spank_err_t spank_getenv(spank_t sp, const char *name, char *value, int size)
 spank_err_t spank_setenv(spank_t sp, const char *name, const char *value, int overwrite)
 {
 	(void)sp;
-	(void)overwrite;
+	if (!overwrite && find(name) != NULL)
+		return ESPANK_ENV_EXISTS;
 	printf("set %s=%s\n", name, value);
 	return ESPANK_SUCCESS;
 }

@@ -52,6 +52,14 @@ def test_how_long_a_gang_that_does_not_park_is_borne(write, keys, want_s):
     assert load_config(write(MINIMAL + keys)).refusal_bound_ns == want_s * 10**9
 
 
+def test_the_checkpoint_directory_is_one_for_each_job(write):
+    place = "/scratch/%u/gandiva/%j"
+    config = load_config(write(MINIMAL + f"node: {{checkpoint_dir: '{place}'}}\n"))
+    assert config.node.checkpoint_dir == place
+    for wrong in ("/scratch/all", "scratch/%j", "/a b/%j"):
+        assert "checkpoint_dir" in complaint(write(MINIMAL + f"node: {{checkpoint_dir: '{wrong}'}}\n"))
+
+
 def test_node_addresses_override_name_and_port(write):
     config = load_config(write(MINIMAL + "node: {addresses: {n1: '10.99.0.1:7401'}}\n"))
     assert config.node_url("n1") == "http://10.99.0.1:7401"

@@ -67,6 +67,15 @@ def node(built: tuple[Path, Path], tmp_path: Path) -> Iterator[Node]:
         daemon.close()
 
 
+def test_the_sites_checkpoint_directory_gives_way_to_the_users_own(node: Node) -> None:
+    """The user's may be the one of the job that submitted this one, too: both have the job's number in it."""
+    node.serve(answer(OK.rstrip() + " GANDIVA_CHECKPOINT_DIR=/scratch/user1/%j\n"))
+    assert node.task().set["GANDIVA_CHECKPOINT_DIR"] == "/scratch/user1/%j"
+    outcome = node.task("env:GANDIVA_CHECKPOINT_DIR=/mine")
+    assert "GANDIVA_CHECKPOINT_DIR" not in outcome.set
+    assert outcome.set["GANDIVA_JOB"] == "5" and outcome.infos == outcome.errors == []
+
+
 def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
     daemon = node.serve(answer(OK))
     slots = ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=3,7"]
