@@ -55,8 +55,10 @@ class Loop:
         return min(known)
 
     def _watch_for_standstill(self, is_anything_to_come: bool) -> None:
-        is_idle = not self._world.running and self._next is None and self._fault is None
-        self._idle_wakes = self._idle_wakes + 1 if is_idle else 0
+        if self._world.running or self._next is not None:
+            self._idle_wakes = 0
+        elif self._fault is None or not self._world.down:
+            self._idle_wakes += 1
         if not is_anything_to_come or self._idle_wakes > _MOST_IDLE_WAKES:
             waiting = [*self._world.jobs]
             raise PolicyError(
