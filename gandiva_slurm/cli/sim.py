@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ import click
 
 from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError
-from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.policy.port import Cluster, PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing
+from gandiva_slurm.sim.faults import Chance, Fault, read_faults
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
 from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
 from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.timeline import Timeline
-from gandiva_slurm.sim.truth import Oracle, Truth
+from gandiva_slurm.sim.truth import Oracle
+from gandiva_slurm.sim.workloads.accounts import check_accounts, read_tree
 from gandiva_slurm.sim.workloads.load import FORMATS, Source, load
 from gandiva_slurm.sim.world import Costs
 
@@ -63,7 +66,13 @@ _SCENE = (
     click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users."),
     click.option("--users-column", metavar="C", help="Users from a column: its name, or number from 1."),
     click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive."),
-    click.option("--seed", type=int, default=0, help="Of whatever is drawn by chance."),
+    click.option("--tickets", type=_FILE, help="Account tree: sacctmgr -P show assoc format=Account,User,…"),
+    click.option("--half-life", type=click.FloatRange(0, min_open=True), help="Past use counts; seconds."),
+    click.option("--rate-noise", type=click.FloatRange(0, 1), default=0.0, help="Of each run's rate; 0.05."),
+    click.option("--faults", type=_FILE, help="Nodes that fail: a CSV at_s,node,state."),
+    click.option("--node-mtbf", type=click.FloatRange(1), help="Nodes fail by chance: mean seconds up."),
+    click.option("--node-repair", type=click.FloatRange(1), help="And mean seconds down."),
+    click.option("--seed", type=int, default=0, help="Of noise and failures."),
     click.option("--check-invariants", is_flag=True, help="Check every event; exit 1 says what failed."),
     click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON."),
 )
@@ -85,7 +94,7 @@ def run(**options: Any) -> None:
     """Run one policy on one workload."""
     scene, settings = _read(options)
     if options["compat"]:
-        scene = replace(scene, truth=_together(scene.truth, scene.costs), is_in_rounds=True)
+        scene = replace(scene, truth=_together(scene), is_in_rounds=True)
         settings = replace(settings, oracle=scene.truth.rates)
         policy, is_told = gavel_policy(options["policy"], settings), True
     else:
@@ -133,17 +142,41 @@ def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))
     specs, truth = load(source, cluster)
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
-    costs = Costs(switch_ns, restart_ns, seed=options["seed"])
-    scene = Scene(specs, cluster, truth, costs, is_checked=options["check_invariants"])
-    quantum_ns = round(options["quantum"] * _S)
-    return scene, PolicySettings(quantum_ns, switch_ns, restart_ns, oracle=truth.rates)
+    costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"])
+    tree: tuple[Association, ...] = ()
+    if options["tickets"]:
+        tree = read_tree(options["tickets"])
+        check_accounts(tree, specs, options["tickets"])
+    scene = Scene(
+        specs, cluster, truth, costs, associations=tree, faults=_faults(options, cluster),
+        is_checked=options["check_invariants"],
+    )  # fmt: skip
+    quantum_ns, half_life_ns = (round((options[name] or 0) * _S) for name in ("quantum", "half_life"))
+    settings = PolicySettings(
+        quantum_ns, switch_ns, restart_ns, oracle=truth.rates, associations=tree, half_life_ns=half_life_ns
+    )
+    return scene, settings
 
 
-def _together(truth: Truth, costs: Costs) -> Together:
-    """Gavel's simulator knows a table of rates, and no costs."""
-    if not isinstance(truth, Oracle) or costs.switch_ns or costs.restart_ns:
-        raise UsageError("--compat gavel takes --throughputs, and neither --switch-cost nor --restart-cost")
-    return Together(truth)
+def _faults(options: dict[str, Any], cluster: Cluster) -> Iterable[Fault]:
+    """Nodes that fail, by a list or by chance."""
+    up_s, down_s = options["node_mtbf"], options["node_repair"]
+    if bool(up_s) != bool(down_s) or (up_s and options["faults"]):
+        raise UsageError("failures: give --faults FILE, or both --node-mtbf S and --node-repair S")
+    if options["faults"]:
+        return read_faults(options["faults"], cluster)
+    if not up_s:
+        return ()
+    return Chance(len(cluster.hosts), round(up_s * _S), round(down_s * _S), options["seed"])
+
+
+def _together(scene: Scene) -> Together:
+    """Gavel's simulator knows a table of rates, and neither costs nor anything that is drawn by chance."""
+    costs = scene.costs
+    is_plain = not (costs.switch_ns or costs.restart_ns or costs.noise or scene.faults)
+    if not isinstance(scene.truth, Oracle) or not is_plain:
+        raise UsageError("--compat gavel takes --throughputs, and neither costs nor noise nor failures")
+    return Together(scene.truth)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from gandiva_slurm.policy.packing import Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.seats import Guest, seat_all
 from gandiva_slurm.policy.stride import Entrant, Pool, run_round
+from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.turns import Turns
 
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
@@ -52,6 +53,7 @@ class GandivaFair:
         self._traits = traits or Traits()
         self.name = self._traits.name
         self._turns = Turns()
+        self._tickets = TicketBook(settings)
         self._lags: LagBook | None = None
         self._forecast: Forecast | None = None
         self._pairs = PairBook()
@@ -107,9 +109,12 @@ class GandivaFair:
     def _charge(self, view: View) -> None:
         """Charge all by the plan that has held since the last question."""
         elapsed_ns = view.now_ns - self._now_ns
+        held: dict[str, float] = {}
         for job_id, gpus in self._runs.items():
-            work = elapsed_ns * len(gpus)
-            self._turns.charge(self._owners[job_id], job_id, work // 2 if job_id in self._shared else work)
+            work, user = elapsed_ns * len(gpus), self._owners[job_id]
+            self._turns.charge(user, job_id, work // 2 if job_id in self._shared else work)
+            held[user] = held.get(user, 0.0) + len(gpus) / (2 if job_id in self._shared else 1)
+        self._tickets.note(elapsed_ns, held, view.cluster.size)
         if self._lags is not None:
             self._lags.note(elapsed_ns / 1e9, self._speeds)
         self._now_ns = view.now_ns
@@ -130,7 +135,8 @@ class GandivaFair:
         jobs: dict[str, dict[int, int]] = {}
         for job in view.jobs.values():
             jobs.setdefault(self._user(job), {})[job.job_id] = job.tickets * (job.priority + 1)
-        users = {user: self._settings.tickets.get(user, 1) for user in jobs}
+        tickets = self._tickets.of(view.jobs.values())
+        users = {user: tickets.get(user, 1) for user in jobs}
         self._turns.set_members(users, jobs)
         if self._lags is None:
             self._lags = LagBook(view.cluster, self._settings.quantum_ns / 1e9)

@@ -17,6 +17,7 @@ from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.seats import Guest, seat_all
 from gandiva_slurm.policy.shares import SCALE
 from gandiva_slurm.policy.stride import Entrant, Pool, run_round
+from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.trading import Desk, Division, claimants_of
 from gandiva_slurm.policy.turns import Turns
 
@@ -32,7 +33,7 @@ class GandivaMarket:
     name = "gandiva_market"
 
     def __init__(self, settings: PolicySettings, is_trading: bool = True) -> None:
-        self._settings = settings
+        self._tickets = TicketBook(settings)
         self._desk = Desk(is_trading)
         self._division: Division | None = None
         self._division_key: object = None
@@ -95,9 +96,12 @@ class GandivaMarket:
     def _charge(self, view: View) -> None:
         """Charge the pools by the plan that has held since the last question, and the ledger of trades."""
         elapsed_ns, self._now_ns = view.now_ns - self._now_ns, view.now_ns
+        held: dict[str, float] = {}
         for job_id, gpus in self._runs.items():
             pool = self._pools[view.cluster.type_of[gpus[0]]]
             pool.charge(self._owners[job_id], job_id, elapsed_ns * len(gpus))
+            held[self._owners[job_id]] = held.get(self._owners[job_id], 0) + len(gpus)
+        self._tickets.note(elapsed_ns, held, view.cluster.size)
         if self._division is None or not self._runs:
             return
         for user, parts in self._division.flows().items():
@@ -108,11 +112,12 @@ class GandivaMarket:
     def _divide(self, view: View) -> None:
         """Make what users hold of each type their tickets there."""
         counts = self._counts(view)
-        key = (tuple(view.jobs), tuple(counts.values()), self._forecast.learnt)
+        tickets = self._tickets.of(view.jobs.values())
+        key = (tuple(view.jobs), tickets, counts, self._forecast.learnt)
         if key == self._division_key:
             return
         self._division_key = key
-        claimants = claimants_of(view, self._settings.tickets, self._forecast.rates)
+        claimants = claimants_of(view, tickets, self._forecast.rates)
         division = self._desk.division(claimants, counts)
         if division is not self._division:
             self._division = division

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from gandiva_slurm.model.snapshot import Association
+
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
 
 
@@ -76,6 +78,8 @@ class JobView:
     can_migrate: bool = True
     #: run time alone on the GPUs asked for, where the world tells it (time limits, clairvoyant baselines)
     length_ns: int | None = None
+    #: the account it is charged to; "" where there are none
+    account: str = ""
 
     #: GPUs it runs on, or on which it is parked; () = it has none
     gpus: tuple[int, ...] = ()
@@ -140,7 +144,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What a policy is made with. Times in ns; `tickets` by user, 1 each where it says nothing."""
+    """What a policy is made with. Times in ns; `tickets` by user, 1 each where it says nothing.
+
+    With `associations` tickets come from that tree instead (policy/tickets.py).
+    """
 
     quantum_ns: int
     switch_ns: int = 0
@@ -148,6 +155,9 @@ class PolicySettings:
     tickets: Mapping[str, int] = field(default_factory=dict)
     #: true rates, for policies whose papers take them as given; the others measure
     oracle: Rates | None = None
+    associations: tuple[Association, ...] = ()
+    #: who used much before gets less for a while: use is forgotten by this half-life; 0: it does not matter
+    half_life_ns: int = 0
 
 
 class Policy(Protocol):

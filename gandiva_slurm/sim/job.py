@@ -44,6 +44,7 @@ class Spec:
     max_size: int = 0
     can_pack: bool = True
     can_migrate: bool = True
+    account: str = ""
 
 
 class Job(JobView):
@@ -62,7 +63,7 @@ class Job(JobView):
         super().__init__(
             spec.job_id, spec.user, spec.size, spec.submit_ns, spec.model, spec.tickets, spec.priority,
             spec.job_class, spec.vc, spec.gpu_types, spec.min_size or spec.size, spec.max_size or spec.size,
-            spec.can_pack, spec.can_migrate, length_ns,
+            spec.can_pack, spec.can_migrate, length_ns, spec.account,
         )  # fmt: skip
         self.spec, self.work = spec, work
         #: no more than this is done for now

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.port import Cluster, Plan, Policy
 from gandiva_slurm.sim.books import Books
 from gandiva_slurm.sim.checks import Auditor
@@ -29,6 +30,8 @@ class Scene:
     truth: Truth
     costs: Costs = field(default_factory=Costs)
     tickets: Mapping[str, int] = field(default_factory=dict)
+    #: the account tree, where tickets come from it
+    associations: tuple[Association, ...] = ()
     faults: Iterable[Fault] = ()
     is_checked: bool = False
     #: time in Gavel's rounds
@@ -48,7 +51,7 @@ def simulate(
     world.truth_is_open = takes_oracle
     if events:
         events.clock = world
-    books = Books(scene.specs, scene.cluster.size, scene.tickets)
+    books = Books(scene.specs, scene.cluster.size, scene.tickets, scene.associations)
     auditor = Auditor(world, books, policy) if scene.is_checked else None
     world.on_admit = books.arrived
 

@@ -12,7 +12,7 @@ from gandiva_slurm.sim.workloads.rows import Row, read_table
 NEEDS = ("job_id", "submit_s", "gpus")
 KNOWS = (
     "length_s", "model", "steps", "user", "tickets", "priority", "class", "vc", "gpu_types", "min_gpus",
-    "max_gpus", "pack", "migrate",
+    "max_gpus", "pack", "migrate", "account",
 )  # fmt: skip
 _S = 10**9
 
@@ -44,6 +44,7 @@ def read(path: Path) -> Iterator[tuple[Row, Spec]]:
                 max_size=_bounded(row, "max_gpus", size, size, 10**6),
                 can_pack=_one_of(row, "pack", ("auto", "never")) == "auto",
                 can_migrate=_one_of(row, "migrate", ("auto", "never")) == "auto",
+                account=row.text("account"),
             ),
         )
 

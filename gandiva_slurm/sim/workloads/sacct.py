@@ -34,8 +34,9 @@ def read(path: Path) -> Iterator[tuple[Row, Spec]]:
         if size and length_ns:
             submit_ns = _time_s(row, "Submit") * 10**9
             types = (gpu_type,) if gpu_type else ()
-            name, user = row.text("JobID"), row.text("User")
-            yield row, Spec(number, name, user, size, submit_ns, length_ns, gpu_types=types)
+            name, user, account = (row.text(column) for column in ("JobID", "User", "Account"))
+            spec = Spec(number, name, user, size, submit_ns, length_ns, gpu_types=types, account=account)
+            yield row, spec
             number += 1
 
 
