@@ -23,16 +23,16 @@ class Identity(NamedTuple):
 def find_identity() -> Identity:
     """Read rank and world from a launcher's environment, else torch.distributed, else an srun step."""
     env = os.environ
-    group = _process_group()
+    group = process_group()
     if "RANK" in env and "WORLD_SIZE" in env:
-        rank, world = _number("RANK"), _number("WORLD_SIZE", 1)
-        local_rank = _number("LOCAL_RANK", rank)
+        rank, world = number("RANK"), number("WORLD_SIZE", 1)
+        local_rank = number("LOCAL_RANK", rank)
     elif group is not None:
         rank, world = group.get_rank(), group.get_world_size()
-        local_rank = _number("LOCAL_RANK", rank)
+        local_rank = number("LOCAL_RANK", rank)
     elif _in_numbered_step():
-        rank, world = _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS", 1)
-        local_rank = _number("SLURM_LOCALID", rank)
+        rank, world = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS", 1)
+        local_rank = number("SLURM_LOCALID", rank)
     else:
         rank, local_rank, world = 0, 0, 1
     address = env.get("MASTER_ADDR", "")
@@ -49,8 +49,8 @@ def hello(identity: Identity, kind: int) -> Dict[str, Any]:
         **identity._asdict(),
         "torch": str(getattr(torch, "__version__", "")),
         "kind": kind,
-        "job": _number("GANDIVA_JOB", _number("SLURM_JOB_ID")),
-        "restart": _number("GANDIVA_RESTART", _number("SLURM_RESTART_COUNT")),
+        "job": number("GANDIVA_JOB", number("SLURM_JOB_ID")),
+        "restart": number("GANDIVA_RESTART", number("SLURM_RESTART_COUNT")),
     }
 
 
@@ -61,7 +61,8 @@ def start_ticks() -> int:
         return int(stat.read().rpartition(b")")[2].split()[19])
 
 
-def _process_group() -> Optional[Any]:
+def process_group() -> Optional[Any]:
+    """Return torch.distributed where the script has initialised its process group."""
     module = sys.modules.get("torch.distributed")
     if module is None or not module.is_available() or not module.is_initialized():
         return None
@@ -70,10 +71,11 @@ def _process_group() -> Optional[Any]:
 
 def _in_numbered_step() -> bool:
     # A batch script with --ntasks=2 has SLURM_NTASKS=2 and SLURM_PROCID=0, yet is a single process.
-    return 0 <= _number("SLURM_STEP_ID", -1) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in os.environ
+    return 0 <= number("SLURM_STEP_ID", -1) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in os.environ
 
 
-def _number(name: str, default: int = 0) -> int:
+def number(name: str, default: int = 0) -> int:
+    """Return a number of the environment; `default` where it is missing or none."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):

@@ -6,10 +6,10 @@ there.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.client.rank import Rank, this_rank
+from gandiva_slurm.client.rank import this_rank
 from gandiva_slurm.wire.page import KIND_STEP, KIND_STEPS
 
 T = TypeVar("T")
@@ -27,7 +27,8 @@ def steps(iterable: Iterable[T]) -> Iterable[T]:
         say(_ALONE)
         return iterable
     rank.claim(KIND_STEPS)
-    return (SizedSteps if hasattr(type(iterable), "__len__") else Steps)(iterable, rank)
+    boundary = rank.boundary if rank.kind == KIND_STEPS else _none
+    return wrapped(iterable, lambda items: StepsIterator(iter(items), boundary))
 
 
 def step() -> None:
@@ -37,20 +38,30 @@ def step() -> None:
         say(_ALONE)
         return
     rank.claim(KIND_STEP)
-    rank.boundary()
+    if rank.kind == KIND_STEP:
+        rank.boundary()
+
+
+def wrapped(iterable: Iterable[Any], begin: Callable[[Iterable[Any]], Iterator[Any]]) -> Steps:
+    """Return `iterable` with each pass over it begun by `begin`; its length and attributes stay its own."""
+    return (SizedSteps if hasattr(type(iterable), "__len__") else Steps)(iterable, begin)
+
+
+def _none() -> None:
+    """Mark nothing: an attached training marks its own boundaries."""
 
 
 class Steps:
     """An iterable whose every item ends in a boundary."""
 
-    def __init__(self, iterable: Iterable[Any], rank: Rank) -> None:
-        """Keep what is iterated over and the rank that counts."""
+    def __init__(self, iterable: Iterable[Any], begin: Callable[[Iterable[Any]], Iterator[Any]]) -> None:
+        """Keep what is iterated over and what begins a pass."""
         self._iterable = iterable
-        self._rank = rank
+        self._begin = begin
 
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass over the items."""
-        return StepsIterator(iter(self._iterable), self._rank)
+        return self._begin(self._iterable)
 
     def __getattr__(self, name: str) -> Any:
         """Answer for the iterable: `gandiva.steps(loader).dataset` works as it does without us."""
@@ -70,11 +81,12 @@ class SizedSteps(Steps):
 class StepsIterator:
     """One pass. It never holds an item, so a batch is gone before the rank waits."""
 
-    def __init__(self, items: Iterator[Any], rank: Rank) -> None:
+    def __init__(self, items: Iterator[Any], boundary: Callable[[], None]) -> None:
         """Start before the first item: there is no boundary yet."""
         self._next = items.__next__
-        self._boundary = rank.boundary
+        self._boundary = boundary
         self._started = False
+        self.is_over = False
 
     def __iter__(self) -> Iterator[Any]:
         """Return itself, as iterators do."""
@@ -85,4 +97,8 @@ class StepsIterator:
         if self._started:
             self._boundary()
         self._started = True
-        return self._next()
+        try:
+            return self._next()
+        except StopIteration:
+            self.is_over = True
+            raise

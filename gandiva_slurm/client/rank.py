@@ -11,7 +11,7 @@ import atexit
 import os
 from threading import get_ident
 from time import monotonic_ns
-from typing import Optional
+from typing import Callable, Optional
 
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.guards import is_loader_worker
@@ -22,6 +22,7 @@ from gandiva_slurm.client.stop import Stop
 from gandiva_slurm.wire.page import (
     DONE,
     KIND_HOOK,
+    KIND_RUN,
     NEVER,
     PAGE_BYTES,
     W_AT,
@@ -54,6 +55,7 @@ class Rank:
         self.seq = 0
         self.user_steps = 0
         self.stop: Optional[Stop] = None
+        self.save: Optional[Callable[[], None]] = None
         #: Identifies the thread that passed the first boundary; None before there was one.
         self.owner: Optional[int] = None
         self._socket_path = socket_path
@@ -78,8 +80,16 @@ class Rank:
         if words[W_AT] <= seq:
             self._leave_hot_path(seq)
 
-    def claim(self, kind: int) -> None:
-        """Let the script's own `steps` or `step` mark the boundaries from now on; the hook stands back."""
+    def claim(self, kind: int, save: Optional[Callable[[], None]] = None) -> None:
+        """Let the script's own `steps` or `step` mark the boundaries from now on; the hook stands back.
+
+        All stand back behind an attached training, whose boundaries are places to `save` at too.
+        """
+        if self.kind == KIND_RUN and kind != KIND_RUN:
+            return
+        self.save = save
+        if self.stop is not None:
+            self.stop.save = save
         if kind != self.kind:
             self.kind = kind
             self.words[W_KIND] = kind
@@ -135,6 +145,7 @@ class Rank:
         grace_s = float(page.answer.get("wake_grace_s", WAKE_GRACE_S)) + jitter_s
         self._introduce(page.words)
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9)), page.words
+        self.stop.save = self.save
 
     def _introduce(self, words: memoryview) -> None:
         words[W_PID], words[W_START] = os.getpid(), start_ticks()

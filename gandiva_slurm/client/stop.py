@@ -7,9 +7,11 @@ so that signals are served and other threads run.
 from __future__ import annotations
 
 from time import monotonic_ns, sleep
+from typing import Callable, Optional
 
 from gandiva_slurm.client import machine
 from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.guards import is_fit_to_park
 from gandiva_slurm.client.tiers import HoldTier
 from gandiva_slurm.wire.page import (
@@ -19,12 +21,14 @@ from gandiva_slurm.wire.page import (
     PARKED,
     RELEASING,
     RESTORING,
+    TIER_REQUEUE,
     W_AT,
     W_AT2,
     W_BEAT,
     W_ERROR,
     W_HELD,
     W_RELEASED,
+    W_TIER,
     W_TIER_USED,
     W_WAKE_BY,
     W_WORD,
@@ -49,6 +53,8 @@ class Stop:
         self.words = words
         self.place = machine.Place()
         self.tier = HoldTier()
+        #: Saves an attached training; None where the boundaries are no places to save at.
+        self.save: Optional[Callable[[], None]] = None
         self.waited_ns = 0
         self._grace_ns = grace_ns
 
@@ -68,8 +74,9 @@ class Stop:
 
     def tell(self, err: Exception) -> None:
         """Show the node an error."""
-        text = f"{type(err).__name__}: {err}".encode()[:ERROR_BYTES].ljust(ERROR_BYTES, b"\0")
-        self.words.cast("B")[ERROR_OFFSET : ERROR_OFFSET + ERROR_BYTES] = text
+        text = str(err) if isinstance(err, NotSaved) else f"{type(err).__name__}: {err}"
+        shown = text.encode()[:ERROR_BYTES].ljust(ERROR_BYTES, b"\0")
+        self.words.cast("B")[ERROR_OFFSET : ERROR_OFFSET + ERROR_BYTES] = shown
         self.words[W_ERROR] = self.words[W_ERROR] + 1
 
     def _follow(self, seq: int, bounds: machine.Bounds) -> None:
@@ -91,7 +98,10 @@ class Stop:
             pause_s = min(pause_s * 1.5, longest_s)
 
     def _release(self) -> bool:
+        save = self.save if self.words[W_TIER] == TIER_REQUEUE else None
         try:
+            if save is not None:
+                save()
             done = self.tier.release()
         except Exception as err:
             if is_from_signal_handler(err):
@@ -100,7 +110,7 @@ class Stop:
             self._move(machine.failed(self.place))
             return False
         self.words[W_RELEASED], self.words[W_HELD] = done.released, done.held
-        self.words[W_TIER_USED] = self.tier.number
+        self.words[W_TIER_USED] = self.tier.number if save is None else TIER_REQUEUE
         return True
 
     def _restore(self) -> bool:

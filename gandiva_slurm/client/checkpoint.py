@@ -1,0 +1,272 @@
+"""Checkpoints on disk: whole or not there at all, whatever is killed when (ADR 0022).
+
+One directory a checkpoint, in it one data file a rank and, written after it, the rank's marker, which names
+the ranks of the world and the data's digest. A checkpoint is complete when every rank named has its marker.
+Directories carry the incarnation (job and restart count), so no start of a job writes over another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from gandiva_slurm.client.errors import NotSaved
+
+VERSION = 1
+#: So many complete checkpoints stay.
+KEEP = 2
+_CHUNK = 1 << 22
+_NAME = re.compile(r"(?P<script>.+)-(?P<count>\d+)-(?P<job>\d+)\.(?P<restart>\d+)")
+
+
+class Store(NamedTuple):
+    """Where one rank of one start of a script keeps its checkpoints."""
+
+    directory: str
+    script: str
+    rank: int
+    world: int
+    job: str
+    restart: int
+
+
+class Saved(NamedTuple):
+    """A complete checkpoint: its directory, its place in time, and what each rank's marker says.
+
+    Of one of another version only that is known.
+    """
+
+    path: str
+    at: int
+    restart: int
+    version: Any
+    markers: Dict[int, Dict[str, Any]]
+
+
+def claim(store: Store, is_start: bool) -> None:
+    """Make the directory this incarnation's; NotSaved where a newer one, or meanwhile another job, has it."""
+    path = os.path.join(store.directory, store.script + ".owner")
+    owner = _read_json(path)
+    if owner is not None:
+        if owner.get("job") == store.job and owner.get("restart", 0) > store.restart:
+            raise NotSaved(
+                f"restart {owner['restart']} of this job saves here now, not restart {store.restart}"
+            )
+        if owner.get("job") != store.job and not is_start:
+            raise NotSaved(f"job {owner.get('job')} saves here now, not job {store.job}")
+    mine = {"job": store.job, "restart": store.restart}
+    if owner != mine:
+        _write(path, store.rank, lambda out: out.write(json.dumps(mine).encode()))
+
+
+def save(store: Store, count: int, write: Callable[[Any], None], facts: Dict[str, Any]) -> str:
+    """Write this rank's part of a checkpoint, then drop what is too old; NotSaved leaves all as it was."""
+    path = os.path.join(store.directory, f"{store.script}-{count:09d}-{store.job}.{store.restart}")
+    try:
+        os.makedirs(store.directory, exist_ok=True)
+        _check_owner(store.directory)
+        claim(store, is_start=False)
+        os.makedirs(path, exist_ok=True)
+        _write_part(store, path, count, write, facts)
+        _sync_directory(store.directory)
+    except OSError as err:
+        raise NotSaved(_sentence(err, store.directory)) from err
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # where nothing came to be in it
+    prune(store)
+    return path
+
+
+def complete(store: Store) -> List[Saved]:
+    """Return the complete checkpoints of this script, the newest first."""
+    found = (_complete(path) for path in _paths(store))
+    return sorted((saved for saved in found if saved), key=_age, reverse=True)
+
+
+def last_count(store: Store) -> int:
+    """Return the count of the newest checkpoint, complete or not; 0 without any."""
+    return max((_place(path)[0] for path in _paths(store)), default=0)
+
+
+def fault(saved: Saved, ranks: Set[int]) -> str:
+    """Read the data of these ranks to the end; return what is wrong with it, "" if nothing."""
+    for rank in sorted(ranks & set(saved.markers)):
+        marker = saved.markers[rank]
+        try:
+            with open(data_path(saved, rank), "rb") as data:
+                _check_owner(data.name)
+                if _digest(data) != marker["sha256"]:
+                    return f"the data of rank {rank} is not what was written"
+        except OSError as err:
+            return f"the data of rank {rank} cannot be read: {err.strerror}"
+    return ""
+
+
+def data_path(saved: Saved, rank: int) -> str:
+    """Return the path of a rank's data."""
+    return os.path.join(saved.path, _part(rank, len(saved.markers)) + ".data")
+
+
+def prune(store: Store) -> None:
+    """Remove what is older than the newest KEEP complete checkpoints, and what such a removal left."""
+    kept = complete(store)[:KEEP]
+    old = [path for path in _paths(store) if len(kept) == KEEP and _place(path) < _age(kept[-1])]
+    for path in old:
+        trash = os.path.join(store.directory, f".trash-{os.path.basename(path)}")
+        with contextlib.suppress(OSError):
+            os.rename(path, trash)
+    for entry in _entries(store.directory):
+        if entry.startswith(f".trash-{store.script}-"):
+            shutil.rmtree(os.path.join(store.directory, entry), ignore_errors=True)
+
+
+def _write_part(
+    store: Store, path: str, count: int, write: Callable[[Any], None], facts: Dict[str, Any]
+) -> None:
+    part = os.path.join(path, _part(store.rank, store.world))
+    size, digest = _write(part + ".data", store.rank, write)
+    marker = {
+        "version": VERSION,
+        "rank": store.rank,
+        "ranks": list(range(store.world)),
+        "count": count,
+        "bytes": size,
+        "sha256": digest,
+        "facts": facts,
+    }
+    _write(part + ".json", store.rank, lambda out: out.write(json.dumps(marker, indent=1).encode()))
+
+
+def _part(rank: int, world: int) -> str:
+    return f"rank-{rank}-of-{world}"
+
+
+def _paths(store: Store) -> List[str]:
+    found = []
+    for entry in _entries(store.directory):
+        match = _NAME.fullmatch(entry)
+        if match and match["script"] == store.script:
+            found.append(os.path.join(store.directory, entry))
+    return found
+
+
+def _entries(directory: str) -> List[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _place(path: str) -> Tuple[int, int]:
+    match = _NAME.fullmatch(os.path.basename(path))
+    return (int(match["count"]), int(match["restart"])) if match else (0, 0)
+
+
+def _age(saved: Saved) -> Tuple[int, int]:
+    return saved.at, saved.restart
+
+
+def _complete(path: str) -> Optional[Saved]:
+    markers = {}
+    for entry in _entries(path):
+        marker = _read_json(os.path.join(path, entry)) if entry.endswith(".json") else None
+        if marker is None:
+            continue
+        if marker.get("version") != VERSION:
+            return Saved(path, *_place(path), marker.get("version"), {})
+        markers[marker["rank"]] = marker
+    ranks = next(iter(markers.values()))["ranks"] if markers else [0]
+    if sorted(markers) != ranks or any(marker["ranks"] != ranks for marker in markers.values()):
+        return None
+    return Saved(path, *_place(path), VERSION, markers)
+
+
+def _read_json(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _check_owner(path: str) -> None:
+    # What lies there is unpickled, which runs what its writer wants.
+    if os.stat(path).st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "belongs to another user", path)
+
+
+class _Output:
+    """A file that is digested as it is written; keeps its error, which torch's writer does not hand on."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self.error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        try:
+            self._file.write(data)
+        except OSError as err:
+            self.error = err
+            raise
+        self.digest.update(data)
+        self.size += memoryview(data).nbytes
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(path: str, rank: int, write: Callable[[Any], Any]) -> Any:
+    """Let `write` fill a file that appears under `path` whole; return its length and digest."""
+    temporary = f"{path}.{rank}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            output = _Output(file)
+            try:
+                write(output)
+            except Exception as err:
+                raise output.error or err from err
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(os.path.dirname(path))
+    return output.size, output.digest.hexdigest()
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in iter(lambda: file.read(_CHUNK), b""):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sentence(err: OSError, directory: str) -> str:
+    if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"no space left for a checkpoint in {directory}"
+    if err.errno == errno.EROFS:
+        return f"the file system of {directory} is read-only"
+    if err.errno in (errno.EACCES, errno.EPERM):
+        return f"this user may not write checkpoints in {err.filename or directory}"
+    return f"no checkpoint in {directory}: {err.strerror}"

@@ -1,0 +1,73 @@
+"""Every random number generator a training loop draws from: what they stand at, and putting them back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any, Dict, List, Sequence
+
+
+def capture(loaders: Sequence[Any]) -> Dict[str, Any]:
+    """Return the state of Python's, numpy's and torch's generators, and of those the loaders own."""
+    state: Dict[str, Any] = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        state["numpy"] = numpy.random.get_state()
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        state["cuda"] = {device: torch.cuda.get_rng_state(device) for device in _devices(torch)}
+        state["generators"] = [generator.get_state() for generator in _generators(torch, loaders)]
+    state["sampler_epochs"] = [sampler.epoch for sampler in _samplers(loaders)]
+    return state
+
+
+def put(state: Dict[str, Any], loaders: Sequence[Any]) -> None:
+    """Let every generator stand where `capture` found it."""
+    random.setstate(state["python"])
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and "numpy" in state:
+        numpy.random.set_state(state["numpy"])
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
+        for device, cuda_state in state["cuda"].items():
+            if device < torch.cuda.device_count():
+                torch.cuda.set_rng_state(cuda_state, device)
+        for generator, stand in zip(_generators(torch, loaders), state["generators"]):  # noqa: B905 (3.8)
+            generator.set_state(stand)
+    for sampler, epoch in zip(_samplers(loaders), state["sampler_epochs"]):  # noqa: B905 (3.8)
+        sampler.set_epoch(epoch)
+
+
+def _devices(torch: Any) -> List[int]:
+    """Return the CUDA devices in use; asking an unused one would initialise it."""
+    cuda = torch.cuda
+    if not cuda.is_initialized():
+        return []
+    current = cuda.current_device()
+    return [n for n in range(cuda.device_count()) if n == current or cuda.memory_allocated(n)]
+
+
+def _generators(torch: Any, loaders: Sequence[Any]) -> List[Any]:
+    found = (getattr(thing, "generator", None) for thing in _things(loaders))
+    return _once(thing for thing in found if isinstance(thing, torch.Generator))
+
+
+def _samplers(loaders: Sequence[Any]) -> List[Any]:
+    return [
+        thing
+        for thing in _things(loaders)
+        if callable(getattr(thing, "set_epoch", None)) and isinstance(getattr(thing, "epoch", None), int)
+    ]
+
+
+def _things(loaders: Sequence[Any]) -> List[Any]:
+    """Return the loaders, their samplers and their samplers' samplers, each once."""
+    found: List[Any] = []
+    for loader in loaders:
+        batches = getattr(loader, "batch_sampler", None)
+        found += [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+    return _once(thing for thing in found if thing is not None)
+
+
+def _once(things: Any) -> List[Any]:
+    return list({id(thing): thing for thing in things}.values())

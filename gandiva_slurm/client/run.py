@@ -1,0 +1,291 @@
+"""`attach(...)`: a training that can be saved at any boundary, and goes on from there in another process.
+
+The script says what it consists of and lets `run.epochs` and `run.steps` drive its loops. Between two of
+their items the script's own state is consistent: there a checkpoint may be taken (ADR 0022). A script that is
+started again runs to the place where it was saved without training, and gets everything back there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from gandiva_slurm.client import parts as parts_of_training
+from gandiva_slurm.client import rng, start
+from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
+from gandiva_slurm.client.loop import StepsIterator, wrapped
+from gandiva_slurm.client.notice import say
+from gandiva_slurm.client.parts import Part, parts_of
+from gandiva_slurm.client.rank import Rank, this_rank
+from gandiva_slurm.client.vault import Vault, open_vault, what_changed
+from gandiva_slurm.wire.page import KIND_RUN, KIND_STEPS
+
+_ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: nothing is saved, the script runs as it is"
+
+#: Phase (which loop over `epochs`), epoch, loop (which over `steps` in it), batches done.
+Place = Tuple[int, int, int, int]
+
+_on_save: List[Callable[[], Any]] = []
+_on_load: List[Callable[[Any], None]] = []
+_has_loaded = False
+
+
+def attach(
+    model: Any = None,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    loader: Any = None,
+    lockstep: bool = True,
+) -> Run:
+    """Say what the training consists of: each one object, or a list or dict of them.
+
+    `loader` is the one that `steps` iterates over, for where steps gets something around it. Call it on every
+    rank, once the model is wrapped. `lockstep=False`: ranks that do not step together; they are not moved.
+    Where this job has a checkpoint it is loaded; BadCheckpoint says why one that is there does not fit.
+    """
+    kinds = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    parts = [part for kind, given in kinds.items() for part in parts_of(kind, given)]
+    loaders = loader.values() if isinstance(loader, dict) else loader
+    loaders = list(loaders) if isinstance(loader, (dict, list, tuple)) else [loader]
+    rank = this_rank()
+    is_alone = rank is None and start.checkpoint_dir() is None
+    if is_alone:
+        say(_ALONE)
+    run = Run(parts, [one for one in loaders if one is not None])
+    run.go_under(rank, None if is_alone else open_vault(parts, lockstep))
+    return run
+
+
+def on_save(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Let `function` give what else is to be saved: anything that can be pickled. A decorator, too."""
+    _on_save.append(function)
+    return function
+
+
+def on_load(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Let `function` have back what the on_save function registered as its counterpart, in order, gave.
+
+    It is called once, where the training goes on. A decorator, too.
+    """
+    _on_load.append(function)
+    return function
+
+
+def restarted() -> bool:
+    """Return True when this is not the job's first start, or a checkpoint was loaded."""
+    return _has_loaded or start.restart_count() > 0
+
+
+class Run:
+    """The loops of one training; `epoch` and `batch` say where it is, in the whole of it."""
+
+    def __init__(self, parts: List[Part], loaders: List[Any]) -> None:
+        """Begin at the beginning, alone."""
+        self.epoch = 0
+        #: Mini-batches done in this pass: `enumerate(run.steps(loader), run.batch)` counts on where it was.
+        self.batch = 0
+        self._parts = parts
+        self._loaders = loaders
+        self._rank: Optional[Rank] = None
+        self._vault: Optional[Vault] = None
+        self._phase, self._loop = 0, 0
+        #: Where to run to without training; None once there.
+        self._target: Optional[Place] = None
+        #: Boundaries since the training began.
+        self._count = 0
+        self._is_save_wanted = False
+        #: The pass under way, what it iterates over, and how the random generators stood when it began.
+        self._pass: Callable[[], Optional[StepsIterator]] = lambda: None
+        self._iterable: Any = None
+        self._began: Optional[Dict[str, Any]] = None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Iterate over the numbers of those epochs, of `count` in all, that are not finished."""
+        self._phase += 1
+        epoch = self._first_epoch(count)
+        self._stand_before(epoch)
+        while epoch < count:
+            yield epoch
+            epoch += 1
+            self._stand_before(epoch)
+            self._boundary(0)
+
+    def steps(self, iterable: Iterable[Any]) -> Any:
+        """Iterate over `iterable`; each item is a mini-batch, done when the next one is asked for.
+
+        `len()` and attributes are those of `iterable`. A pass in which the script was moved is replayed up
+        to where it was, once.
+        """
+        target = self._target
+        is_target = target is not None and target[:3] == (self._phase, self.epoch, self._loop + 1)
+        self.batch = target[3] if is_target and target else 0
+        return wrapped(iterable, self._begin)
+
+    def save(self) -> None:
+        """Save at the next boundary, though Gandiva does not ask; to be called on all ranks alike."""
+        self._is_save_wanted = True
+
+    def go_under(self, rank: Optional[Rank], vault: Optional[Vault]) -> None:
+        """Let a rank mark the boundaries and a vault keep the checkpoints; load the newest there is."""
+        global _has_loaded
+        self._rank, self._vault = rank, vault
+        saved = vault.find() if vault is not None else None
+        self._count = vault.first_count if vault is not None else 0
+        if saved is None:
+            return
+        _has_loaded = True
+        parts_of_training.put(self._parts, saved["parts"])
+        self._target, self._count = saved["place"], saved["count"]
+        say(f"goes on from {saved['path']}: {_words(saved['place'])}")
+        change = what_changed(saved)
+        if change:
+            say(f"need not go on to the last bit as it would have: {change}")
+
+    def _first_epoch(self, count: int) -> int:
+        if self._target is None:
+            return 0
+        phase, epoch = self._target[:2]
+        if self._phase > phase:
+            raise _lost(self._target)
+        return epoch if self._phase == phase else count
+
+    def _stand_before(self, epoch: int) -> None:
+        """Stand at the head of an epoch; where it was saved there, it is back."""
+        self.epoch, self._loop, self.batch = epoch, 0, 0
+        self._iterable = self._began = None
+        if self._target == (self._phase, epoch, 0, 0):
+            self._come_back(self._read(), self._loaders)
+
+    def _begin(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Begin a pass over what `steps` was given."""
+        under_way = self._pass()
+        if under_way is not None and not under_way.is_over:
+            say("a run.steps() inside another is handed through: only the outer one's mini-batches count")
+            return iter(iterable)
+        self._claim()
+        self._loop, self.batch = self._loop + 1, 0
+        items = StepsIterator(self._items(iterable), self._step)
+        self._pass = weakref.ref(items)
+        return items
+
+    def _items(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        here, sources = (self._phase, self.epoch, self._loop), [iterable, *self._loaders]
+        if self._target is None:
+            self._iterable = iterable
+            self._began = rng.capture(sources) if self._vault is not None else None
+            return iter(iterable)
+        if here < self._target[:3]:
+            return iter(())
+        if here > self._target[:3]:
+            raise _lost(self._target)
+        saved, self._iterable = self._read(), iterable
+        self._began, self.batch = saved["began"], self._target[3]
+        rng.put(saved["began"], sources)
+        items = _fast_forward(iterable, self.batch, saved["loader"])
+        self._come_back(saved, sources)
+        return items
+
+    def _claim(self) -> None:
+        if self._rank is not None and self._vault is not None:
+            self._rank.claim(KIND_RUN, self._save)
+        elif self._rank is not None:
+            self._rank.claim(KIND_STEPS)
+
+    def _read(self) -> Dict[str, Any]:
+        assert self._vault is not None, "only a vault gives a target"
+        return self._vault.read()
+
+    def _come_back(self, saved: Dict[str, Any], loaders: List[Any]) -> None:
+        """Be as it was saved, to the last bit: what the script did on its way here counts for nothing."""
+        self._target = None
+        parts_of_training.put(self._parts, saved["parts"])
+        rng.put(saved["now"], loaders)
+        for function, state in zip(_on_load, saved["user"]):  # noqa: B905 (3.8)
+            function(state)
+
+    def _step(self) -> None:
+        self.batch += 1
+        self._boundary(1)
+
+    def _boundary(self, mini_batches: int) -> None:
+        self._count += 1
+        if self._is_save_wanted:
+            self._save_as_asked()
+        if self._rank is not None:
+            self._rank.boundary(mini_batches)
+
+    def _save_as_asked(self) -> None:
+        self._is_save_wanted = False
+        if self._vault is not None:
+            with contextlib.suppress(NotSaved):
+                self._save()
+
+    def _save(self) -> None:
+        """Save what is here at this boundary; whatever keeps it from that is said, and raised."""
+        place = (self._phase, self.epoch, self._loop, self.batch)
+        try:
+            path = self._write(place)
+        except Exception as err:
+            if not is_from_signal_handler(err):
+                say(f"not saved, training goes on: {err}")
+            raise
+        say(f"saved to {path}: {_words(place)}")
+
+    def _write(self, place: Place) -> str:
+        vault, iterable = self._vault, self._iterable
+        if vault is None or self._target is not None:
+            raise NotSaved("the script has not come back yet to where it was saved")
+        is_borrower = vault.is_borrower()
+        loaders = [one for one in [iterable, *self._loaders] if one is not None]
+        state = {
+            "place": place,
+            "count": self._count,
+            "is_borrower": is_borrower,
+            "parts": parts_of_training.capture(self._parts, is_borrower),
+            "now": rng.capture(loaders),
+            "began": self._began,
+            "loader": iterable.state_dict() if _is_stateful(iterable) else None,
+            "user": [function() for function in _on_save],
+        }
+        return vault.write(self._count, state)
+
+
+def _fast_forward(iterable: Iterable[Any], batches: int, state: Any) -> Iterator[Any]:
+    """Begin a pass and leave its first `batches` behind."""
+    if state is not None and _is_stateful(iterable):
+        iterable.load_state_dict(state)  # type: ignore[attr-defined]
+        return iter(iterable)
+    if _length(iterable) == batches:
+        return iter(())  # The pass was over, but for its end.
+    items = iter(iterable)
+    for number in range(batches):
+        try:
+            next(items)
+        except StopIteration:
+            raise BadCheckpoint(
+                f"the data has changed since it was saved: {number} mini-batches, and {batches} were done"
+            ) from None
+    return items
+
+
+def _is_stateful(iterable: Any) -> bool:
+    return hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
+
+
+def _length(iterable: Any) -> int:
+    try:
+        return len(iterable)
+    except TypeError:
+        return -1
+
+
+def _words(place: Place) -> str:
+    _, epoch, _, batch = place
+    return f"epoch {epoch}, {batch} mini-batches done"
+
+
+def _lost(target: Place) -> BadCheckpoint:
+    return BadCheckpoint(f"the script's loops have changed since it was saved: it passed by {_words(target)}")

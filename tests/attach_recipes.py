@@ -1,0 +1,234 @@
+"""Small trainings of every kind, deterministic to the last bit, for tests that move them.
+
+Each draws from Python's, numpy's and torch's generators in its data, and from torch's in its model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+BATCH, BATCHES, WIDTH, CLASSES = 4, 7, 8, 3
+
+
+@dataclass
+class Recipe:
+    """What `attach` gets, and what a step does."""
+
+    model: Any
+    optimizer: Any
+    step: Callable[[int, Any, Any], Any]
+    scheduler: Any = None
+    scaler: Any = None
+    begin_epoch: Callable[[int], None] = field(default=lambda epoch: None)
+    end_epoch: Callable[[], None] = field(default=lambda: None)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Every item is drawn anew each time it is read, from three generators."""
+
+    def __len__(self) -> int:
+        return BATCH * BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.rand(WIDTH) + float(numpy.random.rand()) + random.random()
+        return noise * (index % 5), index % CLASSES
+
+
+def seed(number: int) -> None:
+    """Seed everything, as scripts do at their start."""
+    random.seed(number)
+    numpy.random.seed(number)
+    torch.manual_seed(number)
+
+
+def loader(workers: int, **options: Any) -> Any:
+    """The training data, shuffled."""
+    options = {"shuffle": True, **options}
+    return torch.utils.data.DataLoader(Noisy(), batch_size=BATCH, num_workers=workers, **options)
+
+
+def digest(models: Any) -> str:
+    """A digest of all weights and buffers."""
+    sha = hashlib.sha256()
+    for model in models if isinstance(models, list) else [models]:
+        for name, value in sorted([*model.named_parameters(), *model.named_buffers()]):
+            sha.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _net() -> Any:
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES))
+
+
+def _plain(model: Any, optimizer: Any) -> Callable[[int, Any, Any], Any]:
+    def step(number: int, x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def sgd() -> Recipe:
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    return Recipe(model, optimizer, _plain(model, optimizer))
+
+
+def adam() -> Recipe:
+    model = _net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
+    return Recipe(model, optimizer, _plain(model, optimizer))
+
+
+def schedule() -> Recipe:
+    """One scheduler steps with every mini-batch, one with every epoch."""
+    recipe = sgd()
+    fast = torch.optim.lr_scheduler.CosineAnnealingLR(recipe.optimizer, 9)
+    slow = torch.optim.lr_scheduler.StepLR(recipe.optimizer, 1, 0.7)
+    plain = recipe.step
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        loss = plain(number, x, y)
+        fast.step()
+        return loss
+
+    return Recipe(
+        recipe.model, recipe.optimizer, step, {"fast": fast, "slow": slow}, end_epoch=lambda: slow.step()
+    )
+
+
+def scaler() -> Recipe:
+    """Mixed precision's scaler, which skips a step now and then: the data overflows."""
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**15, growth_interval=2)
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        scale.scale(loss * (1e36 if number == 3 else 1.0)).backward()
+        scale.step(optimizer)
+        scale.update()
+        return loss
+
+    return Recipe(model, optimizer, step, scaler=scale)
+
+
+def accumulation() -> Recipe:
+    """Three mini-batches a step: a checkpoint may fall between them."""
+    model = _net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        loss = cross_entropy(model(x), y)
+        (loss / 3).backward()
+        if number % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    return Recipe(model, optimizer, step)
+
+
+def gan() -> Recipe:
+    """Two models, two optimizers; one trains twice a mini-batch, and keeps the other's gradients around."""
+    maker, judge = nn.Linear(4, WIDTH), nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1))
+    make = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    doubt = torch.optim.SGD(judge.parameters(), lr=1e-2, momentum=0.5)
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        for _ in range(2):
+            doubt.zero_grad()
+            (judge(maker(torch.randn(BATCH, 4)).detach()).mean() - judge(x).mean()).backward()
+            doubt.step()
+        make.zero_grad()
+        loss = -judge(maker(torch.randn(BATCH, 4))).mean()
+        loss.backward()
+        make.step()
+        return loss
+
+    return Recipe([maker, judge], {"maker": make, "judge": doubt}, step)
+
+
+def frozen() -> Recipe:
+    """Shared weights; a layer is frozen at first, and in a later epoch trains while another evaluates."""
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+    model = nn.Sequential(first, nn.Dropout(0.2), first, nn.BatchNorm1d(WIDTH), second)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    first.bias.requires_grad_(False)
+
+    def begin_epoch(epoch: int) -> None:
+        if epoch == 1:
+            first.bias.requires_grad_(True)
+            model[3].eval()
+
+    return Recipe(model, optimizer, _plain(model, optimizer), begin_epoch=begin_epoch)
+
+
+class _Averaged(nn.Module):
+    """Running statistics, a moving average in a buffer, and a buffer that no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Linear(16, CLASSES)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.body(x)
+        if self.training:
+            self.seen += 1
+            self.mean.lerp_(hidden.detach().mean(0), 0.1)
+        return self.head(hidden - self.mean) * (1 + self.seen / 100)
+
+
+def buffers() -> Recipe:
+    model = _Averaged()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return Recipe(model, optimizer, _plain(model, optimizer))
+
+
+def wrapped() -> Recipe:
+    """DistributedDataParallel, with statistics of its own on every rank."""
+    model = nn.parallel.DistributedDataParallel(_Averaged(), broadcast_buffers=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    return Recipe(model, optimizer, _plain(model, optimizer))
+
+
+def synced_late() -> Recipe:
+    """DistributedDataParallel with no_sync: between two steps every rank has gradients of its own."""
+    model = nn.parallel.DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        if number % 3 != 2:
+            with model.no_sync():
+                loss = cross_entropy(model(x), y)
+                loss.backward()
+            return loss
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Recipe(model, optimizer, step)
+
+
+SOLO = {
+    recipe.__name__: recipe for recipe in (sgd, adam, schedule, scaler, accumulation, gan, frozen, buffers)
+}
+GANG = {recipe.__name__: recipe for recipe in (wrapped, synced_late)}

@@ -1,0 +1,61 @@
+"""A training that can be moved, as a script: `attach_train.py RECIPE OUT [--epochs N] [--workers N] ...`.
+
+Appends one line a mini-batch to OUT.RANK, "epoch number loss", and in the end the digest of its weights.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+
+import gandiva_slurm as gandiva
+from tests import attach_recipes as recipes
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("out")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--step-ms", type=float, default=0.0, help="sleep in every step")
+    parser.add_argument("--store", default="", help="rendezvous file of the process group")
+    return parser.parse_args()
+
+
+def train(args: argparse.Namespace, note) -> None:
+    rank = int(os.environ.get("RANK", "0"))
+    recipe = {**recipes.SOLO, **recipes.GANG}[args.recipe]()
+    torch.manual_seed(100 + rank)
+    loader = recipes.loader(args.workers)
+    run = gandiva.attach(recipe.model, recipe.optimizer, recipe.scheduler, recipe.scaler, loader)
+    for epoch in run.epochs(args.epochs):
+        recipe.begin_epoch(epoch)
+        for number, (x, y) in enumerate(run.steps(loader), run.batch):
+            loss = recipe.step(number, x, y)
+            time.sleep(args.step_ms / 1000)
+            note(f"{epoch} {number} {loss.item().hex()}")
+        recipe.end_epoch()
+    note(recipes.digest(recipe.model))
+
+
+def main() -> int:
+    args = parse()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    recipes.seed(7 + int(os.environ.get("SLURM_RESTART_COUNT", "0")))
+    if world > 1:
+        method = f"file://{args.store}"
+        torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+    with open(f"{args.out}.{rank}", "a", buffering=1) as out:
+        train(args, lambda line: out.write(line + "\n"))
+    if world > 1:
+        torch.distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
