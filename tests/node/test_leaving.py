@@ -1,0 +1,139 @@
+"""A job that is to be moved saves itself in its turn and waits; what goes on is the same training."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from tests.node.harness import HERE, NodeHarness, a_planned_job
+
+STEPS = 600
+SCRIPT = [str(HERE / "scripts" / "attached.py"), "4", str(STEPS)]
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+
+MakeNode = Callable[..., NodeHarness]
+
+
+def leave(node: NodeHarness, job_id: int, is_leaving: bool = True, restart: int = 0) -> None:
+    """Send the plan that tells a job to leave, or to stay."""
+    job = a_planned_job(job_id, f"user{job_id}", (0,), restart)
+    node.plan(dataclasses.replace(job, is_leaving=is_leaving))
+
+
+def begin(node: NodeHarness, job_id: int, script: list[str] = SCRIPT, **env: str) -> None:
+    """Start a job of the user of its number, and wait until it trains."""
+    node.plan(a_planned_job(job_id, f"user{job_id}", (0,)))
+    node.start_job(job_id, script, env=env)
+    node.wait(lambda: node.resident(job_id).ranks == 1)
+
+
+def losses(node: NodeHarness, job_id: int = 1) -> list[str]:
+    """What it has written so far."""
+    path = node.out / f"loss.{job_id}"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def undisturbed() -> list[str]:
+    """The losses of the script when nobody touches it."""
+    found, loss = [], 1
+    for step in range(STEPS):
+        loss = loss * 48271 % 2147483647
+        found.append(f"{step} {loss}")
+    return [*found, "end"]
+
+
+def has_left(node: NodeHarness, job_id: int = 1) -> bool:
+    return node.resident(job_id).has_left
+
+
+def quanta(node: NodeHarness, count: int) -> None:
+    """Let so many quanta pass."""
+    end = time.monotonic() + count * node.quantum_ns / 1e9
+    node.wait(lambda: time.monotonic() > end)
+
+
+def test_a_job_told_to_leave_saves_itself_and_one_told_to_stay_goes_on(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.2)
+    begin(node, 1)
+    node.wait(lambda: node.resident(1).is_movable)
+    assert not has_left(node)
+    leave(node, 1)
+    node.wait(lambda: has_left(node))
+    steps = losses(node)
+    quanta(node, 5)
+    assert losses(node) == steps and has_left(node)
+    assert list((node.out / ".gandiva" / "1").glob("attached-*/rank-0-of-1.json"))
+    leave(node, 1, is_leaving=False)
+    node.wait(lambda: losses(node)[-1:] == ["end"])
+    assert losses(node) == undisturbed()
+
+
+def test_a_parked_job_leaves_in_its_next_turn_and_the_other_keeps_the_gpu(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.3)
+    begin(node, 2, LOOP)
+    begin(node, 1)
+    node.wait(lambda: node.resident(1).suspends >= 1 and node.resident(1).state == "SUSPENDED")
+    leave(node, 1)
+    assert not has_left(node)
+    node.wait(lambda: has_left(node))
+    node.wait(lambda: node.resident(2).state == "RUNNING")
+    parks = node.resident(2).suspends
+    quanta(node, 4)
+    assert node.resident(2).suspends == parks, "nobody else wants the GPU"
+
+
+def test_one_that_has_left_is_so_for_the_next_gandivad(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.2)
+    begin(node, 1)
+    node.wait(lambda: node.resident(1).is_movable)
+    leave(node, 1)
+    node.wait(lambda: has_left(node))
+    steps = losses(node)
+    node.kill9()
+    node.start()
+    assert has_left(node)
+    quanta(node, 4)
+    assert losses(node) == steps
+    leave(node, 1, is_leaving=False)
+    node.wait(lambda: len(losses(node)) > len(steps))
+
+
+def test_what_was_killed_after_it_left_goes_on_elsewhere_and_here(make_node: MakeNode) -> None:
+    """Slurm ends it, and starts it on the other node; from there it is moved back."""
+    here, there = make_node(gpus=1, quantum_s=0.2), make_node(gpus=1, quantum_s=0.2, name="n2")
+    place = {"GANDIVA_CHECKPOINT_DIR": str(here.out / "kept" / "%j")}
+    begin(here, 1, **place)
+    written: list[str] = []
+    for restart, (old, new) in enumerate([(here, there), (there, here)]):
+        old.wait(lambda node=old: len(losses(node)) > 50)
+        old.wait(lambda node=old, number=restart: node.resident(1, number).is_movable)
+        leave(old, 1, restart=restart)
+        old.wait(lambda node=old, number=restart: node.resident(1, number).has_left)
+        written = losses(old) if restart == 0 else written + losses(old)
+        (old.out / "loss.1").unlink()
+        new.plan(a_planned_job(1, "user1", (0,), restart + 1))
+        if old is here:
+            old.kill_job(1, restart)
+        new.start_job(1, SCRIPT, restart=restart + 1, env=place)
+        new.wait(lambda node=new, number=restart + 1: node.resident(1, number).ranks == 1)
+    there.kill_job(1, 1)
+    here.wait(lambda: losses(here)[-1:] == ["end"])
+    assert written + losses(here) == undisturbed()
+    assert not here.events("loose") and not there.events("loose")
+
+
+def test_a_save_that_fails_is_told_and_costs_nobody_his_turn(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.3)
+    begin(node, 2, LOOP)
+    begin(node, 1, GANDIVA_CHECKPOINT_DIR="/proc/none")
+    node.wait(lambda: node.resident(1).is_movable)
+    leave(node, 1)
+    node.wait(lambda: "save failed: " in node.resident(1).detail)
+    assert "/proc/none" in node.resident(1).detail
+    turns = node.resident(1).suspends, node.resident(2).suspends
+    node.wait(lambda: min(node.resident(1).suspends - turns[0], node.resident(2).suspends - turns[1]) >= 3)
+    assert len(node.events("unsaved")) >= 2, "it is tried again"
+    assert node.resident(1).reason in ("Running", "Parked", "Parking", "Resuming")
+    leave(node, 1, is_leaving=False)
+    assert not node.resident(1).detail
