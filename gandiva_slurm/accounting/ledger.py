@@ -49,6 +49,9 @@ MIGRATIONS = (
     CREATE INDEX holds_by_end ON holds (t1_ns);
     CREATE INDEX jobs_by_end ON jobs (end_s);
     """,
+    """
+    ALTER TABLE runs ADD COLUMN moved_ns INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 #: The state of a job whose end nobody saw.
@@ -101,6 +104,7 @@ _START_RUN = """INSERT INTO runs (ref, restart, start_s, end_s) VALUES (?, ?, ?,
     ON CONFLICT DO UPDATE SET start_s = excluded.start_s, end_s = excluded.end_s"""
 _RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns) VALUES (?, ?, ?)
     ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns"""
+_MOVE_RUN = "UPDATE runs SET moved_ns = ? WHERE ref = ? AND restart = ? AND moved_ns = 0"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
 #: Each node measures its part: the job began with its first process, and the others go on together.
@@ -163,6 +167,12 @@ class Ledger:
         if key.job_id in self._jobs:
             with Transaction(self._db) as db:
                 db.execute(_RELEASE_RUN, (self._jobs[key.job_id][0], key.restart, released_ns))
+
+    def record_move(self, key: JobKey, moved_ns: int) -> None:
+        """Write when Slurm was to requeue this incarnation, so that the next goes on elsewhere."""
+        if key.job_id in self._jobs:
+            with Transaction(self._db) as db:
+                db.execute(_MOVE_RUN, (moved_ns, self._jobs[key.job_id][0], key.restart))
 
     def record_report(self, report: NodeReport) -> int:
         """Write a node's closed holds and its residents' counters.

@@ -6,6 +6,7 @@ those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs
 - GpuHeld: from the grant of the GPUs to the last rank's release; what a user is charged.
 - GpuRun: GpuHeld less the time after an order to park.
 - GpuParked: time the job was started in Slurm without holding its GPUs.
+- Migrations: its runs that were requeued by us to go on elsewhere, and did.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ class _Used:
     parking: int = 0
     running: int = 0
     suspends: int = 0
+    migrations: int = 0
+    #: the last run looked at was to be moved
+    is_moved: bool = False
     latency_ns: int | None = None
 
 
@@ -147,6 +151,8 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     start_ns, end_ns = run_bounds(row, window)
     used.running += window.cut(start_ns, end_ns) * gpus if start_ns else 0
     used.suspends += row["suspends"]
+    used.migrations += used.is_moved
+    used.is_moved = row["moved_ns"] > 0
     if row["released_ns"] and row["registered_ns"]:
         used.latency_ns = row["registered_ns"] - row["released_ns"]
 
@@ -172,6 +178,7 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "gpu_run_s": (used.held - used.parking) / NS_PER_S,
         "gpu_parked_s": max(0, used.running - used.held) / NS_PER_S,
         "suspends": used.suspends,
+        "migrations": used.migrations,
         "restarts": job["restart"],
         "start_latency_s": None if used.latency_ns is None else used.latency_ns / NS_PER_S,
     }

@@ -75,6 +75,7 @@ FIELDS = (
     Field("JobID", 12, show_job_id, left=True),
     Field("JobIDRaw", 12, _text("job_id"), left=True),
     Field("JobName", 10, _text("name")),
+    Field("Migrations", 10, _text("migrations")),
     Field("NNodes", 8, _text("nodes")),
     Field("NodeList", 15, lambda row: row.get("node") or "None assigned"),
     Field("Partition", 10, _text("partition")),

@@ -37,7 +37,7 @@ DONE = {
     "job_id": 12, "name": "a_very_long_name", "user": "user1", "account": "a1", "partition": "gandiva",
     "state": "COMPLETED", "gpus": 2, "type": "v100", "node": "n1", "submit_s": NOW_S, "start_s": NOW_S + 1,
     "end_s": NOW_S + 91, "exit_code": "0:0", "gpu_held_s": 60.0, "gpu_run_s": 59.0, "gpu_parked_s": 90_000.0,
-    "suspends": 7, "restarts": 0, "start_latency_s": 0.4567,
+    "suspends": 7, "migrations": 1, "restarts": 0, "start_latency_s": 0.4567,
 }  # fmt: skip
 SHARE = {
     "window": [NOW_S, NOW_S + 60],

@@ -72,6 +72,17 @@ def test_holds_are_cut_to_the_window(book):
     assert (late["gpu_held_s"], late["gpu_run_s"]) == (2, 0)
 
 
+def test_a_requeue_of_ours_counts_as_a_migration_once_the_job_goes_on(book):
+    book.job(7, "user1", 1, start_s=100)
+    for moved_s in (120, 125):
+        book.ledger.record_move(JobKey(7, 0), moved_s * NS)
+    assert book.usage(span(0, 1000))[7]["migrations"] == 0
+    for restart, start_s in ((1, 130), (2, 150)):  # the second is somebody else's
+        book.job(7, "user1", 1, start_s=start_s, restart=restart, submit_s=start_s - 5)
+        row = book.usage(span(0, 1000))[7]
+        assert (row["migrations"], row["restarts"]) == (1, restart)
+
+
 def test_gpu_time_of_a_job_is_the_sum_over_its_nodes(book):
     """4 GPUs on two nodes for 100 s; its parts held them 20 s and 22 s, one goes on."""
     book.job(7, "user1", 4, start_s=100, end_s=200, nodes=("n1", "n2"))
