@@ -15,7 +15,7 @@ from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
@@ -33,6 +33,9 @@ class Proc:
     gpus: tuple[int, ...]
     state: str = states.RUNNING
     reason: str = ""
+    #: it can save itself; told to leave, it has
+    is_movable: bool = True
+    has_left: bool = False
 
 
 @dataclass
@@ -49,10 +52,19 @@ class FakeWorld:
         self.jobs: dict[int, SlurmJob] = {}
         self.procs: dict[tuple[str, JobKey], Proc] = {}
         self.plans: dict[str, dict[JobKey, tuple[int, ...]]] = {name: {} for name in self.nodes}
+        self.leaving: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
         self.down: set[str] = set()
         self.mute: set[str] = set()
         self.refuse_starts = False
         self.ignore_starts = False
+        #: jobs that cannot be moved, whose saving fails, and whether Slurm refuses to requeue
+        self.rigid: set[int] = set()
+        self.saves_badly: set[int] = set()
+        self.refuse_requeues = False
+        #: mini-batches a second alone on a GPU, by GPU type
+        self.rates: dict[str, float] = {}
+        #: GPU types of nodes that have another than the rest
+        self.types: dict[str, str] = {}
         self.wanted_nodes: dict[int, tuple[str, ...]] = {}
         self.outcomes: list[ev.Event] = []
         self.told: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
@@ -157,7 +169,8 @@ class FakeWorld:
         for name, gpus in self.nodes.items():
             state = {"DOWN"} if name in self.down else {"IDLE"}
             slots = self.settings.slots_per_gpu
-            events.append(ev.NodeSeen(a_node(name, gpus, slots, state=frozenset(state))))
+            node = a_node(name, gpus, slots, state=frozenset(state))
+            events.append(ev.NodeSeen(replace(node, gpu_type=self.types.get(name, node.gpu_type))))
             events.append(ev.DaemonSeen(name, name not in self.mute))
         for job in [*self.jobs.values()]:
             if job.state in FINISHED:
@@ -178,17 +191,41 @@ class FakeWorld:
                 continue
             here = {key: proc for (where, key), proc in self.procs.items() if where == name}
             for key, proc in sorted(here.items()):
-                events.append(ev.ResidentSeen(name, key, proc.state, proc.gpus, proc.reason, ""))
+                events.append(self._told(name, key, proc))
             known = {key for where, key in self.engine.state.sightings if where == name}
             events += [ev.ResidentGone(name, key) for key in sorted(known - here.keys())]
         return events
+
+    def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
+        """A node's word on a job: spans cannot be moved."""
+        is_movable = proc.is_movable and key.job_id not in self.rigid
+        is_movable = (
+            is_movable and self.jobs[key.job_id].node_count == 1 if key.job_id in self.jobs else False
+        )
+        detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
+        rate = self.rates.get(self.types.get(name, "v100"), 0.0)
+        words, leave = (proc.reason, detail), (is_movable, proc.has_left)
+        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, *leave, rate)
+
+    def _save(self, name: str) -> None:
+        """Who is to leave saves itself and stays parked; who is not any more goes on."""
+        for (where, key), proc in self.procs.items():
+            if where != name:
+                continue
+            is_able = proc.is_movable and key.job_id not in self.rigid | self.saves_badly
+            leaves = key in self.leaving[name] and is_able
+            if leaves or proc.has_left:
+                proc.state, proc.has_left = (states.SUSPENDED if leaves else states.RUNNING), leaves
 
     def _publish(self) -> None:
         """Plans reach every node that answers, before any start; fenced processes are stopped."""
         for name in self.nodes:
             if name in self.mute:
                 continue
-            self.plans[name] = {place.key: place.gpus for place in self.engine.plan_jobs(name)}
+            plan = self.engine.plan_jobs(name)
+            self.plans[name] = {place.key: place.gpus for place in plan}
+            self.leaving[name] = {place.key for place in plan if place.is_leaving}
+            self._save(name)
             for key in self.engine.fences(name):
                 job = self.jobs.get(key.job_id)
                 assert not _runs(job, key, name), f"{key} runs on {name} and was fenced"
@@ -201,6 +238,12 @@ class FakeWorld:
         if isinstance(action, HoldAgain):
             reason = "JobHeldAdmin" if job.state == "PENDING" else job.reason
             self.jobs[job.job_id] = replace(job, priority=0, reason=reason)
+        if isinstance(action, Requeue):
+            self._check_saved(job, action.key)
+            if self.refuse_requeues:
+                return ev.ActionDone(action.action_id, "Requested operation is presently disabled")
+            if job.state == "RUNNING":
+                self.requeue(job.job_id)
         if isinstance(action, Start):
             assert job.state == "PENDING" and job.is_held, f"start of a job that is {job.state}"
             assert self.down.isdisjoint(action.nodes), f"start on {action.nodes}, {self.down} are down"
@@ -235,6 +278,11 @@ class FakeWorld:
         for node, gpus in start.places:
             if node not in self.mute:
                 assert self.plans[node].get(start.key) == gpus, f"{start.key} is not planned on {node}"
+
+    def _check_saved(self, job: SlurmJob, key: JobKey) -> None:
+        """Nobody is requeued for a move before he has saved himself."""
+        here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]
+        assert all(proc.has_left for proc in here), f"{key} is requeued and has not saved itself"
 
     def _kill(self, job_id: int) -> None:
         for where, key in [*self.procs]:

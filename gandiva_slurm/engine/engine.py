@@ -12,7 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from gandiva_slurm.engine import follow, timelimit
+from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.state import (
@@ -71,6 +71,9 @@ class Engine:
                 _FOLLOW[type(event)](at, event)
             if isinstance(event, ev.ResidentSeen):
                 timelimit.note_parked(at, event)
+                moving.note_resident(at, event)
+            elif isinstance(event, ev.ActionDone):
+                moving.note_outcome(at, event)
         return at.actions
 
     @property
@@ -125,6 +128,7 @@ class Engine:
 
     def _decide(self, at: follow.Cycle) -> None:
         watch_starts(at)
+        moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
         place_waiting(at)
@@ -174,11 +178,13 @@ def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placemen
     """A job's places by node; its tickets lie on them as its GPUs do."""
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
+    leaves = record.state == states.CHECKPOINTING
+    submitted_ns, span = job.submit_s * SECOND_NS, record.span
     for node, gpus in record.places.items():
-        submitted_ns = job.submit_s * SECOND_NS
+        part = parts[node]
         yield (
             node,
-            Placement(record.key, job.user, job.uid, gpus, parts[node], submitted_ns, job.name, record.span),
+            Placement(record.key, job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves),
         )
 
 

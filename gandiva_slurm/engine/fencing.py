@@ -40,7 +40,7 @@ def _oddity(at: Cycle, node: str, key: JobKey) -> tuple[Reason, bool] | None:
     if key.restart < record.job.restart:
         # two live incarnations must never be: as soon as the newer may run, the older goes
         return because("Stale", key=key, newest=record.key), record.is_placed
-    if record.state in states.SLICED and node not in record.job.nodes:
+    if record.state in states.RESIDENT and node not in record.job.nodes:
         return because("Elsewhere", key=key, node=node, home=",".join(record.nodes)), False
     return None
 

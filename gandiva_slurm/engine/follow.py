@@ -48,6 +48,8 @@ class Cycle:
     settings: EngineSettings
     now_ns: int
     actions: list[Action] = field(default_factory=list)
+    #: jobs told to leave of which a node has just said that they have
+    left: set[int] = field(default_factory=set)
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:
@@ -129,22 +131,21 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
+    sighting.is_movable = event.is_movable
     sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)
     if record is None or record.key != event.key or event.node not in record.places:
         return
-    if record.state not in states.SLICED:
-        return
     take_reported_gpus(at, record)
-    if event.state in states.SLICED:
+    if record.state in states.SLICED and event.state in states.SLICED:
         _slice(record, *_whole_state(at, record), at.now_ns)
 
 
 def take_reported_gpus(at: Cycle, record: JobRecord) -> None:
     """Believe the node on a running job's GPUs: its processes are bound to them, whatever was planned."""
-    if record.state not in states.SLICED:
+    if record.state not in states.RESIDENT:
         return
     for name in record.nodes:
         sighting = at.state.sightings.get((name, record.key))
@@ -221,8 +222,12 @@ def _may_share_limit(waiting: SlurmJob, ended: SlurmJob) -> bool:
 
 
 def _give_back(at: Cycle, record: JobRecord) -> None:
-    """A new incarnation: whatever was tried or asked before counts no more."""
-    record.move(states.HELD, because("Requeued", f"restart {record.job.restart}"), at.now_ns)
+    """A new incarnation: whatever was tried before counts no more. One on the move keeps its target."""
+    restart = f"restart {record.job.restart}"
+    if record.state == states.CHECKPOINTING:
+        record.move(states.REQUEUED, because("MovedOut", restart, to=record.target_text), at.now_ns)
+    else:
+        record.move(states.HELD, because("Requeued", restart), at.now_ns)
     record.failures = record.hold_asked_ns = 0
     record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
 
@@ -230,12 +235,12 @@ def _give_back(at: Cycle, record: JobRecord) -> None:
 def _pending(at: Cycle, record: JobRecord) -> None:
     if record.is_placed and record.state != states.STARTING:
         _give_back(at, record)
-    if record.state == states.HELD and not record.job.is_held and not record.hold_asked_ns:
+    if record.state in states.WAITING and not record.job.is_held and not record.hold_asked_ns:
         record.user_hold_lifted = record.user_hold_lifted or record.is_owner_held
-        if record.code != "Requeued":
+        if record.code not in ("Requeued", "MovedOut"):
             record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
         hold_again(at, record)
-    if record.job.is_held and record.state == states.HELD:
+    if record.job.is_held and record.state in states.WAITING:
         record.hold_asked_ns = 0
 
 

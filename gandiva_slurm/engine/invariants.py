@@ -75,7 +75,7 @@ def gangs_are_whole(state: EngineState) -> list[str]:
             found.append(f"job {record.key} is on {record.nodes}, Slurm has it on {record.job.nodes}")
         for name, gpus in record.places.items():
             node = state.nodes.get(name)
-            if not gpus and record.state in states.SLICED:
+            if not gpus and record.state in states.RESIDENT:
                 continue
             if len(set(gpus)) != len(gpus) or len(gpus) != want:
                 found.append(f"job {record.key} has GPUs {gpus} on {name}, asked for {want}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
+from gandiva_slurm.engine.moving import fall_back, makes_room
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
 from gandiva_slurm.engine.windows import closed_nodes
@@ -15,7 +16,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note, Start
 from gandiva_slurm.model.pending import explain
 from gandiva_slurm.model.reason import Reason, because
-from gandiva_slurm.policy.placement import Board, Need, Place, Site, Stay, place_all
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, kept_key, place_all
 from gandiva_slurm.policy.shares import job_weight, leaf_tickets
 
 #: Nodes named as evidence.
@@ -59,34 +60,79 @@ def ask_holds(at: Cycle) -> None:
             hold_again(at, record)
 
 
-def place_waiting(at: Cycle) -> None:
-    """Give GPUs to the running whose GPUs nobody knows, and start those who wait and fit."""
+def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
+    """Give GPUs to the running whose GPUs nobody knows, and start those who wait and fit.
+
+    Return the board as it is then, and the jobs that found no place.
+    """
     placed = in_order(at, *states.PLACED)
     for record in placed:
         take_reported_gpus(at, record)
     ready: dict[int, JobRecord] = {}
     limited = waiting_for_limits(at)
-    for record in in_order(at, states.HELD):
+    for record in in_order(at, *states.WAITING):
         reason = obstacle(at, record) or behind(at, record, limited)
         if reason is None:
             ready[record.job.job_id] = record
         else:
-            _tell(at, record, reason)
+            _put_off(at, record, reason)
     board = _board(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
     needs = {job_id: _need_now(at, record) for job_id, record in ready.items()}
+    start_kept(at, board, ready, needs)
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
-    sure = [need for job_id, need in needs.items() if not ready[job_id].job.dependency]
-    others = [need for job_id, need in needs.items() if ready[job_id].job.dependency]
+    sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
+    others = [needs[job_id] for job_id, record in ready.items() if record.job.dependency]
     places = place_all(board, sure) | place_all(board, others)
     for job_id, place in places.items():
-        _start(at, ready[job_id], place)
+        start(at, ready[job_id], place)
     told: dict[tuple[object, ...], Reason] = {}
-    for job_id, record in ready.items():
-        if job_id not in places:
-            need = needs[job_id]
-            reason = told.setdefault(need.shape, why_not(board, need, at.state.nodes))
-            _tell(at, record, reason)
+    left = [record for job_id, record in ready.items() if job_id not in places]
+    for record in left:
+        need = needs[record.job.job_id]
+        reason = told.setdefault(need.shape, why_not(board, need, at.state.nodes))
+        tell(at, record, reason)
+    return board, left
+
+
+def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapping[int, Need]) -> None:
+    """Start those for whom a place is kept, and take out of `ready` who is still to wait for his."""
+    for job_id, record in [*ready.items()]:
+        if not record.target:
+            continue
+        need, key = needs[job_id], kept_key(job_id)
+        kept = {name: board.lift(name, key) for name in record.target if name in board.sites}
+        place: Place | None = Place(tuple(NodeGpus(*part) for part in record.target.items()))
+        if place is not None and not board.has_room(need, place):
+            place = None if record.state == states.REQUEUED else _best(board, need)
+        if place is not None:
+            board.put(need, place)
+            start(at, record, place)
+            del ready[job_id]
+        elif record.state == states.REQUEUED:
+            fall_back(at, record, "its place there is taken")
+        elif makes_room(at, job_id):
+            for name, stay in kept.items():
+                board.lay(name, key, stay)
+            del ready[job_id]
+        else:
+            record.target = {}
+
+
+def _best(board: Board, need: Need) -> Place | None:
+    return board.best(need, [site for site in board.sites.values() if site.may_take(need)])
+
+
+def _put_off(at: Cycle, record: JobRecord, reason: Reason) -> None:
+    """Something other than room keeps it from starting: what is kept for it goes to others."""
+    is_passing = reason is record.reason or reason.code == "NotPending"
+    if record.state == states.REQUEUED and is_passing:
+        return
+    if record.state == states.REQUEUED:
+        fall_back(at, record, reason.text)
+    if not is_passing:
+        record.target = {}
+    tell(at, record, reason)
 
 
 def need_of(record: JobRecord) -> Need:
@@ -171,7 +217,8 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
 
 
 def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
-    leaves = {record.leaf for record in placed} | {record.leaf for record in ready}
+    kept = [record for record in at.state.jobs.values() if record.target]
+    leaves = {record.leaf for record in (*placed, *ready, *kept)}
     sites = {name: _site(at, node) for name, node in at.state.nodes.items()}
     for record in placed:
         need = need_of(record)
@@ -179,7 +226,22 @@ def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
             if name in sites:
                 stay = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
                 sites[name].stays[need.job_id] = stay
+    for record in kept:
+        for name, stay in _kept_stays(record):
+            if name in sites:
+                sites[name].stays[kept_key(record.job.job_id)] = stay
     return Board(sites.values(), leaf_tickets(at.state.associations, leaves))
+
+
+def _kept_stays(record: JobRecord) -> Iterator[tuple[str, Stay]]:
+    """What is kept for a job to move to: on its own node only GPUs it has not yet, and no memory."""
+    need = need_of(record)
+    for name, gpus in record.target.items():
+        own = record.places.get(name, ())
+        more = tuple(gpu for gpu in gpus if gpu not in own)
+        memory_mib = 0 if own else need.memory_mib
+        if more:
+            yield name, Stay(need.job_id, need.leaf, more, need.weight, memory_mib, need.size)
 
 
 def _site(at: Cycle, record: NodeRecord) -> Site:
@@ -209,7 +271,8 @@ def _bind_unknown(at: Cycle, board: Board, placed: list[JobRecord]) -> None:
             record.stay(because("Unbound", node=",".join(still)), at.now_ns)
 
 
-def _start(at: Cycle, record: JobRecord, place: Place) -> None:
+def start(at: Cycle, record: JobRecord, place: Place) -> None:
+    """Start a job that waits."""
     deadline_s = at.settings.start_deadline_ns // SECOND_NS
     facts = {"node": ",".join(place.nodes), "gpus": _told_gpus(place)}
     reason = because("Starting", deadline_s=deadline_s, **facts)
@@ -229,7 +292,8 @@ def _told_gpus(place: Place) -> str:
     return " and ".join(words)
 
 
-def _tell(at: Cycle, record: JobRecord, reason: Reason) -> None:
+def tell(at: Cycle, record: JobRecord, reason: Reason) -> None:
+    """Change the reason why a job waits, and have that told when it is another one."""
     if record.stay(reason, at.now_ns):
         action_id = f"note:{record.key}:{at.now_ns}"
         at.actions.append(Note(action_id, record.key, reason.code, reason.text, reason.evidence))

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from gandiva_slurm.engine.giving import Giving
 from gandiva_slurm.engine.plain import build, plain
+from gandiva_slurm.engine.settings import SECOND_NS as SECOND_NS
+from gandiva_slurm.engine.settings import EngineSettings as EngineSettings
+from gandiva_slurm.engine.travels import Travels
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
@@ -22,35 +25,9 @@ from gandiva_slurm.policy.shares import Leaf
 OWNER_HOLD_S = 4_102_444_800
 
 SCHEMA = 2
-SECOND_NS = 10**9
 #: Lines kept of a job's story, and how many of them may tell of slicing alone.
 STORY_LINES = 50
 SLICING_LINES = 10
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What the site sets, in nanoseconds where it is a time."""
-
-    quantum_ns: int = 60 * SECOND_NS
-    slots_per_gpu: int = 4
-    start_deadline_ns: int = 60 * SECOND_NS
-    #: First wait after a start that failed; doubles with each failure up to the longest.
-    retry_ns: int = 5 * SECOND_NS
-    longest_retry_ns: int = 300 * SECOND_NS
-    #: How often Slurm is asked, by a start, whether what a job depends on is met, or a limit lifted.
-    probe_ns: int = 30 * SECOND_NS
-    #: How long a job that is to be held may stay unheld before that is asked for again.
-    hold_again_ns: int = 10 * SECOND_NS
-    #: How long a running job's GPUs may stay unreported before the engine assigns some.
-    adopt_ns: int = 5 * SECOND_NS
-    #: How long processes may outlive their job before they are fenced. Longer than Slurm's KillWait (30 s): a
-    #: cancelled job may use all of that to save its work.
-    fence_grace_ns: int = 45 * SECOND_NS
-    #: How far past its partition's MaxTime parked time may take a time limit, in hundredths of MaxTime.
-    stretch_percent: int = 200
-    #: How long a finished job is remembered.
-    keep_ended_ns: int = 900 * SECOND_NS
 
 
 class StoryLine(NamedTuple):
@@ -68,7 +45,8 @@ class JobRecord:
     """A job as the engine knows it.
 
     `places` has its nodes, in Slurm's order, each with the GPUs it has there (none: which is not known yet).
-    It is empty wherever the state has no place.
+    It is empty wherever the state has no place. `target` has those it is to move to, kept free for it; a held
+    job has some while others move to make room for it.
     """
 
     job: SlurmJob
@@ -76,6 +54,8 @@ class JobRecord:
     since_ns: int = 0
     reason: Reason = field(default_factory=lambda: because("New"))
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    target: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    travels: Travels = field(default_factory=Travels)
     #: when Slurm was told to start it, the last time; 0 = never
     released_ns: int = 0
     #: starts asked for in all (it numbers the actions), and failures in a row
@@ -132,6 +112,11 @@ class JobRecord:
         return tuple(self.places.items()) if len(self.places) > 1 else ()
 
     @property
+    def target_text(self) -> str:
+        """Where it is to move to, in words."""
+        return ", ".join(f"{name} GPU {','.join(map(str, gpus))}" for name, gpus in self.target.items())
+
+    @property
     def is_owner_held(self) -> bool:
         """True while its owner holds it (--hold, `scontrol hold`) and no operator has released it since."""
         if self.user_hold_lifted:
@@ -165,6 +150,8 @@ class JobRecord:
         self.reason = reason
         if to not in states.PLACED:
             self.places = {}
+        if to not in states.BOUND_ELSEWHERE:
+            self.target = {}
 
     def stay(self, reason: Reason, now_ns: int) -> bool:
         """Change the reason alone; True when it is another one (evidence aside)."""
@@ -252,6 +239,8 @@ class Sighting:
     odd_ns: int = 0
     #: its tasks are stopped before they begin
     is_unborn: bool = False
+    #: it can save itself and go on elsewhere
+    is_movable: bool = False
     #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
     is_fenced: bool = False
 
@@ -339,6 +328,8 @@ def _job_record(raw: Mapping[str, Any]) -> JobRecord:
     record.job = build(SlurmJob, job)
     record.reason = build(Reason, raw["reason"])
     record.places = {node: tuple(gpus) for node, gpus in raw["places"].items()}
+    record.target = {node: tuple(gpus) for node, gpus in raw.get("target", {}).items()}
+    record.travels = Travels.from_json(raw.get("travels", {}))
     record.story = [StoryLine(*line) for line in raw["story"]]
     return record
 

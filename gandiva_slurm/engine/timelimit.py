@@ -54,9 +54,9 @@ def give_back(at: Cycle) -> None:
         limit_s = record.job.time_limit_s
         if giving.asked_s or not limit_s:
             continue
-        if record.state in states.SLICED and giving.restart == record.job.restart:
+        if record.state in states.RESIDENT and giving.restart == record.job.restart:
             new_s = _due_s(at, record, giving)
-        elif record.state == states.HELD and giving.given_s and record.job.state == "PENDING":
+        elif record.state in states.WAITING and giving.given_s and record.job.state == "PENDING":
             new_s = max(MINUTE_S, limit_s - giving.given_s)
         else:
             continue

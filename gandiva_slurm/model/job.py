@@ -57,35 +57,36 @@ _ROWS = (
         SUSPENDING,
         ("RUNNING",),
         "ordered to park; holds its GPUs until its last rank has released",
-        (RUNNING, SUSPENDED, RESUMING, HELD, ENDED),
+        (RUNNING, SUSPENDED, RESUMING, CHECKPOINTING, HELD, ENDED),
         "all, as RUNNING",
     ),
     StateRow(
         SUSPENDED,
         ("RUNNING",),
         "every rank has released; holds no GPU; its park has a bound",
-        (RUNNING, RESUMING, SUSPENDING, HELD, ENDED),
+        (RUNNING, RESUMING, SUSPENDING, CHECKPOINTING, HELD, ENDED),
         "all, as RUNNING",
     ),
     StateRow(
         RESUMING,
         ("RUNNING",),
         "its GPUs, the same as before, are granted again; not every rank has said so yet",
-        (RUNNING, SUSPENDING, SUSPENDED, HELD, ENDED),
+        (RUNNING, SUSPENDING, SUSPENDED, CHECKPOINTING, HELD, ENDED),
         "all, as RUNNING",
     ),
     StateRow(
         CHECKPOINTING,
         ("RUNNING",),
-        "writes a checkpoint at a state boundary, to be moved",
+        "saves itself in its next turn, at a state boundary, and stays parked then; its place is kept, and "
+        "the one it is to move to; a deadline runs",
         (RUNNING, REQUEUED, HELD, ENDED),
         "journal; without it the job runs on where it is",
     ),
     StateRow(
         REQUEUED,
-        ("PENDING, priority 0",),
-        "a checkpoint is written; its next node is known",
-        (STARTING, HELD, ENDED),
+        ("PENDING",),
+        "it was told to save itself to be moved; the place it is to move to is kept; a deadline runs",
+        (STARTING, RUNNING, HELD, ENDED),
         "journal; without it the job is placed as any held one",
     ),
     StateRow(
@@ -104,8 +105,17 @@ STATES = {row.name: row for row in _ROWS}
 #: of them a job may pass through several, so any of these may be seen after any other.
 SLICED = (RUNNING, SUSPENDING, SUSPENDED, RESUMING)
 
+#: States in which its processes are on a node.
+RESIDENT = (*SLICED, CHECKPOINTING)
+
 #: States in which a job has a place: nodes, GPUs and slots.
-PLACED = (STARTING, *SLICED, CHECKPOINTING)
+PLACED = (STARTING, *RESIDENT)
+
+#: States in which it waits for a place, or to be started on the one kept for it.
+WAITING = (HELD, REQUEUED)
+
+#: States in which a place is kept for it to move to.
+BOUND_ELSEWHERE = (CHECKPOINTING, REQUEUED)
 
 
 class IllegalTransition(GandivaError):

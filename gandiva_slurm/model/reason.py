@@ -101,6 +101,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "WaitingTurn": ("waits: users with less GPU time for their tickets go first", "its turn comes"),
     "Resuming": ("comes back to its GPUs", "its ranks are back"),
     "Frozen": ("frozen whole until its next turn", "its turn comes, or the bound of a freeze is reached"),
+    # being moved
+    "Leaving": (
+        "saves itself in its next turn, to go on on {to}: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
+    ),
+    "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
+    "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
+    "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),
+    "MoveOff": ("need not go to {to} any more: {why}", "it goes on where it is"),
+    "MakingRoom": (
+        "waits for job(s) {jobs}, which move elsewhere to make room for it on {node}",
+        "they have saved themselves and are requeued, or one of them cannot",
+    ),
     # leaving
     "Ended": ("finished: {state}", "nothing"),
     "Stale": ("incarnation {key} is not the newest of its job, {newest} is", "its node stops it"),

@@ -85,6 +85,7 @@ class Site:
     memory_mib: int = 0
     partitions: tuple[str, ...] = ()
     is_open: bool = True
+    #: by job id, or by `kept_key`
     stays: dict[int, Stay] = field(default_factory=dict)
 
     def may_take(self, need: Need) -> bool:
@@ -124,6 +125,11 @@ class Site:
         return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (his[gpu] > 0)]
 
 
+def kept_key(job_id: int) -> int:
+    """The key, among a site's stays, of what is kept for a job that is elsewhere, or waits."""
+    return -job_id
+
+
 class NodeGpus(NamedTuple):
     """A node and the GPUs on it."""
 
@@ -161,7 +167,8 @@ class Board:
         self._tickets = tickets
         self._weights: dict[Leaf, int] = {}
         self._gpus: dict[str, int] = {}
-        self._counted: set[int] = set()
+        #: stays of each job
+        self._counted: dict[int, int] = {}
         for site in self.sites.values():
             for stay in site.stays.values():
                 self._count(stay)
@@ -170,8 +177,29 @@ class Board:
         """Record a placement."""
         for part in place.parts:
             stay = Stay(need.job_id, need.leaf, part.gpus, need.weight, need.memory_mib, need.size)
-            self.sites[part.node].stays[need.job_id] = stay
-            self._count(stay)
+            self.lay(part.node, need.job_id, stay)
+
+    def lay(self, node: str, key: int, stay: Stay) -> None:
+        """Record a stay on a node, under a key that is free there."""
+        self.sites[node].stays[key] = stay
+        self._count(stay)
+
+    def lift(self, node: str, key: int) -> Stay:
+        """Take a stay off a node; the job's weight goes with the last one."""
+        stay = self.sites[node].stays.pop(key)
+        self._counted[stay.job_id] -= 1
+        if not self._counted[stay.job_id]:
+            del self._counted[stay.job_id]
+            self._weights[stay.leaf] -= stay.weight
+        self._gpus[stay.leaf.user] -= max(1, len(stay.gpus))
+        return stay
+
+    def has_room(self, need: Need, place: Place) -> bool:
+        """True when just this place can take the job now."""
+        return all(
+            site is not None and self._is_possible(need, site) and set(gpus) <= set(site.free_gpus(need.leaf))
+            for site, gpus in ((self.sites.get(node), gpus) for node, gpus in place.parts)
+        )
 
     def loads(self, site: Site, newcomer: Need | None = None) -> list[int]:
         """The ticket load of each GPU, as it is when the newcomer has its part of its user's tickets."""
@@ -198,8 +226,7 @@ class Board:
 
     def _candidate(self, need: Need, site: Site) -> Candidate | None:
         """The GPUs of least load a node has for (a part of) this job; None when it has no room."""
-        is_open = site.is_open and site.name not in need.closed
-        if not (is_open and site.is_large_enough(need) and site.has_memory(need)):
+        if not self._is_possible(need, site):
             return None
         free = site.free_gpus(need.leaf)
         if len(free) < need.gpus:
@@ -210,6 +237,11 @@ class Board:
         gpus = sorted(sorted(free, key=lambda gpu: (loads[gpu], gpu))[: need.gpus])
         held = [loads[gpu] for gpu in gpus]
         return Candidate(max(held), sum(held), Fraction(sum(loads), site.gpus), site.name, tuple(gpus))
+
+    @staticmethod
+    def _is_possible(need: Need, site: Site) -> bool:
+        is_open = site.is_open and site.name not in need.closed
+        return is_open and site.is_large_enough(need) and site.has_memory(need)
 
     def bind(self, need: Need, site: Site) -> tuple[int, ...]:
         """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""
@@ -229,8 +261,8 @@ class Board:
         return max(1, self._tickets.get(leaf, 1))
 
     def _count(self, stay: Stay) -> None:
-        if stay.job_id not in self._counted:  # its weight is the job's, on however many nodes
-            self._counted.add(stay.job_id)
+        stays = self._counted[stay.job_id] = self._counted.get(stay.job_id, 0) + 1
+        if stays == 1:  # its weight is the job's, on however many nodes
             self._weights[stay.leaf] = self._weights.get(stay.leaf, 0) + stay.weight
         self._gpus[stay.leaf.user] = self._gpus.get(stay.leaf.user, 0) + max(1, len(stay.gpus))
 

@@ -1,0 +1,55 @@
+"""What the site sets for the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND_NS = 10**9
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the site sets, in nanoseconds where it is a time."""
+
+    quantum_ns: int = 60 * SECOND_NS
+    slots_per_gpu: int = 4
+    start_deadline_ns: int = 60 * SECOND_NS
+    #: First wait after a start that failed; doubles with each failure up to the longest.
+    retry_ns: int = 5 * SECOND_NS
+    longest_retry_ns: int = 300 * SECOND_NS
+    #: How often Slurm is asked, by a start, whether what a job depends on is met, or a limit lifted.
+    probe_ns: int = 30 * SECOND_NS
+    #: How long a job that is to be held may stay unheld before that is asked for again.
+    hold_again_ns: int = 10 * SECOND_NS
+    #: How long a running job's GPUs may stay unreported before the engine assigns some.
+    adopt_ns: int = 5 * SECOND_NS
+    #: How long processes may outlive their job before they are fenced. Longer than Slurm's KillWait (30 s): a
+    #: cancelled job may use all of that to save its work.
+    fence_grace_ns: int = 45 * SECOND_NS
+    #: How far past its partition's MaxTime parked time may take a time limit, in hundredths of MaxTime.
+    stretch_percent: int = 200
+    #: How long a finished job is remembered.
+    keep_ended_ns: int = 900 * SECOND_NS
+
+    # moves (`planner`, `moving`)
+    #: Whether running jobs are moved at all.
+    moves: bool = True
+    #: How long a job runs after a start or a move before it may be moved, and how often in an hour.
+    min_run_ns: int = 1800 * SECOND_NS
+    moves_per_hour: int = 2
+    #: How many jobs may be on the move at once; 0: one for each 16 GPUs, one at the least.
+    concurrent_moves: int = 0
+    #: What a move costs a job, until one of its own was measured.
+    restart_cost_ns: int = 60 * SECOND_NS
+    #: How long a job may take until it has saved itself; it does so in its next turn.
+    move_deadline_ns: int = 900 * SECOND_NS
+    #: By how much the load of a job's GPUs must fall, in hundredths, for a move to be worth it.
+    balance_percent: int = 25
+    #: How much faster, in hundredths, a GPU type must be for a job to be moved there.
+    faster_percent: int = 25
+    #: How often better places are looked for.
+    plan_every_ns: int = 5 * SECOND_NS
+
+    def moves_at_once(self, gpus: int) -> int:
+        """How many jobs may be on the move in a cluster of so many GPUs."""
+        return self.concurrent_moves or max(1, gpus // 16)

@@ -1,0 +1,198 @@
+"""engine.moving: a job is told to leave, saves itself, is requeued, and goes on on the place kept for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.moving import begin_move, told
+from gandiva_slurm.engine.state import OWNER_HOLD_S
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Requeue
+from gandiva_slurm.model.ids import JobKey
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+TARGET = {"n2": (1,)}
+
+
+@pytest.fixture
+def world() -> FakeWorld:
+    world = FakeWorld({"n1": 2, "n2": 2})
+    world.submit()
+    world.run(5)
+    assert world.engine.jobs[1].nodes == ("n1",)
+    return world
+
+
+def leave(world: FakeWorld, target: dict[str, tuple[int, ...]] = TARGET, for_job: int = 0) -> None:
+    """Have job 1 leave for a target."""
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    begin_move(at, world.engine.jobs[1], target, ("n2 is empty", "n1 has 2"), for_job)
+
+
+def path(world: FakeWorld, job_id: int = 1) -> list[str]:
+    """The states a job went through, and the last reason."""
+    return [line.to for line in world.engine.jobs[job_id].story if line.from_ != line.to]
+
+
+def test_job_that_leaves_goes_on_on_its_target(world: FakeWorld) -> None:
+    leave(world)
+    record = world.engine.jobs[1]
+    assert (record.state, record.code) == (states.CHECKPOINTING, "Leaving")
+    assert record.text == "saves itself in its next turn, to go on on n2 GPU 1: n2 is empty"
+    actions = world.run(30)
+    assert [type(action) for action in actions].count(Requeue) == 1
+    assert path(world)[2:] == ["CHECKPOINTING", "REQUEUED", "STARTING", "RUNNING"]
+    assert record.places == {"n2": (1,)}
+    assert (record.job.restart, record.target, record.travels.is_moving) == (1, {}, False)
+    assert world.run(120) == [], "settled: nothing acts any more"
+
+
+def test_what_a_move_cost_is_measured(world: FakeWorld) -> None:
+    leave(world)
+    world.run(30)
+    travels = world.engine.jobs[1].travels
+    assert 2 * SECOND_NS <= travels.cost_ns <= 10 * SECOND_NS
+    (line,) = told(world.engine.jobs[1], world.now_ns)
+    assert line.startswith("moves in the last hour: 1, the last one cost ")
+
+
+def test_nodes_plan_says_leaving_as_long_as_it_is_so(world: FakeWorld) -> None:
+    world.rigid.add(1)
+    leave(world)
+    world.run(3)
+    assert [place.is_leaving for place in world.engine.plan_jobs("n1")] == [True]
+    world.run(900)
+    assert [place.is_leaving for place in world.engine.plan_jobs("n1")] == [False]
+
+
+def test_place_is_kept_while_the_job_is_on_its_way(world: FakeWorld) -> None:
+    world.rigid.add(1)
+    leave(world)
+    others = [world.submit(f"guest{n}") for n in range(16)]
+    world.run(20)
+    places = [world.engine.jobs[n].places.get("n2") for n in others]
+    assert (places.count((0,)), places.count((1,))) == (4, 3), "one slot is kept"
+
+
+def test_job_that_cannot_save_itself_stays_and_rests(world: FakeWorld) -> None:
+    world.saves_badly.add(1)
+    leave(world)
+    assert not any(isinstance(action, Requeue) for action in world.run(905))
+    record = world.engine.jobs[1]
+    assert record.state == states.RUNNING
+    line = next(line for line in record.story if line.code == "MoveFailed")
+    assert line.text == "was not moved to n2 GPU 1: it had not saved itself within 900 s: disk full"
+    assert record.travels.wait_until_ns - world.now_ns > 1700 * SECOND_NS
+    assert (record.target, record.travels.is_moving) == ({}, False)
+
+
+def test_requeue_that_slurm_refuses_is_given_up(world: FakeWorld) -> None:
+    world.refuse_requeues = True
+    leave(world)
+    actions = world.run(70)
+    asked = [action for action in actions if isinstance(action, Requeue)]
+    assert len(asked) > 3, "asked again"
+    record = world.engine.jobs[1]
+    assert (record.state, record.places) == (states.RUNNING, {"n1": (0,)})
+    assert any("Requested operation is presently disabled" in line.text for line in record.story)
+    proc = world.procs["n1", JobKey(1, 0)]
+    assert (proc.state, proc.has_left) == (states.RUNNING, False), "it goes on where it is"
+
+
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_target_lost_on_the_way_costs_no_job(world: FakeWorld, after_s: int) -> None:
+    leave(world)
+    world.run(after_s)
+    world.lose_node("n2")
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert (record.state, record.nodes, record.target) == (states.RUNNING, ("n1",), {})
+
+
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_home_lost_on_the_way_costs_no_job(world: FakeWorld, after_s: int) -> None:
+    leave(world)
+    world.run(after_s)
+    world.lose_node("n1")
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert (record.state, record.nodes, record.target) == (states.RUNNING, ("n2",), {})
+
+
+@pytest.mark.parametrize("keep_journal", (False, True))
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_controller_restarts_on_the_way(world: FakeWorld, after_s: int, keep_journal: bool) -> None:
+    leave(world)
+    world.run(after_s)
+    world.restart_controller(keep_journal)
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert record.state == states.RUNNING
+    if keep_journal:
+        assert record.places == {"n2": (1,)}
+    assert world.run(120) == []
+
+
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_cancelled_on_the_way_leaves_nothing_kept(world: FakeWorld, after_s: int) -> None:
+    leave(world)
+    world.run(after_s)
+    world.finish(1, "CANCELLED")
+    world.run(5)
+    record = world.engine.jobs[1]
+    assert (record.state, record.target, record.travels.is_moving) == (states.ENDED, {}, False)
+
+
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_requeued_by_its_owner_on_the_way(world: FakeWorld, after_s: int) -> None:
+    leave(world)
+    world.run(after_s)
+    if world.jobs[1].state == "RUNNING":
+        world.requeue(1)
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert record.state == states.RUNNING
+    assert world.run(120) == []
+
+
+def test_held_by_its_owner_on_the_way_gives_its_place_to_others(world: FakeWorld) -> None:
+    leave(world)
+    while world.state_of(1) != states.REQUEUED:
+        world.cycle()
+    world.jobs[1] = replace(world.jobs[1], eligible_s=OWNER_HOLD_S, priority=0)
+    world.run(10)
+    record = world.engine.jobs[1]
+    assert (record.state, record.code, record.target) == (states.HELD, "HeldByUser", {})
+
+
+def test_start_that_fails_on_the_target_is_tried_anywhere(world: FakeWorld) -> None:
+    leave(world)
+    while world.state_of(1) != states.REQUEUED:
+        world.cycle()
+    world.refuse_starts = True
+    world.run(10)
+    assert world.engine.jobs[1].travels.failures == 1
+    world.refuse_starts = False
+    world.run(60)
+    assert world.state_of(1) == states.RUNNING
+
+
+def test_no_requeue_on_a_word_of_yesterday(world: FakeWorld) -> None:
+    """Whoever leaves must be said to have left in that very cycle."""
+    leave(world)
+    world.cycle()
+    assert world.procs["n1", JobKey(1, 0)].has_left
+    assert not any(isinstance(action, Requeue) for action in world.cycle(reports=False))
+    assert any(isinstance(action, Requeue) for action in world.cycle())
+
+
+def test_rates_are_kept_by_gpu_type() -> None:
+    world = FakeWorld({"n1": 2})
+    world.types, world.rates = {"n1": "k80"}, {"k80": 2.5}
+    world.submit()
+    world.run(5)
+    assert world.engine.jobs[1].travels.rates == {"k80": 2.5}
