@@ -21,11 +21,12 @@ _HEAD_START = 2
 
 @dataclass(slots=True)
 class _Sums:
-    """Mini-batches; `head` is what both sums begin with."""
+    """Seconds of running on its best type: what a job calls a mini-batch is no measure."""
 
     due: float = 0.0
     done: float = 0.0
     due_rate: float = 0.0
+    best_rate: float = 1.0
 
 
 class LagBook:
@@ -43,14 +44,16 @@ class LagBook:
         old, self._sums = self._sums, {}
         for job in jobs:
             sums = old.get(job.job_id) or _Sums()
-            sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, rates[job.job_id])
+            own = rates[job.job_id]
+            sums.best_rate = max(own.values(), default=0.0) or 1.0
+            sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, own) / sums.best_rate
             self._sums[job.job_id] = sums
 
     def note(self, seconds: float, running: Mapping[int, float]) -> None:
         """Add a stretch of time; `running`: the rate of each job that ran."""
         for job_id, sums in self._sums.items():
             sums.due += sums.due_rate * seconds
-            sums.done += running.get(job_id, 0.0) * seconds
+            sums.done += running.get(job_id, 0.0) / sums.best_rate * seconds
 
     def lag(self, job_id: int) -> float:
         """Return 1 for a job that is where it should be, more for one that is behind, at most 4."""

@@ -48,3 +48,15 @@ def test_sums_outlive_a_change_of_members() -> None:
     book.note(6000, {})
     book.set_members([job(1), job(2)], {1: 0.25, 2: 0.25}, {1: RATES, 2: RATES})
     assert book.lag(1) > book.lag(2) == 1.0
+
+
+@pytest.mark.parametrize("unit", [1 / 64, 1, 64])
+def test_what_a_job_calls_a_mini_batch_does_not_matter(unit: float) -> None:
+    """Before its rate was ever seen, 1 stands for it on all types, in nobody's units."""
+    book = LagBook(CLUSTER, quantum_s=60)
+    book.set_members([job(1)], {1: 0.5}, {1: {"v100": 1.0, "k80": 1.0}})
+    book.note(60, {1: 0.0})
+    book.set_members([job(1)], {1: 0.5}, {1: {"v100": 10.0 * unit, "k80": 2.0 * unit}})
+    book.note(600, {1: 2.0 * unit})
+    # due: 1 for 60 s, then 0.6 of the best for 600 s; done: 0.2; both begin with two quanta of 0.6
+    assert book.lag(1) == pytest.approx((60 + 360 + 72) / (120 + 72))
