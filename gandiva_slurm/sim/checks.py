@@ -84,6 +84,7 @@ class Auditor:
             *self._nobody_is_lost(),
             *self._work_never_shrinks(ended),
             *self._passes_rise(),
+            *getattr(self._policy, "violations", list)(),
         ]
         if found:
             raise InvariantError(self._sentence(found))

@@ -1,0 +1,238 @@
+"""What the live daemons would do: the controller's engine and the nodes' strides, as a policy.
+
+`LivePolicy` is a small Slurm: it shows jobs and nodes to engine.Engine as gandivactld does, does what the
+engine asks for, and gives its plans to `live_nodes`. The slow clock ticks when something happens, a moment
+after it did something itself, and at each quantum's end; nothing it does takes time but what the simulator
+charges for starting elsewhere and for changing hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from gandiva_slurm.engine.state import EngineSettings, Placement
+from gandiva_slurm.model import event as ev
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, HoldAgain, Note, Requeue, Start
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
+from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
+from gandiva_slurm.sim.live_nodes import LiveNodes
+
+_S = 10**9
+#: Zero of the simulator's time, for an engine to which 0 means never.
+EPOCH_NS = 10**9 * _S
+#: After it did something the controller looks again so soon (controller.loop.SHORT_REST_S).
+REST_NS = _S // 5
+ACCOUNT, PARTITION = "sim", "gandiva"
+#: Nothing but GPUs is scarce.
+_PLENTY = 10**9
+
+Handle = Callable[[Engine, Sequence[ev.Event], int], list[Action]]
+
+
+def make(settings: PolicySettings) -> LivePolicy:
+    """Make the policy `live`."""
+    return LivePolicy(settings)
+
+
+class LivePolicy:
+    """The policy; `slots_per_gpu` as in gandiva.yaml."""
+
+    name = "live"
+
+    def __init__(self, settings: PolicySettings, slots_per_gpu: int = 4) -> None:
+        self.engine = Engine(EngineSettings(settings.quantum_ns, slots_per_gpu))
+        #: how the engine is called; whoever records it puts himself here
+        self.handle: Handle = Engine.handle
+        self._settings = settings
+        self._nodes: LiveNodes | None = None
+        #: Slurm's own table, by its job ids: those of the simulator and one
+        self._jobs: dict[int, SlurmJob] = {}
+        self._users: set[str] = set()
+        self._down: frozenset[str] = frozenset()
+        self._outcomes: list[ev.Event] = []
+        self._told: dict[tuple[str, JobKey], ev.ResidentSeen] = {}
+        self._notes: dict[int, str] = {}
+        self._end_ns = 0
+
+    def decide(self, view: View) -> Plan:
+        """Hear what happened, decide slowly, then fast."""
+        nodes = self._nodes_of(view.cluster)
+        nodes.charge(view.now_ns)
+        events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
+        actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
+        self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
+        nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
+        is_end = view.now_ns >= self._end_ns
+        if is_end:
+            self._end_ns = view.now_ns + self._settings.quantum_ns
+        was_left = set(nodes.left)
+        nodes.decide(is_end)
+        return Plan(self._runs(view, nodes), self._wake(view, nodes.left != was_left), dict(self._notes))
+
+    def violations(self) -> list[str]:
+        """What is wrong with the engine; called by --check-invariants."""
+        live = {job.job_id: job.restart for job in self._jobs.values()}
+        return violations(self.engine) + no_job_is_lost(self.engine.state, live)
+
+    # Slurm
+
+    def _nodes_of(self, cluster: Cluster) -> LiveNodes:
+        if self._nodes is None:
+            gpus = {host.name: len(host.gpus) for host in cluster.hosts}
+            self._nodes = LiveNodes(gpus, self._settings.quantum_ns)
+            self._down = frozenset(gpus)  # so that all are news
+        return self._nodes
+
+    def _news(self, view: View) -> Iterator[ev.Event]:
+        """What Slurm shows that it did not show before."""
+        yield from self._outcomes
+        users = {job.user for job in view.jobs.values()}
+        if not users <= self._users:
+            self._users |= users
+            yield ev.SharesSeen(self._tree())
+        yield from self._news_of_nodes(view)
+        for job_id in [job_id for job_id in self._jobs if job_id - 1 not in view.jobs]:
+            del self._jobs[job_id]
+            self._notes.pop(job_id - 1, None)
+            yield ev.JobGone(job_id, "COMPLETED", (EPOCH_NS + view.now_ns) // _S, "0:0")
+        for view_id, job in view.jobs.items():
+            known = self._jobs.get(view_id + 1)
+            if known is None or known.options is None or known.options.priority != job.priority:
+                now = _slurm_job(job, view.cluster)
+                now = now if known is None else replace(known, options=now.options)
+                yield self._see(now)
+
+    def _news_of_nodes(self, view: View) -> Iterator[ev.Event]:
+        hosts = view.cluster.hosts
+        down = frozenset(host.name for host in hosts if not view.down.isdisjoint(host.gpus))
+        slots = self.engine.settings.slots_per_gpu
+        for host in hosts:
+            if (host.name in down) != (host.name in self._down):
+                state = frozenset({"DOWN" if host.name in down else "IDLE"})
+                count = len(host.gpus) * slots
+                yield ev.NodeSeen(
+                    SlurmNode(
+                        host.name, state, host.gpu_type, count, 0, _PLENTY, _PLENTY, partitions=(PARTITION,)
+                    )
+                )
+        self._down = down
+        for job in [*self._jobs.values()]:
+            if not down.isdisjoint(job.nodes):
+                yield self._see(_requeued(job))
+
+    def _obey(self, action: Action, now_ns: int) -> Iterator[ev.Event]:
+        if isinstance(action, Note):
+            self._notes[action.key.job_id - 1] = action.text
+            return
+        yield ev.ActionDone(action.action_id)
+        job = self._jobs.get(action.key.job_id)
+        if job is None or job.restart != action.key.restart:
+            return
+        if isinstance(action, Start):
+            self._notes.pop(job.job_id - 1, None)
+            start_s = (EPOCH_NS + now_ns) // _S
+            yield self._see(replace(job, state="RUNNING", reason="None", nodes=action.nodes, start_s=start_s))
+        elif isinstance(action, HoldAgain):
+            yield self._see(replace(job, priority=0))
+        elif isinstance(action, Requeue) and job.state == "RUNNING":
+            yield self._see(_requeued(job))
+
+    def _see(self, job: SlurmJob) -> ev.JobSeen:
+        self._jobs[job.job_id] = job
+        return ev.JobSeen(job)
+
+    def _tree(self) -> tuple[Association, ...]:
+        if self._settings.associations:
+            return self._settings.associations
+        tickets = self._settings.tickets
+        users = [Association(ACCOUNT, user, "", tickets.get(user, 1)) for user in sorted(self._users)]
+        return (Association("root", "", "", 1), Association(ACCOUNT, "", "root", 1), *users)
+
+    # the nodes
+
+    def _running(self, node: str) -> tuple[Placement, ...]:
+        """The node's plan, as far as Slurm runs it: a job that is to start does so at once."""
+        return tuple(place for place in self.engine.plan_jobs(node) if self._is_running(place.key))
+
+    def _is_running(self, key: JobKey) -> bool:
+        job = self._jobs.get(key.job_id)
+        return job is not None and job.restart == key.restart and job.state == "RUNNING"
+
+    def _reports(self, view: View, nodes: LiveNodes) -> Iterator[ev.Event]:
+        """What the nodes say that they did not say before."""
+        alive = [item for item in nodes.placements() if self._is_running(item[1].key)]
+        told = {(node, place.key): self._resident(view, nodes, node, place) for node, place in alive}
+        for where, seen in told.items():
+            if self._told.get(where) != seen:
+                yield seen
+        for node, key in [where for where in self._told if where not in told]:
+            yield ev.ResidentGone(node, key)
+        self._told = told
+
+    def _resident(self, view: View, nodes: LiveNodes, node: str, place: Placement) -> ev.ResidentSeen:
+        key, job = place.key, view.jobs[place.key.job_id - 1]
+        is_on, has_run = key in nodes.on, nodes.held_ns.get(key, 0) > 0
+        state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
+        gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
+        mate = view.jobs.get(place.mate - 1)
+        alone = view.rates.alone(job.model, job.size, gpu_type, not place.span) if has_run else None
+        pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
+        leave = (job.can_migrate and not place.span, key in nodes.left)
+        rates = (alone or 0.0, pair[0] if pair else 0.0)
+        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates)
+
+    def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
+        first = {host.name: host.gpus[0] for host in view.cluster.hosts}
+        return {
+            key.job_id - 1: tuple(sorted(first[node] + gpu for node, gpus in places for gpu in gpus))
+            for key, places in sorted(nodes.runs().items())
+        }
+
+    def _wake(self, view: View, has_left: bool) -> int | None:
+        """The quantum's end; before it, whatever the engine waits for."""
+        if not view.jobs:
+            return None
+        now_ns = EPOCH_NS + view.now_ns
+        waits = [record.retry_ns for record in self.engine.jobs.values() if record.state == states.HELD]
+        times = [at_ns for at_ns in waits if at_ns > now_ns]
+        if self._outcomes or has_left:
+            times.append(now_ns + REST_NS)
+        return min([self._end_ns, *(at_ns - EPOCH_NS for at_ns in times)])
+
+
+def _slurm_job(job: JobView, cluster: Cluster) -> SlurmJob:
+    """A job as the submission filter leaves it: held."""
+    nodes = _nodes_for(job, cluster)
+    options = JobOptions(
+        job.tickets, job.priority, job.job_class, job.vc, job.gpu_types,
+        pack="auto" if job.can_pack else "never", migrate="auto" if job.can_migrate else "never",
+        gpus=job.size, nodes=nodes,
+    )  # fmt: skip
+    submit_s = (EPOCH_NS + job.submit_ns) // _S
+    account, name = job.account or ACCOUNT, f"job{job.job_id}"
+    return SlurmJob(
+        job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
+        node_count=nodes, cpus=job.size, submit_s=submit_s, options=options,
+    )  # fmt: skip
+
+
+def _nodes_for(job: JobView, cluster: Cluster) -> int:
+    """On how few nodes of one type it fits, the same number of GPUs on each; 1 when on none."""
+    for count in range(1, job.size + 1):
+        wide = [host.gpu_type for host in cluster.hosts if len(host.gpus) * count >= job.size]
+        is_there = any(job.accepts(kind) and wide.count(kind) >= count for kind in set(wide))
+        if job.size % count == 0 and is_there:
+            return count
+    return 1
+
+
+def _requeued(job: SlurmJob) -> SlurmJob:
+    """Slurm shows it held: it was held while it ran (ADR 0003)."""
+    return replace(
+        job, state="PENDING", reason="JobHeldAdmin", restart=job.restart + 1, nodes=(), start_s=0
+    )

@@ -1,0 +1,108 @@
+"""What the live daemons would do, by the policy `live`: engine, strides and rounds in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.engine.state import Placement
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.port import Cluster, PolicySettings
+from gandiva_slurm.sim.faults import Fault
+from gandiva_slurm.sim.job import Spec
+from gandiva_slurm.sim.live import LivePolicy
+from gandiva_slurm.sim.live_nodes import LiveNodes
+from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.truth import Homogeneous
+from gandiva_slurm.sim.world import Costs, PolicyError
+from tests.live_world import QUANTUM_NS, LiveWorld
+
+S = 10**9
+
+
+def scene(cluster: Cluster, *jobs: tuple[str, int, float, float], **more: object) -> Scene:
+    """Jobs of (user, GPUs, submitted at, length), in seconds."""
+    specs = [
+        Spec(n, str(n), user, size, round(at_s * S), round(length_s * S))
+        for n, (user, size, at_s, length_s) in enumerate(jobs)
+    ]
+    return Scene(specs, cluster, Homogeneous(), is_checked=True, **more)  # type: ignore[arg-type]
+
+
+def run(it: Scene) -> dict[str, object]:
+    return simulate(it, LivePolicy(PolicySettings(QUANTUM_NS))).summary()
+
+
+def test_a_job_alone_ends_as_if_it_were_alone() -> None:
+    summary = run(scene(Cluster([("v100", 4)]), ("ann", 2, 7, 100)))
+    assert summary["avg_jct_s"] == pytest.approx(100) and summary["suspends"] == 0
+
+
+def test_two_users_take_turns_on_a_gpu_and_pay_for_each_turn() -> None:
+    it = scene(Cluster([("v100", 1)]), ("ann", 1, 0, 600), ("bob", 1, 0, 600), costs=Costs(switch_ns=2 * S))
+    summary = run(it)
+    assert 16 <= int(str(summary["resumes"])) <= 20
+    assert summary["makespan_s"] == pytest.approx(1200 + 2 * float(str(summary["resumes"])), abs=2.1)
+
+
+def test_a_gang_over_nodes_beside_gangs_of_one() -> None:
+    world = LiveWorld(("v100", 4), ("v100", 4))
+    world.submit("ann", 8)
+    for _ in range(2):
+        world.submit("bob", 4)
+    world.pass_time(2)
+    before = world.got()
+    world.pass_time(60)
+    for user in ("ann", "bob"):
+        assert world.got()[user] - before[user] == pytest.approx(240, abs=8)
+
+
+def test_a_gang_that_fits_on_no_nodes_is_left_with_a_reason() -> None:
+    with pytest.raises(PolicyError, match="live leaves 1 jobs waiting for ever"):
+        run(scene(Cluster([("v100", 4)]), ("ann", 8, 0, 10)))
+    world = LiveWorld(("v100", 4))
+    world.submit("ann", 8)
+    assert world.plan.notes == {0: "asks for 8 GPUs on a node, the largest that may take it has 4"}
+
+
+def test_a_node_that_fails_has_its_job_started_elsewhere() -> None:
+    cluster = Cluster([("v100", 4), ("v100", 4)])
+    faults = [Fault(50 * S, 0, True), Fault(500 * S, 0, False)]
+    it = scene(cluster, ("ann", 4, 0, 100), costs=Costs(restart_ns=8 * S), faults=faults)
+    summary = run(it)
+    assert summary["avg_jct_s"] == pytest.approx(110, abs=0.5), "2 s until it is placed anew, 8 to restore"
+    assert summary["resumes"] == 1
+
+
+def test_more_jobs_than_slots_wait_and_come_later() -> None:
+    jobs = [("ann", 1, 0.0, 100.0)] * 9
+    summary = run(scene(Cluster([("v100", 1)]), *jobs))
+    assert summary["finished"] == 9 and summary["makespan_s"] == pytest.approx(900)
+
+
+def test_what_is_told_to_leave_saves_itself_in_its_turn_and_stays_off() -> None:
+    def plan(leaves: bool) -> dict[str, tuple[Placement, ...]]:
+        one = Placement(JobKey(1, 0), "ann", 1, (0,), 1000, 1, "a", is_leaving=leaves)
+        return {"n1": (one, Placement(JobKey(2, 0), "bob", 1, (0,), 1000, 2, "b"))}
+
+    nodes = LiveNodes({"n1": 1}, QUANTUM_NS)
+    nodes.follow(plan(False))
+    nodes.decide(True)
+    assert nodes.on == {JobKey(1, 0)}
+    now_ns = 0
+    while JobKey(1, 0) in nodes.on:
+        now_ns += QUANTUM_NS
+        nodes.charge(now_ns)
+        nodes.decide(True)
+    nodes.follow(plan(True))
+    assert nodes.left == set(), "it waits for its turn"
+    for _ in range(4):
+        now_ns += QUANTUM_NS
+        nodes.charge(now_ns)
+        nodes.decide(True)
+        assert nodes.on == {JobKey(2, 0)}, "others have its GPUs at once"
+    assert nodes.left == {JobKey(1, 0)}
+    nodes.follow(plan(False))
+    assert nodes.left == set()
+    nodes.charge(now_ns + QUANTUM_NS)
+    nodes.decide(True)
+    assert nodes.on == {JobKey(1, 0)}
