@@ -121,7 +121,7 @@ def scaler() -> Recipe:
         scale.scale(loss * (1e36 if number == 3 else 1.0)).backward()
         scale.step(optimizer)
         scale.update()
-        return loss
+        return loss * scale.get_scale()
 
     return Recipe(model, optimizer, step, scaler=scale)
 

@@ -25,7 +25,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(args: argparse.Namespace, note) -> None:
+def train(args: argparse.Namespace, note, watch=lambda run, number: None) -> None:
+    """Train; `watch` is called before mini-batch `number` of its epoch, and behind the last one."""
     rank = int(os.environ.get("RANK", "0"))
     recipe = {**recipes.SOLO, **recipes.GANG}[args.recipe]()
     torch.manual_seed(100 + rank)
@@ -34,9 +35,11 @@ def train(args: argparse.Namespace, note) -> None:
     for epoch in run.epochs(args.epochs):
         recipe.begin_epoch(epoch)
         for number, (x, y) in enumerate(run.steps(loader), run.batch):
+            watch(run, number)
             loss = recipe.step(number, x, y)
             time.sleep(args.step_ms / 1000)
             note(f"{epoch} {number} {loss.item().hex()}")
+        watch(run, recipes.BATCHES)
         recipe.end_epoch()
     note(recipes.digest(recipe.model))
 

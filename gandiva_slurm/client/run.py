@@ -254,12 +254,10 @@ class Run:
 
 
 def _fast_forward(iterable: Iterable[Any], batches: int, state: Any) -> Iterator[Any]:
-    """Begin a pass and leave its first `batches` behind."""
+    """Begin a pass and leave its first `batches` behind, be it all: samplers draw at their end, too."""
     if state is not None and _is_stateful(iterable):
         iterable.load_state_dict(state)  # type: ignore[attr-defined]
         return iter(iterable)
-    if _length(iterable) == batches:
-        return iter(())  # The pass was over, but for its end.
     items = iter(iterable)
     for number in range(batches):
         try:
@@ -275,16 +273,9 @@ def _is_stateful(iterable: Any) -> bool:
     return hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
 
 
-def _length(iterable: Any) -> int:
-    try:
-        return len(iterable)
-    except TypeError:
-        return -1
-
-
 def _words(place: Place) -> str:
     _, epoch, _, batch = place
-    return f"epoch {epoch}, {batch} mini-batches done"
+    return f"epoch {epoch}, mini-batches done: {batch}"
 
 
 def _lost(target: Place) -> BadCheckpoint:

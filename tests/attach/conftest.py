@@ -1,0 +1,36 @@
+"""Fixtures for trainings that are attached, saved and started again within one process."""
+
+import pytest
+import torch
+
+from gandiva_slurm.client import notice, rank, run, vault
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A directory for checkpoints, a process that has attached nothing yet, one thread."""
+    for name in ("GANDIVA_SOCKET", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GANDIVA_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(rank, "_rank", None)
+    monkeypatch.setattr(run, "_has_loaded", False)
+    monkeypatch.setattr(notice, "_said", set())
+    threads, is_strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    yield tmp_path / "checkpoints"
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(is_strict)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Be as a new process is."""
+
+    def _fresh():
+        monkeypatch.setattr(vault, "_opened", 0)
+        monkeypatch.setattr(run, "_on_save", [])
+        monkeypatch.setattr(run, "_on_load", [])
+        monkeypatch.setattr(notice, "_said", set())
+
+    return _fresh
