@@ -164,11 +164,11 @@ class LivePolicy:
         return job is not None and job.restart == key.restart and job.state == "RUNNING"
 
     def _reports(self, view: View, nodes: LiveNodes) -> Iterator[ev.Event]:
-        """What the nodes say that they did not say before."""
+        """What the nodes say that they did not say before, and each time who has left."""
         alive = [item for item in nodes.placements() if self._is_running(item[1].key)]
         told = {(node, place.key): self._resident(view, nodes, node, place) for node, place in alive}
         for where, seen in told.items():
-            if self._told.get(where) != seen:
+            if seen.has_left or self._told.get(where) != seen:
                 yield seen
         for node, key in [where for where in self._told if where not in told]:
             yield ev.ResidentGone(node, key)

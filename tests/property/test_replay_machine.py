@@ -1,0 +1,37 @@
+"""Whatever happened to a controller, told again it decides the same, and its frames are the whole of it."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import initialize, rule
+
+from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
+from tests.fake_world import FakeWorld
+from tests.property import test_engine_machine
+from tests.tape import Tape
+
+
+class ReplayMachine(test_engine_machine.EngineMachine):
+    """The machine of the engine, recorded."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = FakeWorld({"n0": 2, "n1": 4, "n2": 4})
+        self.tape = Tape()
+        self.world.handle = self.tape.handle
+
+    @rule()
+    def a_frame_is_the_whole_engine(self) -> None:
+        engine = self.world.engine
+        assert engine_of(frame_of(engine), settings_of(engine)).state == engine.state
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "world"):
+            assert self.tape.replay().first is None
+
+
+TestReplayMachine = ReplayMachine.TestCase
+TestReplayMachine.settings = settings(
+    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
