@@ -1,36 +1,38 @@
 """Gandiva_fair: tickets buy GPU time, fast GPUs go to whom they help most, jobs are packed where it pays.
 
 Every quantum: charge what was held; level the passes; pick by gang-aware stride, users first, then their jobs
-(`turns`); give each of them a GPU type by what it gains there and how far it is behind (`exchange`, `lag`);
-seat them (`seats`); pack others beside them (`packing`). Between two quanta nobody is taken off, and what
-became idle is filled.
+(`turns`, `rounds`); give each of them a GPU type by what it gains there and how far it is behind (`exchange`,
+`merit`); seat them (`seats`); start elastic jobs small; pack others beside them (`packing`); let elastic jobs
+grow. Between two quanta nobody guaranteed is taken off, and what became idle is filled.
+
+Jobs take turns in groups: all guaranteed ones, or those of each virtual cluster on its cells (`virtual`);
+then, on what those leave, opportunistic ones (`classes`) and whoever may borrow.
 
 What was held is charged, whatever was done with it; rates decide only who is where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from gandiva_slurm.policy.exchange import Exchange, Seeker
-from gandiva_slurm.policy.forecast import Forecast
-from gandiva_slurm.policy.lag import LagBook
-from gandiva_slurm.policy.packing import Bench, PairBook
+from gandiva_slurm.policy.classes import Classes, Guard
+from gandiva_slurm.policy.elastic import Elastic
+from gandiva_slurm.policy.merit import Merit
+from gandiva_slurm.policy.packing import Bench, Pair, PairBook
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
-from gandiva_slurm.policy.seats import Guest, seat_all
-from gandiva_slurm.policy.stride import Entrant, Pool, run_round
+from gandiva_slurm.policy.rounds import Round, Runs, Seat, Wanted
+from gandiva_slurm.policy.seating import Seating
 from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.turns import Turns
+from gandiva_slurm.policy.virtual import VirtualClusters
 
-#: How much more a fast GPU is worth to a job that is behind: its lag to this power.
-_LAG_POWER = 2.0
 #: A turn is so many times what a move costs, or a quantum if that is more.
 _MIN_RUN = 18
-#: A type must be worth its move so many times over: the gain may not last as long as the turn.
-_MOVE_TIMES = 3
-#: How often a round goes over all pairs of types, at most.
-_MOST_SWEEPS = 4
+#: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
+_TRIAL_PART = 10
+#: The group of those who have what others leave; no virtual cluster is called so.
+SPARE = "\0spare"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,27 @@ class Traits:
     in_turn: bool = True
 
 
+@dataclass
+class Group:
+    """Jobs that take turns on one pool of GPUs."""
+
+    turns: Turns = field(default_factory=Turns)
+    jobs: dict[int, JobView] = field(default_factory=dict)
+    somebody_waited: bool = False
+
+
+@dataclass
+class Last:
+    """The last plan, by job: its GPUs, the group that is charged for them, whether by half, and its guest."""
+
+    runs: Runs = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    owners: Mapping[int, str] = field(default_factory=dict)
+    halved: set[int] = field(default_factory=set)
+    shared: set[int] = field(default_factory=set)
+    guests: dict[int, int] = field(default_factory=dict)
+
+
 class GandivaFair:
     """The policy; made by `make`."""
 
@@ -52,243 +75,252 @@ class GandivaFair:
         self._settings = settings
         self._traits = traits or Traits()
         self.name = self._traits.name
-        self._turns = Turns()
-        self._tickets = TicketBook(settings)
-        self._lags: LagBook | None = None
-        self._forecast: Forecast | None = None
-        self._pairs = PairBook()
-        self._now_ns = 0
-        self._end_ns = 0
         #: whoever is picked runs at least so long
         self._turn_ns = max(settings.quantum_ns, _MIN_RUN * settings.restart_ns)
-        self._turn_end_ns = 0
-        #: the last plan: GPU time by job is charged by it; who shared a GPU is charged half of it
-        self._runs: dict[int, tuple[int, ...]] = {}
+        self._tickets = TicketBook(settings)
+        self._groups: dict[str, Group] = {}
+        self._merit: Merit | None = None
+        self._pairs = PairBook()
+        self._guard = Guard()
+        self._classes = Classes()
+        self._elastic = Elastic(self._turn_ns)
+        self.vcs = VirtualClusters()
+        self._now_ns = self._end_ns = self._turn_end_ns = 0
+        self._last = Last()
         self._owners: dict[int, str] = {}
-        self._shared: set[int] = set()
-        self._speeds: dict[int, float] = {}
-        self._somebody_waited = False
 
     @property
     def counts(self) -> dict[str, int]:
         """What the simulator's JSON tells of it: pairs tried by model and GPU type, kept, undone."""
-        pairs = self._pairs
-        return {"packs_tried": pairs.tried, "packs_kept": pairs.kept, "packs_undone": pairs.undone}
+        books = (self._pairs, self._guard)
+        return {
+            "packs_tried": sum(book.tried for book in books),
+            "packs_kept": sum(book.kept for book in books),
+            "packs_undone": sum(book.undone for book in books),
+        }
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
-        self._charge(view)
-        if not self._somebody_waited:
-            # What nobody else wanted is owed to nobody: all begin anew, whoever comes now too.
-            self._turns.settle(0)
-        self._learn(view)
+        merit = self._charge(view)
         if not view.jobs:
-            self._remember(view, {}, set())
+            self._rest(view, merit)
             return Plan({})
-        rates = {job.job_id: self._forecast_of(view).rates(job) for job in view.jobs.values()}
-        self._admit(view, rates)
+        notes = self._admit(view, merit)
+        is_turn = self._begin(view)
+        runs, groups = self._place(view, Seating(view, merit, self._last.runs.keys(), is_turn), is_turn)
+        self._start_small(view, runs, groups)
+        last = Last(runs, groups, self._owners)
+        self._pack(view, merit, last)
+        self._wait(last)
+        waiting = [job for job in view.jobs.values() if job.job_id not in runs]
+        notes.update(self._elastic.grow(view, runs, last.shared, waiting))
+        if self.vcs.names:
+            self.vcs.lend(view.cluster, view.jobs, {j: g for j, g in runs.items() if groups[j] == SPARE})
+        merit.run(view, runs)
+        self._last = last
+        return Plan(dict(sorted(runs.items())), self._wake_ns(), notes)
+
+    # -- what has been
+
+    def _rest(self, view: View, merit: Merit) -> None:
+        """There is nobody."""
+        self._last = Last()
+        merit.run(view, {})
+        for group in self._groups.values():
+            group.jobs, group.somebody_waited = {}, False
+
+    def _charge(self, view: View) -> Merit:
+        """Charge all by the plan that has held since the last question, and learn from it."""
+        elapsed_ns, self._now_ns = view.now_ns - self._now_ns, view.now_ns
+        last = self._last
+        held: dict[str, float] = {}
+        for job_id, gpus in last.runs.items():
+            work, user = elapsed_ns * len(gpus), last.owners[job_id]
+            turns = self._groups[last.groups[job_id]].turns
+            turns.charge(user, job_id, work // 2 if job_id in last.halved else work)
+            held[user] = held.get(user, 0.0) + len(gpus) / (2 if job_id in last.shared else 1)
+        self._tickets.note(elapsed_ns, held, view.cluster.size)
+        for group in self._groups.values():
+            if not group.somebody_waited:
+                # What nobody else wanted is owed to nobody: all begin anew, whoever comes now too.
+                group.turns.settle(0)
+        if self._merit is None:
+            self._merit = Merit(view.cluster, self._settings, self._turn_ns, self._traits.by_type)
+        alone = {j: view.cluster.type_of[gpus[0]] for j, gpus in last.runs.items() if j not in last.shared}
+        self._merit.learn(view, alone, elapsed_ns)
+        self._pairs.learn(view.rates)
+        return self._merit
+
+    # -- who there is
+
+    def _admit(self, view: View, merit: Merit) -> dict[int, str]:
+        """Take note of jobs, classes and virtual clusters; return sentences by job."""
+        self._owners = {job.job_id: job.user if self._traits.by_user else "" for job in view.jobs.values()}
+        tickets = self._tickets.of(view.jobs.values())
+        notes = self._classes.promote(view, self._last.runs.keys(), tickets, self._owners)
+        self.vcs.follow(view)
+        names = (*(self.vcs.names or ("",)), SPARE)
+        self._groups = {name: self._groups.get(name, Group()) for name in names}
+        for name, group in self._groups.items():
+            group.jobs = {job_id: job for job_id, job in view.jobs.items() if self._is_in(job, name)}
+            users, jobs = self._weights(group.jobs, tickets)
+            group.turns.set_members(users, jobs)
+        users, jobs = self._weights(view.jobs, tickets)
+        whole = sum(users.values())
+        merit.set_members(
+            view.jobs,
+            {job_id: users[user] / whole / len(own) for user, own in jobs.items() for job_id in own},
+        )
+        return notes
+
+    def _is_in(self, job: JobView, group: str) -> bool:
+        """A guaranteed job is in its virtual cluster's group, and where there are any it may borrow too."""
+        is_guaranteed = self._classes.is_guaranteed(job)
+        if group == SPARE:
+            return not is_guaranteed or bool(self.vcs.names)
+        return is_guaranteed and (not self.vcs.names or job.vc == group)
+
+    def _weights(
+        self, members: Mapping[int, JobView], tickets: Mapping[str, int]
+    ) -> tuple[dict[str, int], dict[str, dict[int, int]]]:
+        """Tickets of the users of these jobs, and of each user's jobs."""
+        jobs: dict[str, dict[int, int]] = {}
+        for job in members.values():
+            jobs.setdefault(self._owners[job.job_id], {})[job.job_id] = job.tickets * (job.priority + 1)
+        return {user: tickets.get(user, 1) for user in jobs}, jobs
+
+    def _begin(self, view: View) -> bool:
+        """Begin a quantum, if it is time; True at the beginning of a turn."""
         if view.now_ns >= self._end_ns:
-            self._turns.settle(self._usable(view) * self._settings.quantum_ns)
+            for name, group in self._groups.items():
+                group.turns.settle(self._room(view, name) * self._settings.quantum_ns)
             self._end_ns = view.now_ns + self._settings.quantum_ns
         is_turn = view.now_ns >= self._turn_end_ns
         if is_turn:
             self._turn_end_ns = view.now_ns + self._turn_ns
-        runs = self._place(view, rates, is_turn)
-        waiting = [job for job in view.jobs.values() if job.job_id not in runs]
-        old = self._hosts() if self._settings.restart_ns else {}
-        shared = self._pack(view, runs, waiting, rates, old)
-        self._remember(view, runs, shared)
-        return Plan(dict(sorted(runs.items())), self._end_ns)
+        return is_turn
 
-    def _user(self, job: JobView) -> str:
-        return job.user if self._traits.by_user else ""
-
-    def _usable(self, view: View) -> int:
+    def _room(self, view: View, group: str) -> int:
+        if self.vcs.names and group != SPARE:
+            return sum(self.vcs.room(group).values())
         return view.cluster.size - len(view.down)
 
-    def _charge(self, view: View) -> None:
-        """Charge all by the plan that has held since the last question."""
-        elapsed_ns = view.now_ns - self._now_ns
-        held: dict[str, float] = {}
-        for job_id, gpus in self._runs.items():
-            work, user = elapsed_ns * len(gpus), self._owners[job_id]
-            self._turns.charge(user, job_id, work // 2 if job_id in self._shared else work)
-            held[user] = held.get(user, 0.0) + len(gpus) / (2 if job_id in self._shared else 1)
-        self._tickets.note(elapsed_ns, held, view.cluster.size)
-        if self._lags is not None:
-            self._lags.note(elapsed_ns / 1e9, self._speeds)
-        self._now_ns = view.now_ns
+    def _wake_ns(self) -> int:
+        soon_ns = self._now_ns + max(1, self._settings.quantum_ns // _TRIAL_PART)
+        return min(self._end_ns, soon_ns) if self._guard.is_trying else self._end_ns
 
-    def _learn(self, view: View) -> None:
-        """Take over what was measured since the last question."""
-        alone = [job_id for job_id in self._runs if job_id in view.jobs and job_id not in self._shared]
-        ran = [(view.jobs[job_id], view.cluster.type_of[self._runs[job_id][0]]) for job_id in alone]
-        self._forecast_of(view).learn(ran, view.rates)
-        self._pairs.learn(view.rates)
+    # -- who runs
 
-    def _forecast_of(self, view: View) -> Forecast:
-        if self._forecast is None:
-            self._forecast = Forecast(tuple(view.cluster.counts))
-        return self._forecast
-
-    def _admit(self, view: View, rates: Mapping[int, Mapping[str, float]]) -> None:
-        jobs: dict[str, dict[int, int]] = {}
-        for job in view.jobs.values():
-            jobs.setdefault(self._user(job), {})[job.job_id] = job.tickets * (job.priority + 1)
-        tickets = self._tickets.of(view.jobs.values())
-        users = {user: tickets.get(user, 1) for user in jobs}
-        self._turns.set_members(users, jobs)
-        if self._lags is None:
-            self._lags = LagBook(view.cluster, self._settings.quantum_ns / 1e9)
-        whole = sum(users.values())
-        parts = {
-            job_id: users[user] / whole / len(own) for user, own in jobs.items() for job_id in own
-        }
-        self._lags.set_members(view.jobs.values(), parts, rates)
-
-    def _place(
-        self, view: View, rates: Mapping[int, Mapping[str, float]], is_turn: bool
-    ) -> dict[int, tuple[int, ...]]:
-        """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
-        refused: set[int] = set()
-        runs: dict[int, tuple[int, ...]] = {}
-        staying = [] if is_turn else self._staying(view)
-        while True:
-            picked = self._pick(view, staying, refused)
-            worth = self._worth(picked, rates)
-            runs = self._seat(view, picked, self._rooted(view, picked, worth, is_turn), runs)
-            unseated = {job.job_id for job in picked} - runs.keys()
-            if not unseated or sum(map(len, runs.values())) == self._usable(view):
-                return runs
-            refused |= unseated
-            staying = [view.jobs[job_id] for job_id in runs]
-
-    def _staying(self, view: View) -> list[JobView]:
-        """Those who run and have not ended: nobody is taken off in the middle of a quantum."""
-        return [view.jobs[job_id] for job_id in self._runs if job_id in view.jobs]
-
-    def _pick(self, view: View, staying: Sequence[JobView], refused: Set[int]) -> list[JobView]:
-        """Return who runs, by the passes, beside those who stay."""
-        guests = set(self._hosts().values())
-        hosts = [job for job in staying if job.job_id not in guests]
-        pool = Pool(self._usable(view))
-        charged: dict[str, int] = {}
-        for job in hosts:
-            pool.force(job.size, 0)
-            user = self._user(job)
-            charged[user] = charged.get(user, 0) + job.size * self._settings.quantum_ns
-        chosen = {job.job_id for job in hosts}
-        entrants = [
-            Entrant(
-                job.job_id, self._user(job), job.size, job.tickets, job.order,
-                self._turns.job_pass(self._user(job), job.job_id) if self._traits.in_turn else 0,
+    def _place(self, view: View, seating: Seating, is_turn: bool) -> tuple[Runs, dict[int, str]]:
+        """Pick and seat, group by group; whoever has GPUs in one has no part in the next."""
+        runs: Runs = {}
+        groups: dict[int, str] = {}
+        for name, group in self._groups.items():
+            jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in runs}
+            room = self._room(view, name) - (sum(map(len, runs.values())) if name == SPARE else 0)
+            staying = [] if is_turn else self._staying(jobs, name)
+            turns = Round(
+                group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
-            for job in view.jobs.values()
-            if job.job_id not in chosen and job.job_id not in refused
-        ]  # fmt: skip
-        picked = run_round(entrants, self._turns.standing(), pool, self._settings.quantum_ns, charged)
-        chosen |= {key for key in picked if isinstance(key, int)}
-        return [job for job_id, job in view.jobs.items() if job_id in chosen]
+            if jobs or self.vcs.names:
+                mine = turns.fill(staying, self._seat(view, seating, name, runs))
+                runs.update(mine)
+                groups.update(dict.fromkeys(mine, name))
+        return runs, groups
 
-    def _hosts(self) -> dict[int, int]:
-        """The guests of the last plan, by their hosts: the job that was put beside the other is the guest."""
-        first: dict[tuple[int, ...], int] = {}
-        pairs = [(first.setdefault(gpus, job_id), job_id) for job_id, gpus in self._runs.items()]
-        return {host: guest for host, guest in pairs if host != guest}
-
-    def _worth(
-        self, jobs: Sequence[JobView], rates: Mapping[int, Mapping[str, float]]
-    ) -> dict[int, dict[str, float]]:
-        """What each type is worth to each job: its speed there, of its best, and more if it is behind."""
-        return {job.job_id: self._worth_of(job, rates[job.job_id]) for job in jobs}
-
-    def _worth_of(self, job: JobView, rates: Mapping[str, float]) -> dict[str, float]:
-        assert self._lags is not None
-        best = max(rates.values(), default=0.0) or 1.0
-        if not self._traits.by_type:
-            return {gpu_type: 1.0 for gpu_type, rate in rates.items() if rate > 0}
-        weight = self._lags.lag(job.job_id) ** _LAG_POWER
-        return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
-
-    def _rooted(
-        self, view: View, picked: Sequence[JobView], worth: Mapping[int, dict[str, float]], is_turn: bool
-    ) -> dict[int, dict[str, float]]:
-        """What a move costs is taken off; in the middle of a turn who runs stays on his GPU type."""
-        if not self._settings.restart_ns:
-            return dict(worth)
-        rooted = {job.job_id: self._less_move(view, job, worth[job.job_id]) for job in picked}
-        for job in [] if is_turn else picked:
-            at = _type_of(view, job)
-            if job.job_id in self._runs and at in worth[job.job_id]:
-                rooted[job.job_id] = {at: worth[job.job_id][at]}
-        return rooted
-
-    def _less_move(self, view: View, job: JobView, worth: Mapping[str, float]) -> dict[str, float]:
-        """The part of a turn that a move takes, and some more, is worth nothing."""
-        at = _type_of(view, job)
-        left = 1 - _MOVE_TIMES * self._settings.restart_ns / self._turn_ns
-        return {name: value if at in ("", name) else value * left for name, value in worth.items()}
-
-    def _seat(
-        self,
-        view: View,
-        picked: Sequence[JobView],
-        worth: Mapping[int, Mapping[str, float]],
-        seated: Mapping[int, tuple[int, ...]],
-    ) -> dict[int, tuple[int, ...]]:
-        """Give GPUs to those who have none yet in this round; return those of all."""
-        cluster = view.cluster
-        closed = view.down.union(*seated.values())
-        room = dict(cluster.counts)
-        for gpu in closed:
-            room[cluster.type_of[gpu]] -= 1
-        others = [job for job in picked if job.job_id not in seated]
-        types = Exchange([_seeker(view, job, worth[job.job_id]) for job in others], room).settle(_MOST_SWEEPS)
-        guests = [
-            Guest(job.job_id, job.size, types[job.job_id], job.gpus, job.is_running, job.can_migrate)
-            for job in others
-            if job.job_id in types
+    def _staying(self, jobs: Mapping[int, JobView], group: str) -> list[Wanted]:
+        """Those who run and have not ended, with what they hold, less what they have grown by."""
+        last, guests = self._last, self._last.guests.values()
+        return [
+            Wanted(jobs[job_id], min(len(gpus), jobs[job_id].size))
+            for job_id, gpus in last.runs.items()
+            if job_id in jobs and last.groups[job_id] == group and job_id not in guests
         ]
-        return {**seated, **seat_all(cluster, closed, guests)}
 
-    def _pack(
-        self,
-        view: View,
-        runs: dict[int, tuple[int, ...]],
-        waiting: Sequence[JobView],
-        rates: Mapping[int, Mapping[str, float]],
-        old: Mapping[int, int],
-    ) -> set[int]:
-        """Put guests beside hosts into `runs`; return all who share.
+    def _seat(self, view: View, seating: Seating, group: str, runs: Runs) -> Seat:
+        if group == SPARE:
+            return seating.anywhere(view.down.union(*runs.values()))
+        if not self.vcs.names:
+            spare = [gpus for job_id, gpus in self._last.runs.items() if self._last.groups[job_id] == SPARE]
+            return seating.anywhere(view.down, frozenset().union(*spare))
 
-        A host loses speed and is charged half: his user gains by it only with another job to run meanwhile.
-        """
-        gainers = {self._user(job) for job in waiting}
-        hosts = [
+        def seat(picked: Sequence[Wanted], seated: Runs) -> Runs:
+            room = self.vcs.room(group)
+            for gpus in seated.values():
+                room[view.cluster.type_of[gpus[0]]] -= len(gpus)
+            others = [wanted for wanted in picked if wanted.job.job_id not in seated]
+            types = seating.types(others, room)
+            bound = [(each, types[each.job.job_id]) for each in others if each.job.job_id in types]
+            return self.vcs.seat(view.cluster, group, bound, seated)
+
+        return seat
+
+    def _start_small(self, view: View, runs: Runs, groups: dict[int, str]) -> None:
+        """Start elastic jobs whose size does not fit, in the order of their turns."""
+        for name, group in self._groups.items():
+            if self.vcs.names and name != SPARE:
+                continue
+            waiting = [job for job_id, job in group.jobs.items() if job_id not in runs]
+            waiting.sort(key=lambda job: (*self._pass(group, job), job.order))
+            small = self._elastic.start_small(view, runs, waiting)
+            runs.update(small)
+            groups.update(dict.fromkeys(small, name))
+
+    def _pass(self, group: Group, job: JobView) -> tuple[int, int]:
+        user = self._owners[job.job_id]
+        return group.turns.user_pass(user), group.turns.job_pass(user, job.job_id)
+
+    def _wait(self, last: Last) -> None:
+        for name, group in self._groups.items():
+            is_lent = self.vcs.names and name != SPARE
+            group.somebody_waited = any(
+                job_id not in last.runs or (is_lent and last.groups[job_id] != name) for job_id in group.jobs
+            )
+
+    # -- who shares
+
+    def _pack(self, view: View, merit: Merit, last: Last) -> None:
+        """Put guests beside hosts: by what both gain, then opportunistic ones beside guaranteed ones."""
+        if not self._traits.packs:
+            return
+        for name, group in self._groups.items():
+            waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
+            for pair in self._pairs_of(view, merit, last, name, waiting):
+                _share(last, pair, name)
+                last.halved |= {pair.host, pair.guest}
+        spare = self._groups[SPARE]
+        guests = [job for job_id, job in spare.jobs.items() if job_id not in last.runs and _is_movable(job)]
+        guests.sort(key=lambda job: (*self._pass(spare, job), job.order))
+        hosts = [pair for pair in self._hosts(view, last) if last.groups[pair[0].job_id] != SPARE]
+        for pair in self._guard.match(hosts, guests, view.rates, self._last.guests):
+            _share(last, pair, SPARE)
+            last.halved.add(pair.guest)
+
+    def _hosts(self, view: View, last: Last) -> list[tuple[JobView, str]]:
+        """Those on a GPU of their own that may share it, with its type."""
+        return [
             (view.jobs[job_id], view.cluster.type_of[gpus[0]])
-            for job_id, gpus in runs.items()
-            if len(gpus) == 1 and view.jobs[job_id].can_pack and self._user(view.jobs[job_id]) in gainers
+            for job_id, gpus in last.runs.items()
+            if len(gpus) == 1 and view.jobs[job_id].can_pack and job_id not in last.shared
         ]
-        movable = [job for job in waiting if job.can_migrate or not job.gpus]
-        small = [job for job in movable if job.size == 1 and job.can_pack]
-        if not self._traits.packs or not hosts or not small:
-            return set()
-        worth = self._worth([*small, *(job for job, _ in hosts)], rates)
-        bench = Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), old)
-        shared = set()
-        for pair in self._pairs.match(bench, view.rates):
-            runs[pair.guest] = runs[pair.host]
-            shared |= {pair.host, pair.guest}
-        return shared
 
-    def _remember(self, view: View, runs: dict[int, tuple[int, ...]], shared: set[int]) -> None:
-        self._runs, self._shared = dict(runs), shared
-        self._somebody_waited = len(runs) < len(view.jobs)
-        self._owners = {job_id: self._user(view.jobs[job_id]) for job_id in runs}
-        partner = _partners(runs)
-        self._speeds = {
-            job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
-        }
+    def _pairs_of(
+        self, view: View, merit: Merit, last: Last, group: str, waiting: Sequence[JobView]
+    ) -> list[Pair]:
+        """A host loses speed and is charged half: his user gains only with another job to run meanwhile."""
+        gainers = {self._owners[job.job_id] for job in waiting}
+        hosts = [
+            (host, gpu_type)
+            for host, gpu_type in (self._hosts(view, last) if gainers else ())
+            if last.groups[host.job_id] == group and self._owners[host.job_id] in gainers
+        ]
+        small = [job for job in waiting if _is_movable(job) and job.size == 1 and job.can_pack]
+        if not hosts or not small:
+            return []
+        worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
+        old = self._last.guests if self._settings.restart_ns else {}
+        bench = Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), old)
+        return self._pairs.match(bench, view.rates)
 
 
 def make(settings: PolicySettings) -> GandivaFair:
@@ -296,29 +328,12 @@ def make(settings: PolicySettings) -> GandivaFair:
     return GandivaFair(settings)
 
 
-def _seeker(view: View, job: JobView, worth: Mapping[str, float]) -> Seeker:
-    """A job with a place that it cannot leave seeks that type alone."""
-    at = _type_of(view, job)
-    is_bound = at and not job.can_migrate
-    return Seeker(job.job_id, job.size, {at: worth.get(at, 1.0)} if is_bound else worth, at)
+def _is_movable(job: JobView) -> bool:
+    return job.can_migrate or not job.gpus
 
 
-def _type_of(view: View, job: JobView) -> str:
-    return view.cluster.type_of[job.gpus[0]] if job.gpus else ""
-
-
-def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-    by_gpus: dict[tuple[int, ...], list[int]] = {}
-    for job_id, gpus in runs.items():
-        by_gpus.setdefault(gpus, []).append(job_id)
-    return {a: b for pair in by_gpus.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
-
-
-def _speed(view: View, job_id: int, gpus: tuple[int, ...], partner: int | None) -> float:
-    """The rate a job is believed to run at."""
-    job, gpu_type = view.jobs[job_id], view.cluster.type_of[gpus[0]]
-    alone = view.rates.alone(job.model, job.size, gpu_type) or 0.0
-    if partner is None:
-        return alone
-    both = view.rates.packed(job.model, view.jobs[partner].model, gpu_type)
-    return both[0] if both is not None else alone / 2
+def _share(last: Last, pair: Pair, group: str) -> None:
+    last.runs[pair.guest] = last.runs[pair.host]
+    last.groups[pair.guest] = group
+    last.guests[pair.host] = pair.guest
+    last.shared |= {pair.host, pair.guest}

@@ -34,8 +34,14 @@ class Guest:
         return bool(self.gpus) and not self.can_move
 
 
-def seat_all(cluster: Cluster, down: frozenset[int], guests: Sequence[Guest]) -> Seats:
-    """Return the GPUs of every guest that found a seat, ascending."""
+def seat_all(
+    cluster: Cluster, down: frozenset[int], guests: Sequence[Guest], avoid: frozenset[int] = frozenset()
+) -> Seats:
+    """Return the GPUs of every guest that found a seat, ascending; GPUs to avoid only where it must be."""
+    if avoid:
+        seats = seat_all(cluster, down | avoid, guests)
+        if len(seats) == len(guests):
+            return seats
     free, seats = FreeGpus(cluster, down), Seats()
     for gpu_type in cluster.counts:
         here = [guest for guest in guests if guest.gpu_type == gpu_type]

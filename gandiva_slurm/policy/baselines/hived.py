@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gandiva_slurm.policy.baselines.hived_cells import chain_of, members_of, spec_for
 from gandiva_slurm.policy.baselines.placing import Types
 from gandiva_slurm.policy.baselines.quotas import vc_of
 from gandiva_slurm.policy.cells import IS_FREE, LOWEST, OPPORTUNISTIC
 from gandiva_slurm.policy.cells_cluster import CellCluster
+from gandiva_slurm.policy.cells_deal import by_chance, chain_of, deed_at, gpus_of, members_of, spec_for
 from gandiva_slurm.policy.cells_fit import best_fit
-from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, Answer, CellRequest, Deed, MemberDeed
+from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, Answer, CellRequest
 from gandiva_slurm.policy.free import FreeGpus
-from gandiva_slurm.policy.port import GUARANTEED, Cluster, JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.port import GUARANTEED, JobView, Plan, PolicySettings, View
 
 
 class Hived:
@@ -59,7 +59,7 @@ class Hived:
                 cells.delete(name)
         for job in view.jobs.values():
             if job.is_running and str(job.job_id) not in cells.gangs and view.down.isdisjoint(job.gpus):
-                cells.restore(by_chance(job), deed_at(view.cluster, job.gpus))
+                cells.restore(by_chance(job, vc_of(job)), deed_at(view.cluster, job.gpus))
         return cells
 
 
@@ -133,7 +133,7 @@ class Turn:
         free = FreeGpus(cluster, self._view.down.union(*(gpus_of(cluster, deed) for deed in deeds)))
         place = free.place(job, self._types.of(job))
         if place is not None:
-            self._cells.restore(by_chance(job), deed_at(cluster, place))
+            self._cells.restore(by_chance(job, vc_of(job)), deed_at(cluster, place))
         return place is not None
 
     def _ask(self, request: CellRequest) -> Answer:
@@ -154,7 +154,7 @@ class Turn:
                 if gpu is None or gpu.state != IS_FREE or not gpu.is_healthy:
                     self.notes.setdefault(job.job_id, "parked: its GPUs are in use")
                     return False
-        self._cells.restore(by_chance(job), deed)
+        self._cells.restore(by_chance(job, vc_of(job)), deed)
         return True
 
     def _requests(self, job: JobView, priority: int) -> Iterator[tuple[str, CellRequest]]:
@@ -164,27 +164,6 @@ class Turn:
                 chain = chain_of(gpu_type, size)
                 members = members_of(job.size, size)
                 yield chain, CellRequest(str(job.job_id), vc_of(job), members, priority, gpu_type)
-
-
-def by_chance(job: JobView) -> CellRequest:
-    """Ask for a job as an opportunistic one; its members do not matter where its place is given."""
-    return CellRequest(str(job.job_id), vc_of(job), (job.size,), OPPORTUNISTIC)
-
-
-def gpus_of(cluster: Cluster, deed: Deed) -> tuple[int, ...]:
-    """Numbers of a deed's GPUs in the cluster."""
-    hosts = {host.name: host.gpus for host in cluster.hosts}
-    return tuple(sorted(hosts[member.node][index] for member in deed.members for index in member.gpus))
-
-
-def deed_at(cluster: Cluster, gpus: tuple[int, ...]) -> Deed:
-    """Write down a place by chance."""
-    members = []
-    for index in sorted(cluster.hosts_of(gpus)):
-        host = cluster.hosts[index]
-        members.append(MemberDeed(host.name, tuple(n for n, gpu in enumerate(host.gpus) if gpu in gpus)))
-    first = cluster.hosts[cluster.host_of[gpus[0]]]
-    return Deed(chain_of(first.gpu_type, len(first.gpus)), tuple(members))
 
 
 def make(settings: PolicySettings) -> Hived:

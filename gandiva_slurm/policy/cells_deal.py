@@ -1,4 +1,7 @@
-"""A plain cluster as cells: each node halved down to its GPUs, and equal shares of cells for all VCs."""
+"""A plain cluster as cells: each node halved down to its GPUs, and equal shares of cells for all VCs.
+
+And the way between a gang's cells and the numbers of its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
+from gandiva_slurm.policy.cells import OPPORTUNISTIC
+from gandiva_slurm.policy.cells_gangs import CellRequest, Deed, MemberDeed
 from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
-from gandiva_slurm.policy.port import Cluster
+from gandiva_slurm.policy.port import Cluster, JobView
 
 
 def spec_for(cluster: Cluster, vcs: Iterable[str]) -> CellsSpec:
@@ -38,6 +43,27 @@ def members_of(size: int, host_size: int) -> tuple[int, ...]:
     """Split a gang into whole nodes and a rest."""
     whole, rest = divmod(size, host_size)
     return (host_size,) * whole + ((rest,) if rest else ())
+
+
+def by_chance(job: JobView, vc: str) -> CellRequest:
+    """Ask for a job as an opportunistic one; its members do not matter where its place is given."""
+    return CellRequest(str(job.job_id), vc, (job.size,), OPPORTUNISTIC)
+
+
+def gpus_of(cluster: Cluster, deed: Deed) -> tuple[int, ...]:
+    """Numbers of a deed's GPUs in the cluster."""
+    hosts = {host.name: host.gpus for host in cluster.hosts}
+    return tuple(sorted(hosts[member.node][index] for member in deed.members for index in member.gpus))
+
+
+def deed_at(cluster: Cluster, gpus: tuple[int, ...]) -> Deed:
+    """Write down a place by chance."""
+    members = []
+    for index in sorted(cluster.hosts_of(gpus)):
+        host = cluster.hosts[index]
+        members.append(MemberDeed(host.name, tuple(n for n, gpu in enumerate(host.gpus) if gpu in gpus)))
+    first = cluster.hosts[cluster.host_of[gpus[0]]]
+    return Deed(chain_of(first.gpu_type, len(first.gpus)), tuple(members))
 
 
 def _halves(size: int) -> list[int]:

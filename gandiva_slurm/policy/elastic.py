@@ -1,0 +1,162 @@
+"""Elastic jobs: they grow into GPUs that nobody waits for, and give them back at once (Gandiva, grow-shrink).
+
+A job that asks for GPUs from `min_size` to `max_size` takes its turns with `size` of them, and is charged by
+what it holds. When its size does not fit beside the others, it starts with fewer. When GPUs of its node have
+been idle for a turn, and no job that waits could use them, it grows, up to the node's. As soon as somebody
+waits for them it is back at `size`: growth is never defended, so whoever waits is not later by it.
+
+A resize costs a restart. So nobody grows twice in a turn; each time a job has to give GPUs back it waits
+twice as long before it grows again; and a size at which it was not faster is not taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.rounds import Runs
+
+#: Patience doubles with each time that GPUs were given back, up to so many times.
+_MOST_DOUBLINGS = 4
+#: More GPUs must bring so much more speed; less is noise.
+_LEAST_GAIN = 1.02
+
+
+def trimmed(gpus: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """What a job keeps of its GPUs when it has more than it is to have."""
+    return gpus[:size]
+
+
+def is_elastic(job: JobView) -> bool:
+    """True when it may run on more or fewer GPUs than it asks for; who cannot be moved cannot be resized."""
+    return job.can_migrate and (0 < job.min_size < job.size or job.max_size > job.size)
+
+
+class Elastic:
+    """Who has grown, who had to give back, and since when GPUs are idle."""
+
+    def __init__(self, turn_ns: int) -> None:
+        """`turn_ns`: GPUs must have been idle for so long before a job grows into them."""
+        self._turn_ns = turn_ns
+        self._idle_since: dict[int, int] = {}
+        #: who has grown, and how many GPUs he had in the last plan
+        self._grown: dict[int, int] = {}
+        self._given_back: dict[int, int] = {}
+        self._resized_ns: dict[int, int] = {}
+
+    def start_small(self, view: View, runs: Runs, waiting: Iterable[JobView]) -> Runs:
+        """Start jobs whose size does not fit on what is idle, in this order; return their GPUs."""
+        comers = [job for job in waiting if is_elastic(job) and 0 < job.min_size < job.size]
+        if not comers:
+            return {}
+        free = FreeGpus(view.cluster, view.down.union(*runs.values()))
+        small: Runs = {}
+        for job in comers:
+            gpus = _small_place(view, free, job)
+            if gpus:
+                small[job.job_id] = gpus
+        return small
+
+    def grow(self, view: View, runs: Runs, shared: Set[int], waiting: Sequence[JobView]) -> dict[int, str]:
+        """Let jobs grow in `runs`; return a sentence for each that grew or had to give back."""
+        idle = set(range(view.cluster.size)).difference(view.down, *runs.values())
+        idle -= _waited_for(view, idle, waiting)
+        self._idle_since = {gpu: self._idle_since.get(gpu, view.now_ns) for gpu in idle}
+        able = [view.jobs[j] for j in runs if j not in shared and is_elastic(view.jobs[j])]
+        before, self._grown = self._grown, {}
+        notes: dict[int, str] = {}
+        for job in able:
+            if job.job_id in before:
+                self._keep(job, runs, idle)
+        self._note_losses(view, runs, before, notes)
+        self._take(view, able, runs, idle, notes)
+        self._forget(view)
+        return notes
+
+    def _keep(self, job: JobView, runs: Runs, idle: set[int]) -> None:
+        """Whoever has grown stays so, as far as nobody waits for the GPUs and it was not moved."""
+        kept = [gpu for gpu in job.gpus if gpu in idle]
+        if kept and set(runs[job.job_id]) <= set(job.gpus):
+            self._give(job, runs, idle, kept)
+
+    def _give(self, job: JobView, runs: Runs, idle: set[int], more: Iterable[int]) -> None:
+        added = tuple(more)
+        runs[job.job_id] = tuple(sorted({*runs[job.job_id], *added}))
+        self._grown[job.job_id] = len(runs[job.job_id])
+        idle.difference_update(added)
+        for gpu in added:
+            self._idle_since.pop(gpu, None)
+
+    def _note_losses(self, view: View, runs: Runs, before: Mapping[int, int], notes: dict[int, str]) -> None:
+        for job_id, count in before.items():
+            if job_id in view.jobs and len(runs.get(job_id, ())) < count:
+                self._given_back[job_id] = self._given_back.get(job_id, 0) + 1
+                self._resized_ns[job_id] = view.now_ns
+                if job_id in runs:
+                    notes[job_id] = f"back on {len(runs[job_id])} GPUs: the rest is needed"
+
+    def _take(
+        self, view: View, able: Iterable[JobView], runs: Runs, idle: set[int], notes: dict[int, str]
+    ) -> None:
+        """Give out GPUs that have been idle long enough, one by one to whoever has fewest."""
+        for job in sorted(able, key=lambda job: (len(runs[job.job_id]), job.order)):
+            gpus = runs[job.job_id]
+            hosts = view.cluster.hosts_of(gpus)
+            if len(hosts) > 1 or not self._is_patient(job, view.now_ns):
+                continue
+            needed_ns = self._patience_ns(job)
+            host = view.cluster.hosts[min(hosts)]
+            ripe = [g for g in host.gpus if g in idle and view.now_ns - self._idle_since[g] >= needed_ns]
+            size = _best_size(view, job, gpus, min(job.max_size, len(gpus) + len(ripe)))
+            if size > len(gpus):
+                self._give(job, runs, idle, ripe[: size - len(gpus)])
+                self._resized_ns[job.job_id] = view.now_ns
+                notes[job.job_id] = f"grown from {len(gpus)} to {size} GPUs: nobody waited for them"
+
+    def _patience_ns(self, job: JobView) -> int:
+        return self._turn_ns << min(_MOST_DOUBLINGS, self._given_back.get(job.job_id, 0))
+
+    def _is_patient(self, job: JobView, now_ns: int) -> bool:
+        resized_ns = self._resized_ns.get(job.job_id)
+        return resized_ns is None or now_ns - resized_ns >= self._patience_ns(job)
+
+    def _forget(self, view: View) -> None:
+        for book in (self._given_back, self._resized_ns):
+            for job_id in [job_id for job_id in book if job_id not in view.jobs]:
+                del book[job_id]
+
+
+def _small_place(view: View, free: FreeGpus, job: JobView) -> tuple[int, ...]:
+    """Take fewer GPUs than its size: those it has, else as many as there are of one type."""
+    if job.min_size <= len(job.gpus) < job.size and free.has(job.gpus):
+        free.take(job.gpus)
+        return job.gpus
+    types = [name for name in view.cluster.counts if job.accepts(name)]
+    best = max(types, key=free.left_of, default="")
+    if not best or free.left_of(best) < job.min_size:
+        return ()
+    return free.gather(min(free.left_of(best), job.size - 1), best)
+
+
+def _waited_for(view: View, idle: Set[int], waiting: Iterable[JobView]) -> set[int]:
+    """Those of the idle GPUs that somebody who waits could use, now or when there are more of them."""
+    types: set[str] = set()
+    found: set[int] = set()
+    for job in waiting:
+        if job.gpus and not job.can_migrate:
+            found.update(job.gpus)
+        else:
+            types.update(job.gpu_types or view.cluster.counts)
+    return {gpu for gpu in idle if gpu in found or view.cluster.type_of[gpu] in types}
+
+
+def _best_size(view: View, job: JobView, gpus: tuple[int, ...], most: int) -> int:
+    """The largest size that is not known to be no faster than the present one."""
+    gpu_type = view.cluster.type_of[gpus[0]]
+    here = view.rates.alone(job.model, len(gpus), gpu_type) if job.model else None
+    for size in range(most, len(gpus), -1):
+        there = view.rates.alone(job.model, size, gpu_type) if here else None
+        if there is None or here is None or there > here * _LEAST_GAIN:
+            return size
+    return len(gpus)

@@ -1,0 +1,93 @@
+"""What a GPU type is worth to a job: its speed there, of its best, and more where the job is behind.
+
+Rates that were run are known, others forecast (`forecast`); how far a job is behind what it would have done
+on its user's part of the cluster is its lag (`lag`). What a move costs is taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gandiva_slurm.policy.forecast import Forecast
+from gandiva_slurm.policy.lag import LagBook
+from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
+
+#: How much more a fast GPU is worth to a job that is behind: its lag to this power.
+_LAG_POWER = 2.0
+#: A type must be worth its move so many times over: the gain may not last as long as the turn.
+_MOVE_TIMES = 3
+
+
+class Merit:
+    """Rates and lags of all live jobs of a cluster."""
+
+    def __init__(self, cluster: Cluster, settings: PolicySettings, turn_ns: int, by_type: bool) -> None:
+        """`by_type` False: all types are taken for alike."""
+        self._cluster, self._by_type = cluster, by_type
+        self._restart_ns, self._turn_ns = settings.restart_ns, turn_ns
+        self._lags = LagBook(cluster, settings.quantum_ns / 1e9)
+        self._forecast = Forecast(tuple(cluster.counts))
+        self._rates: dict[int, Mapping[str, float]] = {}
+        self._speeds: dict[int, float] = {}
+
+    def learn(self, view: View, alone: Mapping[int, str], elapsed_ns: int) -> None:
+        """Take over what was done since the last question; `alone`: the types of who ran without a mate."""
+        self._lags.note(elapsed_ns / 1e9, self._speeds)
+        ran = [(view.jobs[job_id], gpu_type) for job_id, gpu_type in alone.items() if job_id in view.jobs]
+        self._forecast.learn(ran, view.rates)
+
+    def set_members(self, jobs: Mapping[int, JobView], parts: Mapping[int, float]) -> None:
+        """Make exactly these live; by job: its part of the cluster."""
+        self._rates = {job.job_id: self._forecast.rates(job) for job in jobs.values()}
+        self._lags.set_members(jobs.values(), parts, self._rates)
+
+    def run(self, view: View, runs: Mapping[int, tuple[int, ...]]) -> None:
+        """Say what runs from now on."""
+        partner = _partners(runs)
+        self._speeds = {
+            job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
+        }
+
+    def worth(self, job: JobView) -> dict[str, float]:
+        """What each type is worth; a type on which it cannot run is left out."""
+        rates = self._rates[job.job_id]
+        best = max(rates.values(), default=0.0) or 1.0
+        if not self._by_type:
+            return {gpu_type: 1.0 for gpu_type, rate in rates.items() if rate > 0}
+        weight = self._lags.lag(job.job_id) ** _LAG_POWER
+        return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
+
+    def rooted(self, job: JobView, is_fixed: bool) -> dict[str, float]:
+        """What each type is worth less a move there; `is_fixed`: it stays on the type where it is."""
+        worth = self.worth(job)
+        if not self._restart_ns:
+            return worth
+        at = type_of(self._cluster, job)
+        if is_fixed and at in worth:
+            return {at: worth[at]}
+        left = 1 - _MOVE_TIMES * self._restart_ns / self._turn_ns
+        return {name: value if at in ("", name) else value * left for name, value in worth.items()}
+
+
+def type_of(cluster: Cluster, job: JobView) -> str:
+    """The GPU type on which a job is, "" when it is nowhere."""
+    return cluster.type_of[job.gpus[0]] if job.gpus else ""
+
+
+def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    by_gpus: dict[tuple[int, ...], list[int]] = {}
+    for job_id, gpus in runs.items():
+        by_gpus.setdefault(gpus, []).append(job_id)
+    return {a: b for pair in by_gpus.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
+
+
+def _speed(view: View, job_id: int, gpus: tuple[int, ...], partner: int | None) -> float:
+    """The rate a job is believed to run at."""
+    job, gpu_type = view.jobs[job_id], view.cluster.type_of[gpus[0]]
+    alone = view.rates.alone(job.model, len(gpus), gpu_type)
+    if alone is None:
+        alone = (view.rates.alone(job.model, job.size, gpu_type) or 0.0) * len(gpus) / job.size
+    if partner is None:
+        return alone
+    both = view.rates.packed(job.model, view.jobs[partner].model, gpu_type)
+    return both[0] if both is not None else alone / 2

@@ -1,0 +1,76 @@
+"""One round of a pool of GPUs: who runs, by the passes, until all GPUs are used or nobody else fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gandiva_slurm.policy.port import JobView
+from gandiva_slurm.policy.stride import Entrant, Pool, run_round
+from gandiva_slurm.policy.turns import Turns
+
+Runs = dict[int, tuple[int, ...]]
+
+
+class Wanted(NamedTuple):
+    """A job that is to run, on so many GPUs."""
+
+    job: JobView
+    size: int
+
+
+#: Gives GPUs to those picked, as far as there are any, beside those who were seated before; returns all.
+Seat = Callable[[Sequence[Wanted], Runs], Runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A pool's jobs and passes, and how many GPUs it has now."""
+
+    turns: Turns
+    jobs: Mapping[int, JobView]
+    room: int
+    quantum_ns: int
+    #: whose each job is
+    owners: Mapping[int, str]
+    #: False: first come first served inside a user
+    in_turn: bool = True
+
+    def fill(self, staying: Sequence[Wanted], seat: Seat) -> Runs:
+        """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
+        refused: set[int] = set()
+        runs: Runs = {}
+        while True:
+            picked = self._pick(staying, refused)
+            runs = seat(picked, runs)
+            unseated = {wanted.job.job_id for wanted in picked} - runs.keys()
+            if not unseated or sum(map(len, runs.values())) == self.room:
+                return runs
+            refused |= unseated
+            staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
+
+    def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:
+        """Return who runs, by the passes, beside those who stay."""
+        pool = Pool(self.room)
+        charged: dict[str, int] = {}
+        sizes: dict[int, int] = {}
+        for job, size in staying:
+            pool.force(size, 0)
+            user = self.owners[job.job_id]
+            charged[user] = charged.get(user, 0) + size * self.quantum_ns
+            sizes[job.job_id] = size
+        entrants = [
+            self._entrant(job)
+            for job in self.jobs.values()
+            if job.job_id not in sizes and job.job_id not in refused
+        ]
+        for key in run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged):
+            assert isinstance(key, int)
+            sizes[key] = self.jobs[key].size
+        return [Wanted(job, sizes[job_id]) for job_id, job in self.jobs.items() if job_id in sizes]
+
+    def _entrant(self, job: JobView) -> Entrant:
+        user = self.owners[job.job_id]
+        value = self.turns.job_pass(user, job.job_id) if self.in_turn else 0
+        return Entrant(job.job_id, user, job.size, job.tickets, job.order, value)

@@ -1,0 +1,177 @@
+"""Virtual clusters: the jobs of each take turns on its own cells, and borrow what others leave idle (HiveD).
+
+As soon as a job names a virtual cluster (VC), the cluster is dealt out in cells, equally to all VCs named so
+far; jobs that name none are one VC more. What a VC's cells could hold if it were alone they hold beside the
+others (`cells_cluster`, ADR 0020): whoever is there by chance makes way at once.
+
+Who runs is decided elsewhere, by passes; here the picked gangs of one VC are bound to GPUs. A gang stays on
+its GPUs where a cell of its VC can be bound to them, also when it was there by chance until now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gandiva_slurm.policy.cells import LEAF, PhysicalCell
+from gandiva_slurm.policy.cells_cluster import CellCluster
+from gandiva_slurm.policy.cells_deal import by_chance, chain_of, deed_at, members_of, spec_for
+from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, CellRequest, Deed, Gang, MemberDeed
+from gandiva_slurm.policy.port import Cluster, JobView, View
+from gandiva_slurm.policy.rounds import Runs, Wanted
+
+
+class VirtualClusters:
+    """All VCs named so far; off until there is one."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._cells: CellCluster | None = None
+        self._gpus: Mapping[str, tuple[int, ...]] = {}
+        self._kinds: dict[str, list[str]] = {}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All VCs, "" for those who name none; empty: nobody has named one."""
+        return self._names
+
+    @property
+    def cells(self) -> CellCluster:
+        """The cells; only when there are VCs."""
+        assert self._cells is not None
+        return self._cells
+
+    def follow(self, view: View) -> None:
+        """Take note of new VCs, of nodes, and of jobs that are gone."""
+        named = {job.vc for job in view.jobs.values()}
+        if not self._names and not any(named):
+            return
+        if named - set(self._names):
+            self._deal(view.cluster, sorted(named.union(self._names)))
+        for host in view.cluster.hosts:
+            is_down = not view.down.isdisjoint(host.gpus)
+            (self.cells.set_bad if is_down else self.cells.set_healthy)(host.name)
+        for name, gang in list(self.cells.gangs.items()):
+            job = view.jobs.get(int(name))
+            if job is None or job.vc != gang.request.vc or not view.down.isdisjoint(self._at(gang)):
+                self.cells.delete(name)
+
+    def room(self, vc: str) -> dict[str, int]:
+        """GPUs that a VC owns, by type."""
+        room: dict[str, int] = {}
+        for name, roots in self.cells.vcs[vc].roots.items():
+            chain = self.cells.chains[name]
+            own = sum(len(cells) * chain.sizes[level] for level, cells in enumerate(roots))
+            room[chain.gpu_type] = room.get(chain.gpu_type, 0) + own
+        return room
+
+    def seat(self, cluster: Cluster, vc: str, wanted: Sequence[tuple[Wanted, str]], seated: Runs) -> Runs:
+        """Bind these jobs of a VC, each on its GPU type, beside those seated before; return all GPUs."""
+        seats = dict(seated)
+        self._leave(vc, {*seats, *(each.job.job_id for each, _ in wanted)})
+        order = sorted(wanted, key=lambda pair: (pair[0].job.can_migrate, -pair[0].size, pair[0].job.order))
+        for is_anew in (False, True):
+            late = [pair for pair in order if not self._stay(cluster, vc, pair, is_anew)]
+            bound = [self._bind(cluster, vc, *pair) for pair in late]
+            if all(bound) or is_anew:
+                break
+            self._leave(vc, set(seated))
+        for each, _ in order:
+            gang = self.cells.gangs.get(str(each.job.job_id))
+            if gang is not None and gang.virtual is not None:
+                seats[each.job.job_id] = self._at(gang)
+        return seats
+
+    def lend(self, cluster: Cluster, jobs: Mapping[int, JobView], runs: Runs) -> None:
+        """Note who runs by chance, so that VCs take their cells where fewest do."""
+        for name in [name for name, gang in self.cells.gangs.items() if gang.virtual is None]:
+            self.cells.delete(name)
+        for job_id, gpus in runs.items():
+            if all(gpu.gang is None for gpu in self._cells_at(cluster, gpus)):
+                self.cells.restore(by_chance(jobs[job_id], jobs[job_id].vc), deed_at(cluster, gpus))
+
+    def _deal(self, cluster: Cluster, names: list[str]) -> None:
+        self._names = names
+        spec = spec_for(cluster, names)
+        self._cells = self._cells.reconfigured(spec) if self._cells else CellCluster(spec)
+        self._gpus = {host.name: host.gpus for host in cluster.hosts}
+        self._kinds = {}
+        for grant in spec.vcs[names[0]].grants:
+            self._kinds.setdefault(grant.chain, []).insert(0, grant.kind)
+
+    def _leave(self, vc: str, stay: set[int]) -> None:
+        """Put out the gangs of a VC but these, and this VC's by chance: they are placed anew anyhow."""
+        for name, gang in list(self.cells.gangs.items()):
+            if gang.request.vc == vc and (gang.virtual is None or int(name) not in stay):
+                self.cells.delete(name)
+
+    def _stay(self, cluster: Cluster, vc: str, pair: tuple[Wanted, str], is_anew: bool) -> bool:
+        """True when a job keeps its GPUs: it is bound there, or a cell of its VC can be."""
+        (job, size), gpu_type = pair
+        gang = self.cells.gangs.get(str(job.job_id))
+        if gang is not None:
+            if self.cells.chains[_chain(gang)].gpu_type == gpu_type and len(self._at(gang)) == size:
+                return True
+            self.cells.delete(gang.name)
+        is_there = len(job.gpus) == size and cluster.type_of[job.gpus[0]] == gpu_type
+        if not is_there or (is_anew and job.can_migrate):
+            return False
+        return self._bind_at(cluster, vc, job)
+
+    def _bind_at(self, cluster: Cluster, vc: str, job: JobView) -> bool:
+        """Bind a gang to the GPUs where it is, if no other is bound there and no promise is broken by it."""
+        for gpu in self._cells_at(cluster, job.gpus):
+            if not gpu.is_healthy or (gpu.gang is not None and gpu.gang.virtual is not None):
+                return False
+        for gpu in self._cells_at(cluster, job.gpus):
+            if gpu.gang is not None:
+                self.cells.delete(gpu.gang.name)
+        deed = deed_at(cluster, job.gpus)
+        for kind in self._kinds.get(deed.chain, ()):
+            members = tuple(MemberDeed(m.node, m.gpus, (kind,) * len(m.gpus)) for m in deed.members)
+            sizes = tuple(len(member.gpus) for member in members)
+            request = CellRequest(str(job.job_id), vc, sizes, gpu_type=self.cells.chains[deed.chain].gpu_type)
+            if self.cells.restore(request, Deed(deed.chain, members)).virtual is not None:
+                return True
+            self.cells.delete(request.gang)
+        return False
+
+    def _bind(self, cluster: Cluster, vc: str, wanted: Wanted, gpu_type: str) -> bool:
+        """Bind a gang wherever its VC's cells allow, putting out whoever is there by chance."""
+        if wanted.job.gpus and not wanted.job.can_migrate:
+            return False
+        for chain, request in _requests(cluster, vc, wanted, gpu_type):
+            if chain not in self.cells.vcs[vc].roots:
+                continue
+            answer = self.cells.ask(request)
+            while answer.kind == PREEMPT:
+                for victim in answer.victims:
+                    self.cells.delete(victim)
+                answer = self.cells.ask(request)
+            if answer.kind == BIND and answer.deed is not None:
+                self.cells.allocate(request, answer.deed)
+                return True
+        return False
+
+    def _at(self, gang: Gang) -> tuple[int, ...]:
+        assert gang.deed is not None
+        members = gang.deed.members
+        return tuple(sorted(self._gpus[member.node][index] for member in members for index in member.gpus))
+
+    def _cells_at(self, cluster: Cluster, gpus: Sequence[int]) -> Iterator[PhysicalCell]:
+        for gpu in gpus:
+            host = cluster.hosts[cluster.host_of[gpu]]
+            chain = chain_of(host.gpu_type, len(host.gpus))
+            cell = self.cells.find_gpu(chain, host.name, host.gpus.index(gpu))
+            assert cell is not None and cell.level == LEAF
+            yield cell
+
+
+def _chain(gang: Gang) -> str:
+    assert gang.deed is not None
+    return gang.deed.chain
+
+
+def _requests(cluster: Cluster, vc: str, wanted: Wanted, gpu_type: str) -> Iterator[tuple[str, CellRequest]]:
+    for width in sorted({len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type}):
+        members = members_of(wanted.size, width)
+        yield chain_of(gpu_type, width), CellRequest(str(wanted.job.job_id), vc, members, gpu_type=gpu_type)
