@@ -1,8 +1,8 @@
 """The engine of the slow clock: events in, actions out. No clock, no randomness, no I/O (ADR 0010, 0011).
 
 One order of things in a cycle: news changes the records (`follow`); then, at the tick, starts are watched,
-holds asked for, places given (`placing`), strays fenced (`fencing`) and old records dropped. The live
-controller, tests and a simulator drive it by the same calls.
+holds asked for, places given (`placing`), moves begun (`planner`), strays fenced (`fencing`) and old records
+dropped. The live controller, tests and a simulator drive it by the same calls.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
+from gandiva_slurm.engine.planner import plan_moves
 from gandiva_slurm.engine.state import (
     SECOND_NS,
     EngineSettings,
@@ -131,7 +132,7 @@ class Engine:
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
-        place_waiting(at)
+        plan_moves(at, *place_waiting(at))
         timelimit.give_back(at)
         fence_strays(at)
         self._forget(at)

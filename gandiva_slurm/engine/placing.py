@@ -78,7 +78,7 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
             _put_off(at, record, reason)
     board = _board(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
-    needs = {job_id: _need_now(at, record) for job_id, record in ready.items()}
+    needs = {job_id: need_now(at, record) for job_id, record in ready.items()}
     start_kept(at, board, ready, needs)
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
@@ -153,7 +153,8 @@ def need_of(record: JobRecord) -> Need:
     )
 
 
-def _need_now(at: Cycle, record: JobRecord) -> Need:
+def need_now(at: Cycle, record: JobRecord) -> Need:
+    """What a job asks of a place now, reservations heeded."""
     return replace(need_of(record), closed=frozenset(closed_nodes(at, record)))
 
 
@@ -225,7 +226,8 @@ def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
         for name, gpus in record.places.items():
             if name in sites:
                 stay = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
-                sites[name].stays[need.job_id] = stay
+                is_leaving = record.state == states.CHECKPOINTING
+                sites[name].stays[need.job_id] = replace(stay, is_leaving=is_leaving)
     for record in kept:
         for name, stay in _kept_stays(record):
             if name in sites:

@@ -47,8 +47,6 @@ class EngineSettings:
     balance_percent: int = 25
     #: How much faster, in hundredths, a GPU type must be for a job to be moved there.
     faster_percent: int = 25
-    #: How often better places are looked for.
-    plan_every_ns: int = 5 * SECOND_NS
 
     def moves_at_once(self, gpus: int) -> int:
         """How many jobs may be on the move in a cluster of so many GPUs."""

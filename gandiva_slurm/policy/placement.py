@@ -71,6 +71,8 @@ class Stay:
     weight: int
     memory_mib: int = 0
     size: int = 0
+    #: it is to go on elsewhere: its room is taken until then, its load is not counted any more
+    is_leaving: bool = False
 
 
 @dataclass
@@ -205,7 +207,7 @@ class Board:
         """The ticket load of each GPU, as it is when the newcomer has its part of its user's tickets."""
         loads = [0] * site.gpus
         for stay in site.stays.values():
-            if stay.gpus:
+            if stay.gpus and not stay.is_leaving:
                 load = self._load(stay.leaf, stay.weight, stay.size or len(stay.gpus), newcomer)
                 for gpu in stay.gpus:
                     loads[gpu] += load
@@ -242,6 +244,10 @@ class Board:
     def _is_possible(need: Need, site: Site) -> bool:
         is_open = site.is_open and site.name not in need.closed
         return is_open and site.is_large_enough(need) and site.has_memory(need)
+
+    def load_of(self, need: Need) -> int:
+        """The load that a job on the board brings to each of its GPUs."""
+        return self._load(need.leaf, need.weight, need.size, None)
 
     def bind(self, need: Need, site: Site) -> tuple[int, ...]:
         """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""

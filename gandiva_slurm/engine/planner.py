@@ -1,0 +1,207 @@
+"""Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0022).
+
+In the order of least disturbance: what can start has started (`placing`); then room is made for gangs that
+fit nowhere; then the best single move to a faster or a less crowded place, one a cycle. Each is drafted on
+the board, checked against the budgets, and either begun or rolled back with what speaks against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.moving import begin_move
+from gandiva_slurm.engine.placing import in_order, need_now, tell
+from gandiva_slurm.engine.state import SECOND_NS, JobRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.reason import because
+from gandiva_slurm.policy.balance import even_out
+from gandiva_slurm.policy.clearing import Clearing, clear_for
+from gandiva_slurm.policy.draft import Draft
+from gandiva_slurm.policy.faster import speed_up
+from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, is_worth_it
+from gandiva_slurm.policy.placement import Board
+
+#: Waiting gangs that room is looked for in one cycle, each of another shape.
+GANGS_TRIED = 4
+#: Why a job waits when room could be made for it.
+NO_ROOM = frozenset({"NoFreeSlots", "NoFreeMemory"})
+
+#: A job's mini-batches a second by GPU type, by what tells one model from another.
+Rates = Mapping[tuple[str, str, int], Mapping[str, float]]
+
+
+def plan_moves(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
+    """Begin the moves that are worth it; note of the others what speaks against them."""
+    room = _room_for_moves(at)
+    if room <= 0:
+        return
+    residents = _residents(at)
+    if not residents:
+        return
+    draft, loads = Draft(board), Loads(board)
+    room -= _clear_for_gangs(at, draft, loads, waiting, residents, room)
+    if room > 0:
+        _better_places(at, draft, loads, list(residents.values()))
+
+
+def _room_for_moves(at: Cycle) -> int:
+    """How many more jobs may be on the move."""
+    if not at.settings.moves:
+        return 0
+    gpus = sum(node.gpus for node in at.state.nodes.values())
+    under_way = sum(record.travels.is_moving for record in at.state.jobs.values())
+    return at.settings.moves_at_once(gpus) - under_way
+
+
+def _clear_for_gangs(
+    at: Cycle,
+    draft: Draft,
+    loads: Loads,
+    waiting: Sequence[JobRecord],
+    residents: Mapping[int, Resident],
+    room: int,
+) -> int:
+    """Make room for those who found none; return how many jobs move for it."""
+    by_node: dict[str, list[Resident]] = {}
+    for resident in residents.values():
+        by_node.setdefault(resident.node, []).append(resident)
+    shapes: set[tuple[object, ...]] = set()
+    for record in waiting:
+        need = need_now(at, record)
+        record.travels.missed = ""
+        if record.code not in NO_ROOM or record.job.dependency or need.shape in shapes:
+            continue
+        shapes.add(need.shape)
+        clearing = clear_for(draft, loads, need, by_node, _terms(at))
+        if clearing is not None and not clearing.bars and len(clearing.moves) <= room:
+            _make_room(at, draft, record, clearing)
+            return len(clearing.moves)
+        if clearing is not None:
+            record.travels.missed = _missed_room(clearing, room)
+        if len(shapes) == GANGS_TRIED:
+            break
+    return 0
+
+
+def _make_room(at: Cycle, draft: Draft, record: JobRecord, clearing: Clearing) -> None:
+    """All that stand in a gang's way move, and its place is kept."""
+    for move in clearing.moves:
+        _begin(at, draft, move, clearing.need.job_id)
+    draft.keep(clearing.need, clearing.place)
+    record.target = dict(clearing.place.parts)
+    jobs = ", ".join(str(move.resident.need.job_id) for move in clearing.moves)
+    tell(at, record, because("MakingRoom", jobs=jobs, node=",".join(clearing.place.nodes)))
+
+
+def _missed_room(clearing: Clearing, room: int) -> str:
+    """Why room is not made for a gang that would have it."""
+    jobs = ", ".join(str(move.resident.need.job_id) for move in clearing.moves)
+    head = f"{','.join(clearing.place.nodes)} would have room if job(s) {jobs} moved away, but"
+    if clearing.bars:
+        first = clearing.bars[0]
+        return f"{head} job {first.need.job_id} must not move now: {first.bar}"
+    return f"{head} only {room} may move at once now"
+
+
+def _better_places(at: Cycle, draft: Draft, loads: Loads, residents: Sequence[Resident]) -> None:
+    """Begin the one move that brings most, and note of those that must not move what they miss."""
+    terms = _terms(at)
+    found = [*speed_up(draft, loads, residents, terms), *even_out(draft, loads, residents, terms)]
+    found.sort(key=lambda each: (-each.gain_ns, each.resident.need.order))
+    missed: dict[int, str] = {}
+    best: Proposal | None = None
+    for proposal in found:
+        resident = proposal.resident
+        bar = resident.bar or ("" if is_worth_it(resident, proposal.gain_ns) else "too little to gain")
+        if bar:
+            missed.setdefault(resident.need.job_id, f"{proposal.why[0]}; but {bar}")
+        elif best is None:
+            best = proposal
+    for resident in residents:
+        job_id = resident.need.job_id
+        at.state.jobs[job_id].travels.missed = missed.get(job_id, "")
+    if best is not None:
+        _begin(at, draft, best)
+
+
+def _begin(at: Cycle, draft: Draft, move: Proposal, for_job: int = 0) -> None:
+    need, home = move.resident.need, move.resident.node
+    draft.leave(need.job_id, (home,))
+    draft.keep(need, move.place)
+    begin_move(at, at.state.jobs[need.job_id], dict(move.place.parts), move.why, for_job)
+
+
+def _terms(at: Cycle) -> Terms:
+    return Terms(at.settings.balance_percent, at.settings.faster_percent)
+
+
+def _residents(at: Cycle) -> dict[int, Resident]:
+    """The jobs that could be moved one day: on one node that is up, their GPUs known."""
+    rates = _rates(at) if len({node.node.gpu_type for node in at.state.nodes.values()}) > 1 else {}
+    found = {}
+    for record in in_order(at, *states.SLICED):
+        home = at.state.nodes.get(record.nodes[0])
+        if len(record.places) > 1 or not record.is_bound or home is None or home.is_down:
+            continue
+        ((node, gpus),) = record.places.items()
+        found[record.job.job_id] = Resident(
+            need_now(at, record),
+            node,
+            gpus,
+            home.node.gpu_type,
+            record.travels.cost_ns or at.settings.restart_cost_ns,
+            _horizon_ns(at, record),
+            _bar(at, record, node),
+            {**rates.get(_model(record), {}), **record.travels.rates},
+        )
+    return found
+
+
+def _rates(at: Cycle) -> Rates:
+    """What jobs alike were measured at: of one user, name and size, as of one array or one search."""
+    found: dict[tuple[str, str, int], dict[str, float]] = {}
+    for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
+        if record.travels.rates and len(record.places) <= 1:
+            found.setdefault(_model(record), {}).update(record.travels.rates)
+    return found
+
+
+def _model(record: JobRecord) -> tuple[str, str, int]:
+    return (record.job.user, record.job.name, record.options.gpus)
+
+
+def _ran_ns(at: Cycle, record: JobRecord) -> int:
+    """How long it has run since its last start or move."""
+    moved_ns = record.travels.moved_ns[-1] if record.travels.moved_ns else 0
+    return max(0, at.now_ns - max(record.job.start_s * SECOND_NS, moved_ns))
+
+
+def _horizon_ns(at: Cycle, record: JobRecord) -> int:
+    """How long it may be expected to run on: as long as it has run, and not past its time limit."""
+    job, ran_ns = record.job, _ran_ns(at, record)
+    if not job.time_limit_s:
+        return ran_ns
+    left_ns = (job.start_s + job.time_limit_s) * SECOND_NS - at.now_ns
+    return max(0, min(ran_ns, left_ns))
+
+
+def _bar(at: Cycle, record: JobRecord, node: str) -> str:
+    """Why a job must not be moved now; "" when it may."""
+    job, travels, settings = record.job, record.travels, at.settings
+    sighting = at.state.sightings.get((node, record.key))
+    if record.options.migrate == "never":
+        return "it was submitted with --gandiva-migrate=never"
+    if not job.batch or not job.requeue:
+        return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
+    if not at.state.nodes[node].has_daemon:
+        return f"gandivad on {node} does not answer"
+    if sighting is None or not sighting.is_movable:
+        return "it cannot save itself: not all its ranks have called attach()"
+    if _ran_ns(at, record) < settings.min_run_ns:
+        return f"it has run for less than {settings.min_run_ns // SECOND_NS} s since it was started or moved"
+    if len(travels.lately(at.now_ns)) >= settings.moves_per_hour:
+        return f"it was moved {settings.moves_per_hour} times within the last hour"
+    if travels.wait_until_ns > at.now_ns:
+        return "its last move failed not long ago"
+    return ""

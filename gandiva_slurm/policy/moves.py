@@ -1,0 +1,144 @@
+"""What a move of a running job is, what it brings, and when that is worth it.
+
+A move costs a job some of its time; it pays when the job is to gain that several times over while it may be
+expected to run: as long again as it has run so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gandiva_slurm.policy.draft import Draft
+from gandiva_slurm.policy.placement import LOAD_SCALE, Board, Need, Place, Site
+from gandiva_slurm.policy.shares import SCALE
+
+#: A move must bring its job so many times what it costs.
+WORTH = 3
+#: Nodes that are tried for a job: those of least load.
+NODES_TRIED = 8
+#: Jobs that are tried in one look, those with most to gain first.
+JOBS_TRIED = 16
+
+SECOND_NS = 10**9
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a better place is better enough, in hundredths."""
+
+    balance_percent: int = 25
+    faster_percent: int = 25
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A job on its node, as moves see it. `bar` says why it must not be moved now; empty: it may."""
+
+    need: Need
+    node: str
+    gpus: tuple[int, ...]
+    gpu_type: str
+    cost_ns: int = 0
+    #: how long it is expected to run on
+    horizon_ns: int = 0
+    bar: str = ""
+    #: mini-batches a second, by GPU type; a type that is missing was not measured
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
+class Proposal(NamedTuple):
+    """A job, the better place for it, why (a sentence and what proves it), and the time it gains there."""
+
+    resident: Resident
+    place: Place
+    why: tuple[str, ...]
+    gain_ns: int = 0
+
+
+class Spot(NamedTuple):
+    """A place as a job would find it: the load of its GPUs with the job on them, the largest and in all."""
+
+    place: Place
+    worst: int
+    total: int
+
+
+class Loads:
+    """The ticket load of every GPU, nodes of a type sorted by what they have for a gang of a size."""
+
+    def __init__(self, board: Board) -> None:
+        self.by_site = {name: board.loads(site) for name, site in board.sites.items() if site.is_open}
+        self._sorted = {name: sorted(loads) for name, loads in self.by_site.items()}
+        self._sites = board.sites
+        self._ranked: dict[tuple[str, int], list[Site]] = {}
+
+    def ranked(self, gpu_type: str, gpus: int) -> list[Site]:
+        """The nodes of a type whose `gpus`-th least loaded GPU is least loaded, best first."""
+        key = (gpu_type, gpus)
+        if key not in self._ranked:
+            found = [
+                site
+                for site in self._sites.values()
+                if site.gpu_type == gpu_type and len(self._sorted.get(site.name, ())) >= gpus
+            ]
+            self._ranked[key] = sorted(found, key=lambda site: (self._sorted[site.name][gpus - 1], site.name))
+        return self._ranked[key]
+
+    def least(self, gpu_type: str, gpus: int) -> int | None:
+        """The least load that the most loaded GPU of a gang of this size can have on this type."""
+        ranked = self.ranked(gpu_type, gpus)
+        return self._sorted[ranked[0].name][gpus - 1] if ranked else None
+
+    def of(self, resident: Resident) -> list[int]:
+        """The loads of a job's GPUs; empty where nothing is known of its node."""
+        loads = self.by_site.get(resident.node)
+        return [loads[gpu] for gpu in resident.gpus] if loads else []
+
+
+def find_spot(draft: Draft, resident: Resident, sites: Iterable[Site]) -> Spot | None:
+    """The best of these nodes for a job that would leave its own; None when it would be where it is.
+
+    Nothing stays tried.
+    """
+    need, board, mark = resident.need, draft.board, draft.mark()
+    draft.lift(need.job_id, (resident.node,))
+    place = board.best(need, [site for site in sites if site.may_take(need)])
+    spot = None
+    if place is not None and place.parts[0] != (resident.node, resident.gpus):
+        ((node, gpus),) = place.parts
+        draft.put(need, place)
+        loads = board.loads(board.sites[node])
+        held = [loads[gpu] for gpu in gpus]
+        spot = Spot(place, max(held), sum(held))
+    draft.rollback(mark)
+    return spot
+
+
+def gain_of(resident: Resident, before: float, after: float) -> int:
+    """Time gained until its expected end by one that gets `after` instead of `before` of full speed."""
+    return round(resident.horizon_ns * (after - before))
+
+
+def is_worth_it(resident: Resident, gain_ns: int) -> bool:
+    """True when a move brings several times what it costs."""
+    return gain_ns > WORTH * resident.cost_ns
+
+
+def told_gain(resident: Resident, gain_ns: int) -> str:
+    """A gain beside its cost, in words."""
+    gain_s, horizon_s, cost_s = (
+        round(time_ns / SECOND_NS) for time_ns in (gain_ns, resident.horizon_ns, resident.cost_ns)
+    )
+    return f"worth {gain_s} s to it within {horizon_s} s, costs {cost_s} s"
+
+
+def told_gpus(node: str, gpus: Sequence[int]) -> str:
+    """GPUs of a node in words."""
+    return f"GPU {','.join(map(str, gpus))} of {node}"
+
+
+def tickets(load: int) -> str:
+    """A load in tickets."""
+    return f"{load / (LOAD_SCALE * SCALE):.4g}"

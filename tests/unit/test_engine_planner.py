@@ -1,0 +1,267 @@
+"""engine.planner: which running jobs move, when, and what is told of those that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gandiva_slurm.engine.moving import told
+from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, Requeue
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+HOUR_S = 3600
+
+
+def moves(actions: list[Action]) -> list[int]:
+    """The jobs requeued to be moved."""
+    return [action.key.job_id for action in actions if isinstance(action, Requeue)]
+
+
+def crowd(world: FakeWorld, users: int = 3) -> None:
+    """Two jobs on each GPU; then those end that ran on all but the first GPU of n1."""
+    total = sum(world.nodes.values())
+    for n in range(2 * total):
+        world.submit(f"user{n % users + 1}")
+        world.cycle()
+    world.run(10)
+    for job_id, record in [*world.engine.jobs.items()]:
+        if record.places != {"n1": (0,)}:
+            world.finish(job_id)
+    world.run(2)
+    assert len(world.running()) == 2
+
+
+# balance
+
+
+def test_job_moves_to_an_idle_gpu_of_its_own_node_when_it_has_run_long_enough() -> None:
+    world = FakeWorld({"n1": 2})
+    crowd(world)
+    assert moves(world.run(1780, dt_s=10)) == []
+    assert len(moves(world.run(60))) == 1
+    world.run(30)
+    gpus = sorted(record.places["n1"] for record in world.engine.jobs.values() if record.places)
+    assert gpus == [(0,), (1,)]
+    assert moves(world.run(4 * HOUR_S, dt_s=20)) == [], "and then nothing moves any more"
+
+
+def test_reason_of_a_move_says_what_it_is_worth() -> None:
+    world = FakeWorld({"n1": 1, "n2": 1})
+    crowd(world)
+    world.run(1840, dt_s=10)
+    (moved,) = [record for record in world.engine.jobs.values() if record.job.restart]
+    line = next(line for line in moved.story if line.code == "Leaving")
+    assert "GPU 0 of n1 carries 200 tickets, GPU 0 of n2 would carry 100 with it" in line.text
+
+
+def test_missed_place_is_told_with_what_speaks_against_it() -> None:
+    world = FakeWorld({"n1": 1, "n2": 1})
+    crowd(world)
+    record = next(record for record in world.engine.jobs.values() if record.places)
+    (line,) = told(record, world.now_ns)
+    assert line == (
+        "not moved: GPU 0 of n1 carries 200 tickets, GPU 0 of n2 would carry 100 with it; "
+        "but it has run for less than 1800 s since it was started or moved"
+    )
+
+
+@pytest.mark.parametrize("what", ("never", "requeue", "rigid", "off"))
+def test_job_that_cannot_be_moved_stays(what: str) -> None:
+    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(moves=what != "off"))
+    crowd(world)
+    for job_id in world.running():
+        job = world.jobs[job_id]
+        assert job.options is not None
+        if what == "never":
+            world.jobs[job_id] = replace(job, options=replace(job.options, migrate="never"))
+        if what == "requeue":
+            world.jobs[job_id] = replace(job, requeue=False)
+        if what == "rigid":
+            world.rigid.add(job_id)
+    assert moves(world.run(2 * HOUR_S, dt_s=20)) == []
+    record = world.engine.jobs[world.running()[0]]
+    words = {"never": "--gandiva-migrate=never", "requeue": "requeue", "rigid": "attach()", "off": ""}
+    assert words[what] in record.travels.missed
+
+
+def test_small_differences_move_nobody() -> None:
+    world = FakeWorld({"n1": 4, "n2": 4})
+    for n in range(20):
+        world.submit(f"user{n % 3 + 1}", tickets=100 + n)
+        world.cycle()
+    assert moves(world.run(3 * HOUR_S, dt_s=20)) == []
+
+
+def test_move_that_fails_is_not_tried_again_soon() -> None:
+    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(move_deadline_ns=60 * SECOND_NS))
+    crowd(world)
+    world.saves_badly |= set(world.running())
+    world.run(HOUR_S, dt_s=10)
+    begun = [len(record.travels.moved_ns) for record in world.engine.jobs.values()]
+    assert 2 <= sum(begun) <= 3
+    assert all(record.state in states.SLICED for record in world.engine.jobs.values() if record.places)
+
+
+def test_moves_are_few_at_once() -> None:
+    world = FakeWorld({f"n{n}": 2 for n in range(8)})
+    for n in range(32):
+        world.submit(f"user{n % 3 + 1}")
+        world.cycle()
+    for job_id, record in [*world.engine.jobs.items()]:
+        if record.nodes[0] >= "n4":
+            world.finish(job_id)
+    most = total = 0
+    for _ in range(700):
+        total += len(moves(world.cycle(4.0)))
+        most = max(most, sum(record.travels.is_moving for record in world.engine.jobs.values()))
+    assert (most, total) == (1, 8), "one of sixteen GPUs at once; in the end one job on each GPU"
+    assert moves(world.run(4 * HOUR_S, dt_s=20)) == []
+
+
+def sit_beside(world: FakeWorld, job_id: int) -> None:
+    """Somebody who cannot move comes to a job's GPU; all the others are idle."""
+    guests = set()
+    while not any(world.engine.jobs[n].places == world.engine.jobs[job_id].places for n in guests):
+        guests.add(world.submit("user2"))
+        world.rigid |= guests
+        world.run(3)
+    for other in world.running():
+        is_beside = world.engine.jobs[other].places == world.engine.jobs[job_id].places
+        if not is_beside or (other != job_id and other not in guests):
+            world.finish(other)
+
+
+@pytest.mark.parametrize("most", (1, 2))
+def test_job_is_not_moved_more_often_than_it_may(most: int) -> None:
+    settings = EngineSettings(min_run_ns=60 * SECOND_NS, restart_cost_ns=SECOND_NS, moves_per_hour=most)
+    world = FakeWorld({"n1": 1, "n2": 1}, settings)
+    world.submit()
+    world.run(5)
+    times = 0
+    for _ in range(4):
+        sit_beside(world, 1)
+        times += len(moves(world.run(150)))
+    assert times == most
+    assert f"it was moved {most} times within the last hour" in world.engine.jobs[1].travels.missed
+    assert moves(world.run(HOUR_S, dt_s=10)) == [1], "in the next hour it may"
+
+
+# making room
+
+
+def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
+    """On each node one GPU is full: a gang of two has room on neither, unless somebody moves."""
+    world = FakeWorld({"n1": 2, "n2": 2})
+    for n in range(16):
+        world.submit(f"guest{n}")
+        world.cycle()
+    world.run(10)
+    for name, gpu in (("n1", 0), ("n2", 0)):
+        there = [j for j, record in world.engine.jobs.items() if record.places.get(name) == (gpu,)]
+        world.finish(there[0])
+    world.run(1800, dt_s=10)
+    gang = world.submit("boss", gpus=2)
+    actions = world.cycle()
+    record = world.engine.jobs[gang]
+    assert (record.state, record.code) == (states.HELD, "MakingRoom")
+    assert len(record.target) == 1
+    actions += world.run(60)
+    assert len(moves(actions)) == 1
+    assert record.state == states.RUNNING
+    assert all(other.state in states.SLICED for other in world.engine.jobs.values() if other.places)
+
+
+def test_gang_is_told_who_is_in_its_way() -> None:
+    world = FakeWorld({"n1": 2, "n2": 2})
+    for n in range(16):
+        world.submit(f"guest{n}")
+        world.cycle()
+    world.run(10)
+    for name, gpu in (("n1", 0), ("n2", 0)):
+        there = [j for j, record in world.engine.jobs.items() if record.places.get(name) == (gpu,)]
+        world.finish(there[0])
+    gang = world.submit("boss", gpus=2)
+    world.run(3)
+    record = world.engine.jobs[gang]
+    assert record.code == "NoFreeSlots"
+    (line,) = told(record, world.now_ns)
+    assert "would have room if job(s)" in line
+    assert "must not move now: it has run for less than 1800 s" in line
+
+
+def test_who_makes_room_stays_when_the_gang_is_cancelled() -> None:
+    world = FakeWorld({"n1": 2, "n2": 2})
+    for n in range(16):
+        world.submit(f"guest{n}")
+        world.cycle()
+    world.run(10)
+    for name, gpu in (("n1", 0), ("n2", 0)):
+        there = [j for j, record in world.engine.jobs.items() if record.places.get(name) == (gpu,)]
+        world.finish(there[0])
+    world.run(1800, dt_s=10)
+    world.rigid |= set(world.running())
+    world.engine.settings = replace(world.settings, min_run_ns=0)
+    gang = world.submit("boss", gpus=2)
+    for sighting in world.engine.state.sightings.values():
+        sighting.is_movable = True
+    world.cycle(reports=False)
+    assert world.code_of(gang) == "MakingRoom"
+    world.finish(gang, "CANCELLED")
+    world.run(5)
+    codes = [line.code for record in world.engine.jobs.values() for line in record.story]
+    assert codes.count("MoveOff") == 1
+    assert moves(world.run(60)) == []
+
+
+# faster types
+
+
+def mixed() -> FakeWorld:
+    """A slow GPU and a fast one; two jobs alike, of which the one on the fast GPU ends."""
+    world = FakeWorld({"n1": 1, "n2": 1})
+    world.types, world.rates = {"n1": "k80", "n2": "v100"}, {"k80": 1.0, "v100": 3.0}
+    for _ in range(2):
+        job_id = world.submit()
+        world.jobs[job_id] = replace(world.jobs[job_id], name="resnet")
+        world.cycle()
+    world.run(5)
+    return world
+
+
+def test_job_moves_to_the_faster_type_that_another_of_its_kind_was_measured_on() -> None:
+    world = mixed()
+    world.finish(2)
+    actions = world.run(700, dt_s=10)
+    assert moves(actions) == [], "it has not run long enough"
+    actions = world.run(1200, dt_s=10)
+    assert moves(actions) == []
+    assert world.engine.jobs[1].nodes == ("n1",), (
+        "what was known of its kind is forgotten with the last of it"
+    )
+
+
+def test_job_moves_to_the_faster_type_while_its_kind_is_known() -> None:
+    world = mixed()
+    world.engine.settings = replace(world.settings, min_run_ns=300 * SECOND_NS)
+    world.finish(2)
+    assert moves(world.run(600, dt_s=10)) == [1]
+    record = world.engine.jobs[1]
+    assert record.nodes == ("n2",)
+    line = next(line for line in record.story if line.code == "Leaving")
+    assert "3 mini-batches a second on v100, 1 on k80" in line.text
+    assert moves(world.run(4 * HOUR_S, dt_s=20)) == [], "and never back"
+
+
+def test_job_does_not_move_to_a_type_that_nobody_measured() -> None:
+    world = FakeWorld({"n1": 1})
+    world.types, world.rates = {"n1": "k80", "n2": "v100"}, {"k80": 1.0, "v100": 3.0}
+    world.submit()
+    world.run(5)
+    world.nodes["n2"] = 1
+    for per_node in (world.plans, world.leaving, world.told):
+        per_node["n2"] = type(per_node["n1"])()
+    assert moves(world.run(3 * HOUR_S, dt_s=20)) == []
