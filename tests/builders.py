@@ -86,8 +86,9 @@ class Slicer:
             for key in chosen:
                 over = (overrun_ns or {}).get(key.job_id, 0)
                 held = self.local.quantum_ns + over
-                self.local.charge(key, held, over)
-                work = held * len(gangs[key].gpus)
+                is_shared = self.local.mate_of(key) in chosen
+                self.local.charge(key, held, over, is_shared)
+                work = held * len(gangs[key].gpus) // (1 + is_shared)
                 user = gangs[key].user
                 self.by_user[user] = self.by_user.get(user, 0) + work
                 self.by_job[key.job_id] = self.by_job.get(key.job_id, 0) + work

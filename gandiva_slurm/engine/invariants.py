@@ -7,11 +7,10 @@ has the nodes' books calls the rest on those: holds are read by their fields, wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.local import Gang
+from gandiva_slurm.engine.local import Gang, are_mates
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
@@ -19,7 +18,10 @@ from gandiva_slurm.policy.shares import leaf_tickets
 
 
 class HeldInterval(Protocol):
-    """A hold: GPUs of one node, from the grant until the last rank had released (as `wire.messages.Hold`)."""
+    """A hold: GPUs of one node, from the grant until the last rank had released (as `wire.messages.Hold`).
+
+    One that was packed has `shared_with` besides: its mate's job id.
+    """
 
     @property
     def job_id(self) -> int: ...
@@ -160,17 +162,18 @@ def no_job_is_lost(state: EngineState, in_slurm: Mapping[int, int]) -> list[str]
 
 
 def round_is_sound(gangs: Sequence[Gang], gpus: int, chosen: Sequence[JobKey]) -> list[str]:
-    """One quantum of a node: known gangs, each once, whole, no GPU given twice."""
+    """One quantum of a node: known gangs, each once, whole, no GPU given twice but to the two of a pack."""
     by_key = {gang.key: gang for gang in gangs}
     found = [f"gang {key} is chosen, not resident" for key in chosen if key not in by_key]
     if len(set(chosen)) != len(chosen):
         found.append(f"a gang is chosen twice: {chosen}")
-    taken: dict[int, JobKey] = {}
+    taken: dict[int, list[Gang]] = {}
     for key in chosen:
         for gpu in by_key[key].gpus if key in by_key else ():
-            if gpu in taken or not 0 <= gpu < gpus:
-                found.append(f"GPU {gpu} is given to {taken.get(gpu)} and {key}")
-            taken[gpu] = key
+            others = taken.setdefault(gpu, [])
+            if not 0 <= gpu < gpus or not all(are_mates(by_key[key], other) for other in others):
+                found.append(f"GPU {gpu} is given to {[str(other.key) for other in others]} and {key}")
+            others.append(by_key[key])
     return found
 
 
@@ -184,7 +187,10 @@ def passes_never_fall(before: Mapping[str, int], after: Mapping[str, int]) -> li
 
 
 def no_gpu_held_twice(holds: Iterable[HeldInterval]) -> list[str]:
-    """One node: the holds of any GPU follow each other; it was given on only after its release."""
+    """One node: the holds of any GPU follow each other; it was given on only after its release.
+
+    Two of one pack, each of which says that it shares with the other, hold it at the same time.
+    """
     by_gpu: dict[int, list[HeldInterval]] = {}
     found = []
     for hold in holds:
@@ -194,13 +200,32 @@ def no_gpu_held_twice(holds: Iterable[HeldInterval]) -> list[str]:
             by_gpu.setdefault(gpu, []).append(hold)
     for gpu, mine in sorted(by_gpu.items()):
         mine.sort(key=lambda hold: (hold.t0_ns, hold.t1_ns))
-        for first, second in pairwise(mine):
-            if second.t0_ns < first.t1_ns:
+        active: list[HeldInterval] = []
+        for second in mine:
+            active = [first for first in active if second.t0_ns < first.t1_ns]
+            for first in active:
+                if _are_packed(first, second):
+                    continue
                 over = (first.t1_ns - second.t0_ns) / 1e6
                 found.append(
                     f"GPU {gpu}: {_name(second)} was given it {over:.3f} ms before {_name(first)} released"
                 )
+            active.append(second)
     return found
+
+
+def packs_are_of_two(holds: Iterable[HeldInterval]) -> list[str]:
+    """One node: whoever says that it shared its GPUs did so with one that says the same, for as long."""
+    shared: dict[tuple[int, int], int] = {}
+    for hold in holds:
+        if _shared_with(hold):
+            pair = (hold.job_id, _shared_with(hold))
+            shared[pair] = shared.get(pair, 0) + (hold.t1_ns - hold.t0_ns) * len(hold.gpus)
+    return [
+        f"job {one} shared with job {two} for {held} GPU-ns, that one with it for {shared.get((two, one), 0)}"
+        for (one, two), held in sorted(shared.items())
+        if held != shared.get((two, one), 0)
+    ]
 
 
 def one_incarnation_at_a_time(nodes: Mapping[str, Sequence[HeldInterval]]) -> list[str]:
@@ -223,14 +248,15 @@ def one_incarnation_at_a_time(nodes: Mapping[str, Sequence[HeldInterval]]) -> li
 def every_gpu_second_is_charged_once(
     holds: Iterable[HeldInterval], charged_ns: Mapping[str, int], tolerance_ns: int = 0
 ) -> list[str]:
-    """What each user was charged is what his gangs held, GPU by GPU."""
-    held: dict[str, int] = {}
+    """What each user was charged is what his gangs held, GPU by GPU; of a pack each is charged half."""
+    halves: dict[str, int] = {}
     for hold in holds:
-        held[hold.user] = held.get(hold.user, 0) + (hold.t1_ns - hold.t0_ns) * len(hold.gpus)
+        held = (hold.t1_ns - hold.t0_ns) * len(hold.gpus)
+        halves[hold.user] = halves.get(hold.user, 0) + (held if _shared_with(hold) else 2 * held)
     return [
-        f"{user} held {held.get(user, 0)} GPU-ns and was charged {charged_ns.get(user, 0)}"
-        for user in sorted(held.keys() | charged_ns.keys())
-        if abs(held.get(user, 0) - charged_ns.get(user, 0)) > tolerance_ns
+        f"{user} held {halves.get(user, 0) / 2:.1f} GPU-ns and was charged {charged_ns.get(user, 0)}"
+        for user in sorted(halves.keys() | charged_ns.keys())
+        if abs(halves.get(user, 0) - 2 * charged_ns.get(user, 0)) > 2 * tolerance_ns
     ]
 
 
@@ -245,6 +271,15 @@ def parks_are_bounded(parked_ns: Mapping[JobKey, Sequence[int]], bound_ns: int) 
 
 def _placed(state: EngineState) -> list[JobRecord]:
     return sorted((r for r in state.jobs.values() if r.is_placed), key=lambda record: record.order)
+
+
+def _shared_with(hold: HeldInterval) -> int:
+    return int(getattr(hold, "shared_with", 0))
+
+
+def _are_packed(one: HeldInterval, two: HeldInterval) -> bool:
+    is_mutual = _shared_with(one) == two.job_id and _shared_with(two) == one.job_id
+    return is_mutual and set(one.gpus) == set(two.gpus)
 
 
 def _name(hold: HeldInterval) -> str:

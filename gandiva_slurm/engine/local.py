@@ -30,6 +30,8 @@ class Gang:
     tickets: int
     gpus: tuple[int, ...]
     submitted_ns: int
+    #: the job it may hold them with at the same time: they are packed when each names the other; 0: none
+    mate: int = 0
 
     @property
     def mask(self) -> int:
@@ -52,6 +54,7 @@ class LocalStride:
         self.gpus = gpus
         self.quantum_ns = quantum_ns
         self._gangs: dict[JobKey, Gang] = {}
+        self._by_job: dict[int, Gang] = {}
         self._turns = Turns()
 
     @property
@@ -66,6 +69,7 @@ class LocalStride:
         holds GPUs must stay in until it has released them: `choose` knows the GPUs of no other.
         """
         self._gangs = {gang.key: self._checked(gang) for gang in gangs}
+        self._by_job = {gang.key.job_id: gang for gang in self.gangs}
         weights: dict[str, int] = {}
         jobs: dict[str, dict[int, int]] = {}
         for gang in self.gangs:
@@ -73,9 +77,18 @@ class LocalStride:
             jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
         self._turns.set_members(weights, jobs)
 
-    def charge(self, key: JobKey, held_ns: int, overrun_ns: int) -> None:
+    def mate_of(self, key: JobKey) -> JobKey | None:
+        """Return the gang this one is packed with: each names the other, and their GPUs are the same."""
+        gang = self._gangs.get(key)
+        mate = self._by_job.get(gang.mate) if gang is not None else None
+        if gang is None or mate is None or not are_mates(gang, mate):
+            return None
+        return mate.key
+
+    def charge(self, key: JobKey, held_ns: int, overrun_ns: int, is_shared: bool = False) -> None:
         """Charge time this gang held its GPUs, each of them; its user's pass and its own rise.
 
+        `is_shared`: its mate held them too all that time; each is charged half of it (ADR 0022).
         `overrun_ns` is the part of `held_ns` past the end of its quantum (a slow park, a start-up before the
         first boundary): a debt that levelling does not forgive. An unknown gang (already gone) is not
         charged.
@@ -84,7 +97,8 @@ class LocalStride:
         if gang is None or held_ns <= 0:
             return
         size = len(gang.gpus)
-        self.charge_work(key, gang.user, held_ns * size, min(max(overrun_ns, 0), held_ns) * size)
+        work, overrun = held_ns * size, min(max(overrun_ns, 0), held_ns) * size
+        self._turns.charge(gang.user, key.job_id, work, overrun, 2 if is_shared else 1)
 
     def charge_work(self, key: JobKey, user: str, work: int, overrun: int) -> None:
         """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user."""
@@ -101,8 +115,8 @@ class LocalStride:
 
         Pinned gangs hold GPUs that cannot be taken from them now: always in. Then the overdue (their park's
         bound is reached), lowest pass first, as far as they fit; then the round of the runnable, in which the
-        yielding (their quantum is over) come a little later than their passes say. Keys that are not set are
-        ignored.
+        yielding (their quantum is over) come a little later than their passes say; last, beside those chosen,
+        their mates. Keys that are not set are ignored.
         """
         pool = Pool(self.gpus)
         chosen = [gang.key for gang in self.gangs if gang.key in pinned]
@@ -117,7 +131,8 @@ class LocalStride:
         ]
         standing = self._standing([key for key in yielding if key in waiting])
         picked = run_round(entrants, standing, pool, self.quantum_ns, self._work_of(chosen))
-        return tuple(chosen) + tuple(_as_key(key) for key in picked)
+        chosen += [_as_key(key) for key in picked]
+        return tuple(chosen) + self._riders(chosen, runnable)
 
     def settle(self) -> None:
         """Level the passes; once a quantum, after its charges."""
@@ -129,7 +144,7 @@ class LocalStride:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data; `from_json` makes an equal one of it."""
-        gangs = [[str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns] for g in self.gangs]
+        gangs = [[str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns, g.mate] for g in self.gangs]
         sizes = {"version": 1, "gpus": self.gpus, "quantum_ns": self.quantum_ns}
         return sizes | {"gangs": gangs} | self._turns.to_json()
 
@@ -139,9 +154,9 @@ class LocalStride:
         if data["version"] != 1:
             raise ValueError(f"stride state of version {data['version']}, 1 expected")
         local = cls(int(data["gpus"]), int(data["quantum_ns"]))
-        for key, user, tickets, gpus, submitted_ns in data["gangs"]:
-            gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns)
-            local._gangs[gang.key] = gang
+        for key, user, tickets, gpus, submitted_ns, *mate in data["gangs"]:
+            gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns, *mate)
+            local._gangs[gang.key] = local._by_job[gang.key.job_id] = gang
         local._turns = Turns.from_json(data)
         return local
 
@@ -153,8 +168,38 @@ class LocalStride:
             raise ValueError(f"gang {gang.key}: GPUs {gang.gpus} are not distinct ones of 0..{self.gpus - 1}")
         return gang
 
+    def _riders(self, chosen: Sequence[JobKey], runnable: Collection[JobKey]) -> tuple[JobKey, ...]:
+        """Return the mates that hold the same GPUs beside the chosen: those whose turn it is as well."""
+        waiting = [gang for gang in self.gangs if gang.key in runnable and gang.key not in chosen]
+        hosts = {self.mate_of(key): self._gangs[key] for key in chosen}
+        mates = [gang for gang in waiting if gang.key in hosts]
+        return tuple(gang.key for gang in mates if self._is_due(gang, [hosts[gang.key], *waiting]))
+
+    def _is_due(self, mate: Gang, others: Sequence[Gang]) -> bool:
+        """False when it is half a quantum or more ahead of another that wants one of its GPUs.
+
+        Where tickets differ, packing would else carry one far beyond its share. Half a quantum shared makes
+        it lead by one at most, which levelling does not forgive.
+        """
+        work = len(mate.gpus) * self.quantum_ns * STRIDE1 // 2
+        for other in others:
+            if other is mate or not other.mask & mate.mask:
+                continue
+            if other.user == mate.user:
+                lead = self._job_pass(mate) - self._job_pass(other)
+                tickets = mate.tickets
+            else:
+                lead = self._turns.user_pass(mate.user) - self._turns.user_pass(other.user)
+                tickets = self._turns.tickets(mate.user)
+            if lead * tickets >= work:
+                return False
+        return True
+
+    def _job_pass(self, gang: Gang) -> int:
+        return self._turns.job_pass(gang.user, gang.key.job_id)
+
     def _entrant(self, gang: Gang, is_yielding: bool = False) -> Entrant:
-        job_pass = self._turns.job_pass(gang.user, gang.key.job_id)
+        job_pass = self._job_pass(gang)
         if is_yielding:
             job_pass += self._yield_of(gang) // gang.tickets
         return Entrant(gang.key, gang.user, len(gang.gpus), gang.tickets, gang.order, job_pass, gang.mask)
@@ -178,8 +223,15 @@ class LocalStride:
         work: dict[str, int] = {}
         for key in keys:
             gang = self._gangs[key]
-            work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns
+            holders = 2 if self.mate_of(key) in keys else 1
+            work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns // holders
         return work
+
+
+def are_mates(one: Gang, other: Gang) -> bool:
+    """True when both accept that the other holds the same GPUs at the same time."""
+    is_mutual = one.mate == other.key.job_id and other.mate == one.key.job_id
+    return is_mutual and one.key != other.key and one.mask == other.mask
 
 
 def _as_key(key: Hashable) -> JobKey:

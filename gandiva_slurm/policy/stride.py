@@ -64,7 +64,7 @@ class Pool:
 
     def force(self, size: int, mask: int) -> None:
         """Mark GPUs as taken by a gang that holds them already, whatever else is marked."""
-        self._left -= size
+        self._left -= (mask & ~self._taken).bit_count() if mask else size
         self._taken |= mask
 
     @property
@@ -129,11 +129,14 @@ class Account:
     debt: int = 0
     present: bool = True
 
-    def charge(self, work: int, overrun: int) -> None:
-        """Add GPU work; `overrun` of it was held past its quantum."""
-        rise, self.carry = divmod(work * STRIDE1 + self.carry, self.tickets)
+    def charge(self, work: int, overrun: int, holders: int = 1) -> None:
+        """Add GPU work; `overrun` of it was held past its quantum. One of `holders` is charged its part.
+
+        Up to 16 holders divide STRIDE1: all of them together are charged the whole, exactly.
+        """
+        rise, self.carry = divmod(work * (STRIDE1 // holders) + self.carry, self.tickets)
         self.value += rise
-        self.debt += overrun * STRIDE1 // self.tickets
+        self.debt += overrun * (STRIDE1 // holders) // self.tickets
 
     def reweigh(self, tickets: int) -> None:
         """Change the tickets: what was used is paid, only the future is dearer or cheaper."""

@@ -28,15 +28,16 @@ class Turns:
             self._jobs.setdefault(user, PassBook()).set_members(jobs.get(user, {}))
         self._forget_users()
 
-    def charge(self, user: str, job_id: int, work: int, overrun: int = 0) -> None:
+    def charge(self, user: str, job_id: int, work: int, overrun: int = 0, holders: int = 1) -> None:
         """Charge GPU time that was held, all GPUs together; a job that is gone is charged to its user.
 
-        `overrun` is the part of it past the end of a quantum: a debt that levelling does not forgive.
+        `overrun` is the part of it past the end of a quantum: a debt that levelling does not forgive. Of
+        `holders` that held the same GPUs all that time each is charged its part.
         """
         if user in self._users.accounts:
-            self._users.accounts[user].charge(work, overrun)
+            self._users.accounts[user].charge(work, overrun, holders)
         if user in self._jobs and job_id in self._jobs[user].accounts:
-            self._jobs[user].accounts[job_id].charge(work, overrun)
+            self._jobs[user].accounts[job_id].charge(work, overrun, holders)
 
     def settle(self, round_work: int) -> None:
         """Level the passes; once a quantum, after its charges. `round_work` is a quantum of all GPUs."""
@@ -52,6 +53,10 @@ class Turns:
     def user_pass(self, user: str) -> int:
         """Return where a user stands."""
         return self._users.accounts[user].value
+
+    def tickets(self, user: str) -> int:
+        """Return a user's tickets."""
+        return self._users.accounts[user].tickets
 
     def standing(self, later: Mapping[str, int] | None = None) -> dict[str, UserPass]:
         """Return where all users stand; `later` is what some are asked later by, in passes of one ticket."""
