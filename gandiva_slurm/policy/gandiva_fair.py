@@ -27,7 +27,7 @@ from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.turns import Turns
 from gandiva_slurm.policy.virtual import VirtualClusters
 
-#: A turn is so many times what a move costs, or a quantum if that is more.
+#: A turn is so many times what it costs to come and go, or a quantum if that is more.
 _MIN_RUN = 18
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10
@@ -76,7 +76,7 @@ class GandivaFair:
         self._traits = traits or Traits()
         self.name = self._traits.name
         #: whoever is picked runs at least so long
-        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * settings.restart_ns)
+        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * max(settings.restart_ns, settings.switch_ns))
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None

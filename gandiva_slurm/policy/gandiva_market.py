@@ -21,7 +21,7 @@ from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.trading import Desk, Division, claimants_of
 from gandiva_slurm.policy.turns import Turns
 
-#: A turn is so many times what a move costs, or a quantum if that is more.
+#: A turn is so many times what it costs to come and go, or a quantum if that is more.
 _MIN_RUN = 18
 
 Runs = dict[int, tuple[int, ...]]
@@ -42,7 +42,7 @@ class GandivaMarket:
         self._members: dict[str, Set[str]] = {}
         self._forecast = Forecast(())
         self._now_ns = 0
-        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * settings.restart_ns)
+        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * max(settings.restart_ns, settings.switch_ns))
         self._turn_end_ns = 0
         #: the last plan, and whose jobs they are
         self._runs: Runs = {}
