@@ -66,7 +66,8 @@ class Planning:
         for resident in node.residents.values():
             job = planned.get(resident.key)
             resident.is_planned = job is not None
-            leaving.tell(resident, job is not None and job.is_leaving)
+            if job is not None:  # else it may be requeued by now: its old processes must not train on
+                leaving.tell(resident, job.is_leaving)
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
         self._await_spans(plan)

@@ -34,6 +34,11 @@ class Floor(Bench):
         self.planning.take(decode_plan(encode(plan)))
         self.settle()
 
+    def forget(self, job_id):
+        """The next plan is without this job."""
+        del self.planned[job_id]
+        self.plan(0)
+
     def train(self, job_id, world=1, kind=wire.KIND_RUN):
         """Add a job whose ranks train."""
         resident = self.add(job_id, f"user{job_id}", (0,))
@@ -141,6 +146,16 @@ def test_one_told_to_stay_while_it_saves_comes_back_when_it_has(floor):
     floor.plan(1)
     floor.park(job)
     assert job.holds
+
+
+def test_one_that_was_requeued_does_not_train_on_until_slurm_ends_it(floor):
+    job = floor.train(1)
+    floor.plan(1, is_leaving=True)
+    floor.park(job)
+    floor.forget(1)
+    for _ in range(5):
+        floor.next_quantum()
+    assert job.state == SUSPENDED
 
 
 def test_a_save_that_fails_lets_it_train_on_and_is_tried_again(floor):
