@@ -1,0 +1,147 @@
+"""What an attached script is told when its checkpoint is not one for it, or cannot be written."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gandiva_slurm as gandiva
+from gandiva_slurm.client import checkpoint
+
+
+def attach(width=4, make=torch.optim.SGD, **more):
+    model = nn.Linear(width, 2)
+    optimizer = make(model.parameters(), lr=0.1)
+    return gandiva.attach(model=model, optimizer=optimizer, **more), model
+
+
+def save(batches=2, **options):
+    """Save after so many mini-batches; return the directory."""
+    run, _ = attach(**options)
+    for _ in run.steps(range(batches)):
+        run.save()
+    return newest()
+
+
+def newest():
+    return sorted(Path(gandiva.checkpoint_dir).glob("*-*"))[-1]
+
+
+@pytest.fixture
+def saved(fresh):
+    fresh()
+    path = save()
+    fresh()
+    return path
+
+
+def test_changed_model_stops_the_script_and_nothing_is_touched(saved):
+    with pytest.raises(gandiva.BadCheckpoint) as info:
+        attach(width=5)
+    assert str(info.value) == (
+        "the model has changed since it was saved: weight was torch.float32 [2, 4] "
+        "and is torch.float32 [2, 5] (GANDIVA_ON_BAD_CHECKPOINT=restart starts anew)"
+    )
+
+
+def test_changed_optimizer_is_told(saved):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
+    with pytest.raises(
+        gandiva.BadCheckpoint, match=r"the optimizer has changed .* group 0 was 2 parameters and is 1"
+    ):
+        gandiva.attach(model=model, optimizer=optimizer)
+
+
+def test_new_and_missing_parts_are_told(saved, fresh):
+    with pytest.raises(gandiva.BadCheckpoint, match=r"attach\(\) gets the scaler only now"):
+        attach(scaler=torch.amp.GradScaler("cpu"))
+    fresh()
+    with pytest.raises(gandiva.BadCheckpoint, match=r"attach\(\) gets the optimizer no longer"):
+        gandiva.attach(model=nn.Linear(4, 2))
+
+
+def test_starting_anew_is_asked_for_and_counts_on_above(saved, fresh, monkeypatch, capsys):
+    monkeypatch.setenv("GANDIVA_ON_BAD_CHECKPOINT", "restart")
+    run, model = attach(width=5)
+    before = model.weight.clone()
+    for _ in run.steps("a"):
+        run.save()
+    assert torch.equal(before, model.weight)
+    assert "starts anew, as GANDIVA_ON_BAD_CHECKPOINT says" in capsys.readouterr().err
+    assert checkpoint._place(str(newest()))[0] == checkpoint._place(str(saved))[0] + 1
+    monkeypatch.delenv("GANDIVA_ON_BAD_CHECKPOINT")
+    fresh()
+    assert attach(width=5)[0].steps("a") is not None, "the newest is the new one's"
+
+
+def test_other_version_and_other_world_stop_the_script(saved, fresh, monkeypatch):
+    marker = saved / "rank-0-of-1.json"
+    content = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**content, "version": 99}))
+    with pytest.raises(
+        gandiva.BadCheckpoint, match=f"{saved} has version 99, not 1: it wants the gandiva-slurm"
+    ):
+        attach()
+    marker.write_text(json.dumps(content))
+    fresh()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(gandiva.BadCheckpoint, match=f"{saved} has 1 ranks, and this job has 2"):
+        attach()
+
+
+def test_damaged_one_is_skipped_for_the_one_before(fresh, capsys):
+    fresh()
+    save(batches=3)
+    first, second = sorted(Path(gandiva.checkpoint_dir).glob("*-*"))
+    os.truncate(second / "rank-0-of-1.data", 100)
+    fresh()
+    attach()
+    err = capsys.readouterr().err
+    assert (
+        f"the checkpoint {second} is damaged and skipped: the data of rank 0 is not what was written" in err
+    )
+    assert f"goes on from {first}: epoch 0, mini-batches done: 2" in err
+
+
+def test_continuation_that_cannot_be_the_same_is_told(saved, capsys):
+    torch.set_num_threads(2)
+    attach()
+    err = capsys.readouterr().err
+    assert "need not go on to the last bit as it would have: threads 1 then, 2 now" in err
+
+
+def test_failed_save_is_told_and_training_goes_on(fresh, monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GANDIVA_CHECKPOINT_DIR", str(tmp_path / "file" / "below"))
+    fresh()
+    run, _ = attach()
+    for _ in run.steps("abc"):
+        run.save()
+    assert run.batch == 3
+    assert f"not saved, training goes on: no checkpoint in {tmp_path}/file/below: Not a directory" in (
+        capsys.readouterr().err
+    )
+
+
+def test_sharded_model_is_not_saved(fresh, capsys):
+    class ZeroRedundancyOptimizer(torch.optim.SGD):
+        """Looks like torch's, which shards its state over ranks."""
+
+    fresh()
+    attach(make=ZeroRedundancyOptimizer)
+    assert "cannot be moved: a model or optimizer is sharded over its ranks" in capsys.readouterr().err
+
+
+def test_second_training_of_a_script_has_its_own(fresh):
+    fresh()
+    save()
+    save(width=5)
+    names = {path.name.rpartition("-0.")[0].rpartition("-")[0] for path in newest().parent.glob("*-*")}
+    assert len(names) == 2
+    fresh()
+    assert attach()[1].weight.shape != attach(width=5)[1].weight.shape

@@ -1,0 +1,184 @@
+"""Gangs told by their node to save themselves and leave: killed where they are parked, and started again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.wire.page import (
+    FAILED,
+    KIND_RUN,
+    TIER_HOLD,
+    TIER_REQUEUE,
+    W_KIND,
+    W_STATE,
+    W_TIER,
+    W_TIER_USED,
+)
+from tests.park_harness import Harness
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def room(tmp_path):
+    """A place to start lives of one job in; whatever still runs in the end is killed."""
+    room = Room(tmp_path)
+    yield room
+    room.close()
+
+
+class Room:
+    """One job: its node, its files, its processes."""
+
+    def __init__(self, path):
+        self.path = path
+        self.node = None
+        self.processes = []
+
+    def start(self, recipe, *options, world=1, restart=0, is_ours=True, **more):
+        """Start the ranks of one life of the job; `is_ours=False`: outside Gandiva."""
+        name = "moved" if is_ours else "alone"
+        life = self.path / f"{name}{restart}"
+        life.mkdir()
+        argv = [sys.executable, str(ROOT / "tests/attach_train.py"), recipe, str(self.path / name), *options]
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
+        env |= {"PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "5", "SLURM_RESTART_COUNT": str(restart)}
+        env |= {"SLURM_SUBMIT_DIR": str(self.path), "OMP_NUM_THREADS": "1"}
+        if is_ours:
+            self.node = Harness(str(life / "node"), world)
+            env["GANDIVA_SOCKET"] = str(life / "node")
+        for rank in range(world):
+            gang = {"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {}
+            with open(life / f"err.{rank}", "w") as err:
+                self.processes.append(
+                    subprocess.Popen(
+                        [*argv, "--store", str(life / "store")],
+                        env=env | gang | more,
+                        stderr=err,
+                        cwd=self.path,
+                    )
+                )
+        if is_ours:
+            self.node.serve(DEADLINE_S)
+
+    def leave(self):
+        """Ask the gang to save itself and leave; return what its ranks' pages say then."""
+        for peer in self.node.peers.values():
+            peer.page.write([(W_TIER, TIER_REQUEUE)])
+        self.node.park(DEADLINE_S)
+        return self.node.views()
+
+    def park_as_ever(self):
+        """Park the gang as at a turn's end; nothing is saved."""
+        for peer in self.node.peers.values():
+            peer.page.write([(W_TIER, TIER_HOLD)])
+        self.node.park(DEADLINE_S)
+        assert {view[W_TIER_USED] for view in self.node.views()} == {TIER_HOLD}
+        assert len(self.checkpoints()) == 1
+
+    def kill(self):
+        """Slurm requeues the job."""
+        for process in self.processes:
+            process.kill()
+        self.finish(want=-9)
+
+    def finish(self, want=0):
+        """Wait for the end of this life."""
+        for process in self.processes:
+            assert process.wait(DEADLINE_S) == want
+        self.processes = []
+        if self.node:
+            self.node.close()
+            self.node = None
+
+    def lines(self, name, rank=0):
+        return (self.path / f"{name}.{rank}").read_text().splitlines()
+
+    def said(self, restart=0):
+        return (self.path / f"moved{restart}" / "err.0").read_text()
+
+    def checkpoints(self):
+        return sorted((self.path / ".gandiva" / "5").glob("attach_train-*"))
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait(DEADLINE_S)
+        if self.node:
+            self.node.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a training computes outside Gandiva: the lines of each rank; each is trained once."""
+    known = {}
+
+    def _alone(recipe, world, *options):
+        if (recipe, world, options) not in known:
+            room = Room(tmp_path_factory.mktemp("alone"))
+            room.start(recipe, *options, world=world, is_ours=False)
+            room.finish()
+            known[recipe, world, options] = [room.lines("alone", rank) for rank in range(world)]
+        return known[recipe, world, options]
+
+    return _alone
+
+
+CASES = {
+    "solo": ("adam", 1, ("--workers", "2"), 3),
+    "buffers of each rank": ("wrapped", 2, (), 2),
+    "gradients of each rank": ("synced_late", 2, ("--workers", "2"), 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
+    recipe, world, options, lives = CASES[case]
+    for life in range(lives):
+        room.start(recipe, *options, "--step-ms", "20", world=world, restart=life)
+        if life < lives - 1:
+            views = room.leave()
+            assert room.node.gang.phase == "parked", room.node.gang.last_error
+            assert {(view[W_KIND], view[W_TIER_USED]) for view in views} == {(KIND_RUN, TIER_REQUEUE)}
+            room.kill()
+    room.finish()
+    assert [room.lines("moved", rank) for rank in range(world)] == alone(recipe, world, *options)
+    if world > 1:
+        small, large = (room.checkpoints()[-1] / f"rank-{n}-of-2.data" for n in (1, 0))
+        assert small.stat().st_size < large.stat().st_size, "rank 0 saves the weights for all"
+
+
+def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(room):
+    room.start("wrapped", "--step-ms", "20", world=2)
+    room.leave()
+    room.node.resume()
+    room.park_as_ever()
+    room.node.resume()
+    room.leave()
+    room.kill()
+    first, second = room.checkpoints()
+    with open(second / "rank-1-of-2.data", "r+b") as data:
+        data.seek(100)
+        data.write(b"\0\1\2\3")
+    room.start("wrapped", world=2, restart=1)
+    room.finish()
+    assert f"{second} is damaged and skipped: the data of rank 1 is not what was written" in room.said(1)
+    assert f"goes on from {first}:" in room.said(1)
+
+
+def test_gang_that_cannot_save_says_so_and_trains_on(room, alone):
+    blocked = room.path / "blocked"
+    blocked.write_text("a file, no directory")
+    room.start("wrapped", "--step-ms", "20", world=2, GANDIVA_CHECKPOINT_DIR=str(blocked / "here"))
+    for view in room.leave():
+        assert view[W_STATE] == FAILED
+        assert error_text(view) == f"no checkpoint in {blocked}/here: Not a directory"[:128]
+    assert room.node.gang.phase == "running" and room.node.gang.failed_parks == 1
+    room.finish()
+    assert [room.lines("moved", rank) for rank in range(2)] == alone("wrapped", 2)
+    assert "not saved, training goes on: no checkpoint in" in room.said()
