@@ -17,10 +17,12 @@ _NO_RATES = SimpleNamespace(alone=lambda *asked: None, packed=lambda *asked: Non
 class LiveWorld:
     """A cluster of (GPU type, GPUs) nodes; two policies hear the same and must say the same."""
 
-    def __init__(self, *shape: tuple[str, int], tickets: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, *shape: tuple[str, int], tickets: Mapping[str, int] | None = None, restart_ns: int = 0
+    ) -> None:
         self.cluster = Cluster(shape)
         self.tape = Tape()
-        settings = PolicySettings(QUANTUM_NS, tickets=tickets or {})
+        settings = PolicySettings(QUANTUM_NS, restart_ns=restart_ns, tickets=tickets or {})
         self.policy, self.twin = LivePolicy(settings), LivePolicy(settings)
         self.policy.handle = self.tape.handle
         self.now_ns = 0

@@ -45,13 +45,17 @@ class LivePolicy:
     name = "live"
 
     def __init__(self, settings: PolicySettings, slots_per_gpu: int = 4) -> None:
-        self.engine = Engine(EngineSettings(settings.quantum_ns, slots_per_gpu))
+        self.engine = Engine(
+            EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns)
+        )
         #: how the engine is called; whoever records it puts himself here
         self.handle: Handle = Engine.handle
         self._settings = settings
         self._nodes: LiveNodes | None = None
         #: Slurm's own table, by its job ids: those of the simulator and one
         self._jobs: dict[int, SlurmJob] = {}
+        #: the restart count of each, as the engine was shown it last
+        self._shown: dict[int, int] = {}
         self._users: set[str] = set()
         self._down: frozenset[str] = frozenset()
         self._outcomes: list[ev.Event] = []
@@ -65,6 +69,7 @@ class LivePolicy:
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
+        self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
         is_end = view.now_ns >= self._end_ns
@@ -76,8 +81,7 @@ class LivePolicy:
 
     def violations(self) -> list[str]:
         """What is wrong with the engine; called by --check-invariants."""
-        live = {job.job_id: job.restart for job in self._jobs.values()}
-        return violations(self.engine) + no_job_is_lost(self.engine.state, live)
+        return violations(self.engine) + no_job_is_lost(self.engine.state, self._shown)
 
     # Slurm
 
@@ -182,7 +186,10 @@ class LivePolicy:
         mate = view.jobs.get(place.mate - 1)
         alone = view.rates.alone(job.model, job.size, gpu_type, not place.span) if has_run else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
-        leave = (job.can_migrate and not place.span, key in nodes.left)
+        # It is restored, and can save itself again, once it has held its GPUs for so long.
+        restore_ns = self._settings.restart_ns if key.restart else 0
+        is_movable = has_run and job.can_migrate and not place.span and nodes.held_ns[key] >= restore_ns
+        leave = (is_movable, key in nodes.left)
         rates = (alone or 0.0, pair[0] if pair else 0.0)
         return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates)
 
@@ -214,7 +221,8 @@ def _slurm_job(job: JobView, cluster: Cluster) -> SlurmJob:
         gpus=job.size, nodes=nodes,
     )  # fmt: skip
     submit_s = (EPOCH_NS + job.submit_ns) // _S
-    account, name = job.account or ACCOUNT, f"job{job.job_id}"
+    # Jobs that train the same model are named alike: so the engine knows them for jobs alike.
+    account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
     return SlurmJob(
         job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
         node_count=nodes, cpus=job.size, submit_s=submit_s, options=options,

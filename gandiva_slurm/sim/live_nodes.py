@@ -31,6 +31,7 @@ class LiveNodes:
         #: who holds GPUs now, and who has saved itself and is parked until it is requeued
         self.on: set[JobKey] = set()
         self.left: set[JobKey] = set()
+        #: how long each has held its GPUs; of two that share them each half
         self.held_ns: dict[JobKey, int] = {}
         self._locals = {node: LocalStride(count, quantum_ns) for node, count in gpus.items()}
         self._central = Central(CentralSettings(quantum_ns, client_wait_ns=0))
@@ -41,12 +42,12 @@ class LiveNodes:
     def charge(self, now_ns: int) -> None:
         """Charge all that held GPUs until now."""
         held_ns, self._now_ns = now_ns - self._now_ns, now_ns
+        shared = {place.key for node, place in self.placements() if self._shares(node, place.key)}
         for key in self.on:
-            self.held_ns[key] = self.held_ns.get(key, 0) + held_ns
-        for node, places in self._plans.items():
-            for place in places:
-                if place.key in self.on:
-                    self._locals[node].charge(place.key, held_ns, 0)
+            self.held_ns[key] = self.held_ns.get(key, 0) + held_ns // (2 if key in shared else 1)
+        for node, place in self.placements():
+            if place.key in self.on:
+                self._locals[node].charge(place.key, held_ns, 0, place.key in shared)
 
     def follow(self, plans: Plans) -> None:
         """Take over the plans of all nodes, of jobs that run there; whoever is in none is gone."""
@@ -92,6 +93,10 @@ class LiveNodes:
             for place in places:
                 yield node, place
 
+    def _shares(self, node: str, key: JobKey) -> bool:
+        """True when it holds its GPUs together with its mate."""
+        return key in self.on and self._locals[node].mate_of(key) in self.on
+
     def _choose(self, node: str, local: LocalStride, holders: set[JobKey], is_end: bool) -> None:
         """A node's own stride around the spans that are on."""
         places = self._plans.get(node, ())
@@ -134,4 +139,4 @@ class LiveNodes:
 
 
 def _gang(place: Placement) -> Gang:
-    return Gang(place.key, place.user, place.tickets, place.gpus, place.submitted_ns)
+    return Gang(place.key, place.user, place.tickets, place.gpus, place.submitted_ns, place.mate)

@@ -30,7 +30,7 @@ class LiveMachine(RuleBasedStateMachine):
     def submit(self, user: str, size: int, priority: int, types: tuple[str, ...]) -> None:
         self.world.submit(user, size, priority=priority, gpu_types=types)
 
-    @rule(quanta=st.sampled_from((0.001, 0.3, 1.0, 4.0)))
+    @rule(quanta=st.sampled_from((0.001, 0.3, 1.0, 4.0, 35.0)))
     def pass_time(self, quanta: float) -> None:
         self.world.pass_time(quanta)
 

@@ -79,6 +79,23 @@ def test_more_jobs_than_slots_wait_and_come_later() -> None:
     assert summary["finished"] == 9 and summary["makespan_s"] == pytest.approx(900)
 
 
+def test_a_job_moves_to_a_node_that_has_become_idle() -> None:
+    """Once it has run for half an hour: it leaves, is requeued, and goes on there."""
+    world = LiveWorld(("v100", 1), ("v100", 1), restart_ns=8 * S)
+    jobs = [world.submit(user) for user in ("ann", "ann", "bob", "bob")]
+    world.pass_time(4)
+    ran_on = {job: world.policy.engine.jobs[job + 1].nodes for job in jobs}
+    for job in [job for job in jobs if ran_on[job] == ("n2",)]:
+        world.finish(job)
+    assert len(world.plan.runs) == 1 and len(world.jobs) == 2
+    world.pass_time(24)
+    assert len(world.plan.runs) == 1, "not yet"
+    world.pass_time(10)
+    assert len(world.plan.runs) == 2
+    assert sorted(record.job.restart for record in world.policy.engine.jobs.values())[-2:] == [0, 1]
+    assert world.tape.replay().first is None
+
+
 def test_what_is_told_to_leave_saves_itself_in_its_turn_and_stays_off() -> None:
     def plan(leaves: bool) -> dict[str, tuple[Placement, ...]]:
         one = Placement(JobKey(1, 0), "ann", 1, (0,), 1000, 1, "a", is_leaving=leaves)
