@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from gandiva_slurm.policy.free import FreeGpus
-from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.port import CELLS, JobView, View
 from gandiva_slurm.policy.rounds import Runs
 
 #: Patience doubles with each time that GPUs were given back, up to so many times.
@@ -68,20 +68,24 @@ class Elastic:
         notes: dict[int, str] = {}
         for job in able:
             if job.job_id in before:
-                self._keep(job, runs, idle)
+                self._keep(view, job, runs, idle)
         self._note_losses(view, runs, before, notes)
         self._take(view, able, runs, idle, notes)
         self._forget(view)
         return notes
 
-    def _keep(self, job: JobView, runs: Runs, idle: set[int]) -> None:
-        """Whoever has grown stays so, as far as nobody waits for the GPUs and it was not moved."""
+    def _keep(self, view: View, job: JobView, runs: Runs, idle: set[int]) -> None:
+        """Whoever has grown stays so, as far as it pays, nobody waits for the GPUs, and it was not moved."""
+        base = runs[job.job_id]
         kept = [gpu for gpu in job.gpus if gpu in idle]
-        if kept and set(runs[job.job_id]) <= set(job.gpus):
-            self._give(job, runs, idle, kept)
+        if kept and set(base) <= set(job.gpus):
+            size = _best_size(view, job, base, len(base) + len(kept))
+            self._give(job, runs, idle, kept[: size - len(base)])
 
     def _give(self, job: JobView, runs: Runs, idle: set[int], more: Iterable[int]) -> None:
         added = tuple(more)
+        if not added:
+            return
         runs[job.job_id] = tuple(sorted({*runs[job.job_id], *added}))
         self._grown[job.job_id] = len(runs[job.job_id])
         idle.difference_update(added)
@@ -94,7 +98,9 @@ class Elastic:
                 self._given_back[job_id] = self._given_back.get(job_id, 0) + 1
                 self._resized_ns[job_id] = view.now_ns
                 if job_id in runs:
-                    notes[job_id] = f"back on {len(runs[job_id])} GPUs: the rest is needed"
+                    notes[job_id] = (
+                        f"back on {len(runs[job_id])} GPUs: the rest is needed, or brought nothing"
+                    )
 
     def _take(
         self, view: View, able: Iterable[JobView], runs: Runs, idle: set[int], notes: dict[int, str]
@@ -107,7 +113,8 @@ class Elastic:
                 continue
             needed_ns = self._patience_ns(job)
             host = view.cluster.hosts[min(hosts)]
-            ripe = [g for g in host.gpus if g in idle and view.now_ns - self._idle_since[g] >= needed_ns]
+            near = [gpu for gpu in host.gpus if gpu in idle and view.cluster.share((gpus[0], gpu), job.cell)]
+            ripe = [gpu for gpu in near if view.now_ns - self._idle_since[gpu] >= needed_ns]
             size = _best_size(view, job, gpus, min(job.max_size, len(gpus) + len(ripe)))
             if size > len(gpus):
                 self._give(job, runs, idle, ripe[: size - len(gpus)])
@@ -133,6 +140,9 @@ def _small_place(view: View, free: FreeGpus, job: JobView) -> tuple[int, ...]:
         free.take(job.gpus)
         return job.gpus
     types = [name for name in view.cluster.counts if job.accepts(name)]
+    if job.cell in CELLS:
+        every = ((name, size) for size in range(job.size - 1, job.min_size - 1, -1) for name in types)
+        return next((gpus for name, size in every if (gpus := free.gather_in(size, name, job.cell))), ())
     best = max(types, key=free.left_of, default="")
     if not best or free.left_of(best) < job.min_size:
         return ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 
-from gandiva_slurm.policy.port import Cluster, JobView
+from gandiva_slurm.policy.port import CELLS, GPU, Cluster, JobView
+from gandiva_slurm.policy.topology import closest
 
 
 class FreeGpus:
@@ -106,10 +107,35 @@ class FreeGpus:
         gpus: list[int] = []
         while len(gpus) < size:
             index = self._next_host(gpu_type, size - len(gpus), is_spread, near)
-            part = self._free[index][: 1 if is_spread else size - len(gpus)]
+            part = self._near(index, 1 if is_spread else size - len(gpus))
             self.take(part)
             gpus += part
         return tuple(sorted(gpus))
+
+    def gather_in(self, size: int, gpu_type: str, cell: str) -> tuple[int, ...] | None:
+        """Take so many of a type in one such cell (port.CELLS), the tightest; None where there is none."""
+        below: dict[tuple[int, int], list[int]] = {}
+        for index, host in enumerate(self._cluster.hosts):
+            for gpu in self._free[index] if host.gpu_type == gpu_type else ():
+                level = CELLS.index(cell) - 1 if cell != GPU else 0
+                below.setdefault((self._cluster.lines[gpu][level], index), []).append(gpu)
+        fitting = [
+            (len(gpus), len(self._free[key[1]]), gpus) for key, gpus in below.items() if len(gpus) >= size
+        ]
+        if not fitting or (cell == GPU and size > 1):
+            return None
+        lines = self._cluster.lines
+        chosen = closest(min(fitting)[2], size, lines.__getitem__, is_tightest=True)
+        assert chosen is not None
+        self.take(chosen)
+        return tuple(sorted(chosen))
+
+    def _near(self, index: int, count: int) -> list[int]:
+        """So many free GPUs of a node, or all it has: those that are nearest to each other."""
+        free = self._free[index]
+        if not self._cluster.has_parts or count >= len(free):
+            return free[:count]
+        return [*(closest(free, count, self._cluster.lines.__getitem__, is_tightest=True) or ())]
 
     def _is_good_old_place(self, job: JobView, types: Sequence[str]) -> bool:
         return len(job.gpus) == job.size and self._cluster.type_of[job.gpus[0]] in types

@@ -14,25 +14,23 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gandiva_slurm.policy.classes import Classes, Guard
+from gandiva_slurm.policy.classes import Classes
 from gandiva_slurm.policy.elastic import Elastic
+from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
-from gandiva_slurm.policy.packing import Bench, Pair, PairBook
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.rounds import Round, Runs, Seat, Wanted
 from gandiva_slurm.policy.seating import Seating
+from gandiva_slurm.policy.sharing import Sharing
 from gandiva_slurm.policy.tickets import TicketBook
-from gandiva_slurm.policy.turns import Turns
 from gandiva_slurm.policy.virtual import VirtualClusters
 
 #: A turn is so many times what it costs to come and go, or a quantum if that is more.
 _MIN_RUN = 18
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10
-#: The group of those who have what others leave; no virtual cluster is called so.
-SPARE = "\0spare"
 
 
 @dataclass(frozen=True)
@@ -47,27 +45,6 @@ class Traits:
     in_turn: bool = True
 
 
-@dataclass
-class Group:
-    """Jobs that take turns on one pool of GPUs."""
-
-    turns: Turns = field(default_factory=Turns)
-    jobs: dict[int, JobView] = field(default_factory=dict)
-    somebody_waited: bool = False
-
-
-@dataclass
-class Last:
-    """The last plan, by job: its GPUs, the group that is charged for them, whether by half, and its guest."""
-
-    runs: Runs = field(default_factory=dict)
-    groups: dict[int, str] = field(default_factory=dict)
-    owners: Mapping[int, str] = field(default_factory=dict)
-    halved: set[int] = field(default_factory=set)
-    shared: set[int] = field(default_factory=set)
-    guests: dict[int, int] = field(default_factory=dict)
-
-
 class GandivaFair:
     """The policy; made by `make`."""
 
@@ -80,8 +57,7 @@ class GandivaFair:
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None
-        self._pairs = PairBook()
-        self._guard = Guard()
+        self._sharing = Sharing(settings.restart_ns > 0)
         self._classes = Classes()
         self._elastic = Elastic(self._turn_ns)
         self.vcs = VirtualClusters()
@@ -92,12 +68,7 @@ class GandivaFair:
     @property
     def counts(self) -> dict[str, int]:
         """What the simulator's JSON tells of it: pairs tried by model and GPU type, kept, undone."""
-        books = (self._pairs, self._guard)
-        return {
-            "packs_tried": sum(book.tried for book in books),
-            "packs_kept": sum(book.kept for book in books),
-            "packs_undone": sum(book.undone for book in books),
-        }
+        return self._sharing.counts
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
@@ -110,7 +81,8 @@ class GandivaFair:
         runs, groups = self._place(view, Seating(view, merit, self._last.runs.keys(), is_turn), is_turn)
         self._start_small(view, runs, groups)
         last = Last(runs, groups, self._owners)
-        self._pack(view, merit, last)
+        if self._traits.packs:
+            self._sharing.pack(view, merit, last, self._groups, self._last)
         self._wait(last)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
         notes.update(self._elastic.grow(view, runs, last.shared, waiting))
@@ -148,7 +120,7 @@ class GandivaFair:
             self._merit = Merit(view.cluster, self._settings, self._turn_ns, self._traits.by_type)
         alone = {j: view.cluster.type_of[gpus[0]] for j, gpus in last.runs.items() if j not in last.shared}
         self._merit.learn(view, alone, elapsed_ns)
-        self._pairs.learn(view.rates)
+        self._sharing.learn(view.rates)
         return self._merit
 
     # -- who there is
@@ -207,7 +179,7 @@ class GandivaFair:
 
     def _wake_ns(self) -> int:
         soon_ns = self._now_ns + max(1, self._settings.quantum_ns // _TRIAL_PART)
-        return min(self._end_ns, soon_ns) if self._guard.is_trying else self._end_ns
+        return min(self._end_ns, soon_ns) if self._sharing.is_trying else self._end_ns
 
     # -- who runs
 
@@ -229,20 +201,30 @@ class GandivaFair:
         return runs, groups
 
     def _staying(self, jobs: Mapping[int, JobView], group: str) -> list[Wanted]:
-        """Those who run and have not ended, with what they hold, less what they have grown by."""
+        """Those who run and have not ended; who started small makes way for others."""
         last, guests = self._last, self._last.guests.values()
         return [
-            Wanted(jobs[job_id], min(len(gpus), jobs[job_id].size))
-            for job_id, gpus in last.runs.items()
-            if job_id in jobs and last.groups[job_id] == group and job_id not in guests
+            Wanted(jobs[job_id], jobs[job_id].size)
+            for job_id in last.runs
+            if job_id in jobs
+            and last.groups[job_id] == group
+            and job_id not in guests
+            and not self._is_small(jobs[job_id])
         ]
+
+    def _is_small(self, job: JobView) -> bool:
+        return len(self._last.runs[job.job_id]) < job.size
 
     def _seat(self, view: View, seating: Seating, group: str, runs: Runs) -> Seat:
         if group == SPARE:
             return seating.anywhere(view.down.union(*runs.values()))
         if not self.vcs.names:
-            spare = [gpus for job_id, gpus in self._last.runs.items() if self._last.groups[job_id] == SPARE]
-            return seating.anywhere(view.down, frozenset().union(*spare))
+            last, jobs = self._last, self._groups[group].jobs
+            small = {job_id for job_id in last.runs if job_id in jobs and self._is_small(jobs[job_id])}
+            loose = [
+                last.runs[job_id] for job_id in last.runs if last.groups[job_id] == SPARE or job_id in small
+            ]
+            return seating.anywhere(view.down, frozenset().union(*loose))
 
         def seat(picked: Sequence[Wanted], seated: Runs) -> Runs:
             room = self.vcs.room(group)
@@ -260,15 +242,9 @@ class GandivaFair:
         for name, group in self._groups.items():
             if self.vcs.names and name != SPARE:
                 continue
-            waiting = [job for job_id, job in group.jobs.items() if job_id not in runs]
-            waiting.sort(key=lambda job: (*self._pass(group, job), job.order))
-            small = self._elastic.start_small(view, runs, waiting)
+            small = self._elastic.start_small(view, runs, group.waiting(runs, self._owners))
             runs.update(small)
             groups.update(dict.fromkeys(small, name))
-
-    def _pass(self, group: Group, job: JobView) -> tuple[int, int]:
-        user = self._owners[job.job_id]
-        return group.turns.user_pass(user), group.turns.job_pass(user, job.job_id)
 
     def _wait(self, last: Last) -> None:
         for name, group in self._groups.items():
@@ -277,63 +253,7 @@ class GandivaFair:
                 job_id not in last.runs or (is_lent and last.groups[job_id] != name) for job_id in group.jobs
             )
 
-    # -- who shares
-
-    def _pack(self, view: View, merit: Merit, last: Last) -> None:
-        """Put guests beside hosts: by what both gain, then opportunistic ones beside guaranteed ones."""
-        if not self._traits.packs:
-            return
-        for name, group in self._groups.items():
-            waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
-            for pair in self._pairs_of(view, merit, last, name, waiting):
-                _share(last, pair, name)
-                last.halved |= {pair.host, pair.guest}
-        spare = self._groups[SPARE]
-        guests = [job for job_id, job in spare.jobs.items() if job_id not in last.runs and _is_movable(job)]
-        guests.sort(key=lambda job: (*self._pass(spare, job), job.order))
-        hosts = [pair for pair in self._hosts(view, last) if last.groups[pair[0].job_id] != SPARE]
-        for pair in self._guard.match(hosts, guests, view.rates, self._last.guests):
-            _share(last, pair, SPARE)
-            last.halved.add(pair.guest)
-
-    def _hosts(self, view: View, last: Last) -> list[tuple[JobView, str]]:
-        """Those on a GPU of their own that may share it, with its type."""
-        return [
-            (view.jobs[job_id], view.cluster.type_of[gpus[0]])
-            for job_id, gpus in last.runs.items()
-            if len(gpus) == 1 and view.jobs[job_id].can_pack and job_id not in last.shared
-        ]
-
-    def _pairs_of(
-        self, view: View, merit: Merit, last: Last, group: str, waiting: Sequence[JobView]
-    ) -> list[Pair]:
-        """A host loses speed and is charged half: his user gains only with another job to run meanwhile."""
-        gainers = {self._owners[job.job_id] for job in waiting}
-        hosts = [
-            (host, gpu_type)
-            for host, gpu_type in (self._hosts(view, last) if gainers else ())
-            if last.groups[host.job_id] == group and self._owners[host.job_id] in gainers
-        ]
-        small = [job for job in waiting if _is_movable(job) and job.size == 1 and job.can_pack]
-        if not hosts or not small:
-            return []
-        worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
-        old = self._last.guests if self._settings.restart_ns else {}
-        bench = Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), old)
-        return self._pairs.match(bench, view.rates)
-
 
 def make(settings: PolicySettings) -> GandivaFair:
     """Make the policy."""
     return GandivaFair(settings)
-
-
-def _is_movable(job: JobView) -> bool:
-    return job.can_migrate or not job.gpus
-
-
-def _share(last: Last, pair: Pair, group: str) -> None:
-    last.runs[pair.guest] = last.runs[pair.host]
-    last.groups[pair.guest] = group
-    last.guests[pair.host] = pair.guest
-    last.shared |= {pair.host, pair.guest}

@@ -8,13 +8,17 @@ between two questions, and no reference to what they were shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from gandiva_slurm.model.snapshot import Association
 
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
+#: What all GPUs of a gang can be asked to share, closest first; "" and "any": nothing.
+GPU, SWITCH, SOCKET, NODE = "gpu", "switch", "socket", "node"
+CELLS = (GPU, SWITCH, SOCKET, NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,24 @@ class Host:
 class Cluster:
     """All GPUs, numbered from 0 in the order of their nodes."""
 
-    def __init__(self, shape: Iterable[tuple[str, int]]) -> None:
-        """Make nodes n1, n2, … of (GPU type, GPUs) each."""
+    def __init__(self, shape: Iterable[tuple[str, int]], parts: Sequence[tuple[int, int]] = ()) -> None:
+        """Make nodes n1, n2, … of (GPU type, GPUs) each.
+
+        `parts`: GPUs of each node's switches and sockets; without it nodes are flat, all GPUs equally near.
+        """
         hosts: list[Host] = []
+        #: by GPU: first GPU of its switch, of its socket, of its node
+        self.lines: list[tuple[int, int, int]] = []
+        #: True when some node has parts
+        self.has_parts = False
         first = 0
         for number, (gpu_type, count) in enumerate(shape, 1):
             hosts.append(Host(f"n{number}", gpu_type, tuple(range(first, first + count))))
+            switch, socket = parts[number - 1] if parts else (count, count)
+            self.has_parts |= switch < count
+            self.lines += [
+                (first + n // switch * switch, first + n // socket * socket, first) for n in range(count)
+            ]
             first += count
         self.hosts = tuple(hosts)
         #: by GPU: its type, and the index of its node in `hosts`
@@ -53,6 +69,22 @@ class Cluster:
     def hosts_of(self, gpus: Iterable[int]) -> frozenset[int]:
         """Indexes of the nodes on which these GPUs are."""
         return frozenset(self.host_of[gpu] for gpu in gpus)
+
+    def widest(self, gpu_type: str, cell: str) -> int:
+        """GPUs of the largest such cell of a type."""
+        if cell == GPU:
+            return 1
+        if cell not in CELLS:
+            return self.counts[gpu_type]
+        level = CELLS.index(cell) - 1
+        sizes = Counter(line[level] for gpu, line in enumerate(self.lines) if self.type_of[gpu] == gpu_type)
+        return max(sizes.values())
+
+    def share(self, gpus: Sequence[int], cell: str) -> bool:
+        """True when all of these are in one such cell; "" and "any": wherever they are."""
+        if cell not in CELLS or len(gpus) < 2:
+            return True
+        return cell != GPU and len({self.lines[gpu][CELLS.index(cell) - 1] for gpu in gpus}) == 1
 
 
 @dataclass(slots=True)
@@ -80,6 +112,8 @@ class JobView:
     length_ns: int | None = None
     #: the account it is charged to; "" where there are none
     account: str = ""
+    #: the closest level all its GPUs must share, one of CELLS; "" any
+    cell: str = ""
 
     #: GPUs it runs on, or on which it is parked; () = it has none
     gpus: tuple[int, ...] = ()

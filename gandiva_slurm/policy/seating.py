@@ -56,4 +56,4 @@ class Seating:
 def _guest(wanted: Wanted, gpu_type: str) -> Guest:
     job, size = wanted
     gpus = trimmed(job.gpus, size)
-    return Guest(job.job_id, size, gpu_type, gpus, job.is_running, job.can_migrate)
+    return Guest(job.job_id, size, gpu_type, gpus, job.is_running, job.can_migrate, job.cell)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.free import FreeGpus
-from gandiva_slurm.policy.port import Cluster
+from gandiva_slurm.policy.port import CELLS, Cluster
 
 Seats = dict[int, tuple[int, ...]]
 
@@ -27,6 +27,8 @@ class Guest:
     is_running: bool = False
     #: False: those GPUs or none
     can_move: bool = True
+    #: the cell that its GPUs must share (port.CELLS); "" any
+    cell: str = ""
 
     @property
     def is_bound(self) -> bool:
@@ -86,6 +88,10 @@ def _seat(
         is_wide = guest.size > free.widest(gpu_type)
         if guest.job_id in stays and _keep(free, guest):
             seats[guest.job_id] = guest.gpus
+        elif guest.cell in CELLS:
+            near = free.gather_in(guest.size, gpu_type, guest.cell)
+            is_whole &= near is not None
+            seats.update({guest.job_id: near} if near else {})
         elif free.left_of(gpu_type) >= guest.size if is_wide else free.has_together(guest.size, gpu_type):
             seats[guest.job_id] = free.gather(guest.size, gpu_type)
         else:
@@ -96,7 +102,7 @@ def _seat(
 def _spread(free: FreeGpus, gpu_type: str, guests: Iterable[Guest], seats: Seats) -> None:
     """Seat these over several nodes: slow, and better than idle GPUs."""
     for guest in sorted(guests, key=_size):
-        if free.left_of(gpu_type) >= guest.size:
+        if guest.cell not in CELLS and free.left_of(gpu_type) >= guest.size:
             seats[guest.job_id] = free.gather(guest.size, gpu_type)
 
 

@@ -148,8 +148,10 @@ class VirtualClusters:
                     self.cells.delete(victim)
                 answer = self.cells.ask(request)
             if answer.kind == BIND and answer.deed is not None:
-                self.cells.allocate(request, answer.deed)
-                return True
+                gang = self.cells.allocate(request, answer.deed)
+                if cluster.share(self._at(gang), wanted.job.cell):
+                    return True
+                self.cells.delete(gang.name)
         return False
 
     def _at(self, gang: Gang) -> tuple[int, ...]:

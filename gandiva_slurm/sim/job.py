@@ -45,6 +45,7 @@ class Spec:
     can_pack: bool = True
     can_migrate: bool = True
     account: str = ""
+    cell: str = ""
 
 
 class Job(JobView):
@@ -63,7 +64,7 @@ class Job(JobView):
         super().__init__(
             spec.job_id, spec.user, spec.size, spec.submit_ns, spec.model, spec.tickets, spec.priority,
             spec.job_class, spec.vc, spec.gpu_types, spec.min_size or spec.size, spec.max_size or spec.size,
-            spec.can_pack, spec.can_migrate, length_ns, spec.account,
+            spec.can_pack, spec.can_migrate, length_ns, spec.account, spec.cell,
         )  # fmt: skip
         self.spec, self.work = spec, work
         #: no more than this is done for now

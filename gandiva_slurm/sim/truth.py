@@ -64,8 +64,13 @@ class Oracle:
         return spec.steps * UNIT
 
     def alone(self, spec: Spec, size: int, gpu_type: str, is_local: bool) -> float:
-        """Return mini-batches a second."""
-        return self.rates.alone(spec.model, size, gpu_type, is_local) or 0.0
+        """Return mini-batches a second; between its neighbours at sizes not measured."""
+        rate = self.rates.alone(spec.model, size, gpu_type, is_local) or 0.0
+        if rate or size == spec.size:
+            return rate
+        table = self.tables.get(gpu_type if is_local or size == 1 else gpu_type + APART, {})
+        known = {count: float(row[None]) for (model, count), row in table.items() if model == spec.model}
+        return _between({count: there for count, there in known.items() if there}, size)
 
     def packed(self, spec: Spec, other: Spec, gpu_type: str) -> float:
         """Return mini-batches a second of the first; pairs of gangs were measured as not fitting."""
@@ -106,6 +111,16 @@ class _Table:
         """Return both rates of two one-GPU jobs."""
         pair = self._tables.get(gpu_type, {}).get((model, 1), {}).get((other, 1))
         return (float(pair[0]), float(pair[1])) if pair else (0.0, 0.0)
+
+
+def _between(known: Mapping[int, float], size: int) -> float:
+    """The rate at a size not measured: on the line between the nearest that were, or in proportion."""
+    below = max((count for count in known if count < size), default=0)
+    above = min((count for count in known if count > size), default=0)
+    low = known.get(below, 0.0)
+    if not above:
+        return low * size / below if below else 0.0
+    return low + (known[above] - low) * (size - below) / (above - below)
 
 
 def read_oracle(path: Path) -> Oracle:

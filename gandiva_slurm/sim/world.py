@@ -157,6 +157,8 @@ class World:
             wrong = f"GPUs {sorted(self.down.intersection(gpus))} are down"
         elif not all(job.accepts(self.cluster.type_of[gpu]) for gpu in gpus):
             wrong = f"it accepts only {', '.join(job.gpu_types)}"
+        elif not self.cluster.share(gpus, job.cell):
+            wrong = f"its GPUs must share a {job.cell}"
         if wrong:
             raise self._refusal(policy, job_id, gpus, wrong)
 
@@ -302,10 +304,14 @@ class World:
         return round(rate * RATE)
 
     def _key(self, job: Job) -> tuple[object, ...] | None:
-        """What one learns by watching it: nothing from mixed types, nor from pairs of gangs."""
+        """What one learns by watching it: nothing from mixed types, nor from pairs of gangs.
+
+        Nor from a job of known run time at another size than its own: its rate is in parts of its own.
+        """
         types = self._types(job)
         mates = self._mates(job)
-        if len(types) > 1 or (mates and len(job.gpus) > 1):
+        is_resized = bool(job.spec.length_ns) and len(job.gpus) != job.size
+        if len(types) > 1 or is_resized or (mates and len(job.gpus) > 1):
             return None
         if mates:
             return (job.model, mates[0].model, types[0])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC
+from gandiva_slurm.policy.port import CELLS, GUARANTEED, OPPORTUNISTIC
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.workloads.rows import Row, read_table
 
 NEEDS = ("job_id", "submit_s", "gpus")
 KNOWS = (
     "length_s", "model", "steps", "user", "tickets", "priority", "class", "vc", "gpu_types", "min_gpus",
-    "max_gpus", "pack", "migrate", "account",
+    "max_gpus", "pack", "migrate", "account", "cell",
 )  # fmt: skip
 _S = 10**9
 
@@ -43,6 +43,7 @@ def read(path: Path) -> Iterator[tuple[Row, Spec]]:
                 min_size=_bounded(row, "min_gpus", size, 1, size),
                 max_size=_bounded(row, "max_gpus", size, size, 10**6),
                 can_pack=_one_of(row, "pack", ("auto", "never")) == "auto",
+                cell=_one_of(row, "cell", ("", *CELLS, "any")),
                 can_migrate=_one_of(row, "migrate", ("auto", "never")) == "auto",
                 account=row.text("account"),
             ),

@@ -108,6 +108,10 @@ def _fitting(row: Row, spec: Spec, cluster: Cluster, truth: Truth) -> Spec:
         raise row.error(f"the throughputs have no model {spec.model!r}; add it there or drop the row")
     able = tuple(name for name in accepted if _is_able(spec, name, truth))
     wide = tuple(name for name in able if cluster.counts[name] >= spec.size)
+    if wide and spec.cell:
+        wide = tuple(name for name in wide if cluster.widest(name, spec.cell) >= spec.size)
+        if not wide:
+            raise row.error(f"asks for {spec.size} GPUs of one {spec.cell}: --cluster has none so large")
     if not wide:
         raise row.error(f"{spec.model} runs on {spec.size} GPUs of no type of --cluster; drop the row")
     return spec if wide == tuple(cluster.counts) else replace(spec, gpu_types=wide)

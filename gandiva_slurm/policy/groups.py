@@ -1,0 +1,52 @@
+"""Groups of jobs that take turns, and what the last plan gave to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gandiva_slurm.policy.port import JobView
+from gandiva_slurm.policy.rounds import Runs
+from gandiva_slurm.policy.turns import Turns
+
+#: The group of those who have what others leave; no virtual cluster is called so.
+SPARE = "\0spare"
+
+
+@dataclass
+class Group:
+    """Jobs that take turns on one pool of GPUs."""
+
+    turns: Turns = field(default_factory=Turns)
+    jobs: dict[int, JobView] = field(default_factory=dict)
+    somebody_waited: bool = False
+
+    def waiting(self, runs: Runs, owners: Mapping[int, str]) -> list[JobView]:
+        """Its jobs that have no GPUs, in the order of their turns."""
+        waiting = [job for job_id, job in self.jobs.items() if job_id not in runs]
+        turns = self.turns
+
+        def place(job: JobView) -> tuple[int, int, tuple[int, int]]:
+            user = owners[job.job_id]
+            return turns.user_pass(user), turns.job_pass(user, job.job_id), job.order
+
+        return sorted(waiting, key=place)
+
+
+@dataclass
+class Last:
+    """The last plan, by job: its GPUs, the group that is charged for them, whether by half, and its guest."""
+
+    runs: Runs = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    owners: Mapping[int, str] = field(default_factory=dict)
+    halved: set[int] = field(default_factory=set)
+    shared: set[int] = field(default_factory=set)
+    guests: dict[int, int] = field(default_factory=dict)
+
+    def share(self, host: int, guest: int, group: str) -> None:
+        """Put a guest beside its host; the group of the guest is told."""
+        self.runs[guest] = self.runs[host]
+        self.groups[guest] = group
+        self.guests[host] = guest
+        self.shared |= {host, guest}

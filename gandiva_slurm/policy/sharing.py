@@ -1,0 +1,85 @@
+"""Who shares a GPU in a plan: equals by what both gain (`packing`), guests of guaranteed jobs (`classes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gandiva_slurm.policy.classes import Guard
+from gandiva_slurm.policy.groups import SPARE, Group, Last
+from gandiva_slurm.policy.merit import Merit
+from gandiva_slurm.policy.packing import Bench, PairBook
+from gandiva_slurm.policy.port import JobView, Rates, View
+
+
+class Sharing:
+    """What was learnt of pairs."""
+
+    def __init__(self, moves_cost: bool) -> None:
+        """`moves_cost`: pairs that were found good stay together."""
+        self._moves_cost = moves_cost
+        self._pairs, self._guard = PairBook(), Guard()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pairs tried by model and GPU type, kept, undone."""
+        books = (self._pairs, self._guard)
+        return {
+            "packs_tried": sum(book.tried for book in books),
+            "packs_kept": sum(book.kept for book in books),
+            "packs_undone": sum(book.undone for book in books),
+        }
+
+    @property
+    def is_trying(self) -> bool:
+        """True while it is not known yet whether a guaranteed job keeps its speed."""
+        return self._guard.is_trying
+
+    def learn(self, rates: Rates) -> None:
+        """Take over what was measured."""
+        self._pairs.learn(rates)
+
+    def pack(self, view: View, merit: Merit, last: Last, groups: Mapping[str, Group], before: Last) -> None:
+        """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
+        old = before.guests if self._moves_cost else {}
+        for name, group in groups.items():
+            waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
+            bench = self._bench(view, merit, last, name, waiting)
+            for pair in self._pairs.match(replace(bench, old=old), view.rates) if bench else ():
+                last.share(pair.host, pair.guest, name)
+                last.halved |= {pair.host, pair.guest}
+        guests = [job for job in groups[SPARE].waiting(last.runs, last.owners) if _is_movable(job)]
+        hosts = [place for place in _hosts(view, last) if last.groups[place[0].job_id] != SPARE]
+        for pair in self._guard.match(hosts, guests, view.rates, before.guests):
+            # The host keeps its speed, so it pays all of its GPU; the guest half of it, from what is left.
+            last.share(pair.host, pair.guest, SPARE)
+            last.halved.add(pair.guest)
+
+    def _bench(
+        self, view: View, merit: Merit, last: Last, group: str, waiting: Sequence[JobView]
+    ) -> Bench | None:
+        """A host loses speed and is charged half: his user gains only with another job to run meanwhile."""
+        gainers = {last.owners[job.job_id] for job in waiting}
+        hosts = [
+            (host, gpu_type)
+            for host, gpu_type in (_hosts(view, last) if gainers else ())
+            if last.groups[host.job_id] == group and last.owners[host.job_id] in gainers
+        ]
+        small = [job for job in waiting if _is_movable(job) and job.size == 1 and job.can_pack]
+        if not hosts or not small:
+            return None
+        worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
+        return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0))
+
+
+def _hosts(view: View, last: Last) -> list[tuple[JobView, str]]:
+    """Those on a GPU of their own that may share it, with its type."""
+    return [
+        (view.jobs[job_id], view.cluster.type_of[gpus[0]])
+        for job_id, gpus in last.runs.items()
+        if len(gpus) == 1 and view.jobs[job_id].can_pack and job_id not in last.shared
+    ]
+
+
+def _is_movable(job: JobView) -> bool:
+    return job.can_migrate or not job.gpus
