@@ -167,7 +167,7 @@ class Run:
             return iter(iterable)
         self._claim()
         self._loop, self.batch = self._loop + 1, 0
-        items = StepsIterator(self._items(iterable), self._step)
+        items = StepsIterator(self._items(iterable), self._boundary)
         self._pass = weakref.ref(items)
         return items
 
@@ -206,11 +206,8 @@ class Run:
         for function, state in zip(_on_load, saved["user"]):  # noqa: B905 (3.8)
             function(state)
 
-    def _step(self) -> None:
-        self.batch += 1
-        self._boundary(1)
-
-    def _boundary(self, mini_batches: int) -> None:
+    def _boundary(self, mini_batches: int = 1) -> None:
+        self.batch += mini_batches
         self._count += 1
         if self._is_save_wanted:
             self._save_as_asked()

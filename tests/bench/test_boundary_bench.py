@@ -11,6 +11,7 @@ import pytest
 from gandiva_slurm.client import optimizers, rank
 from gandiva_slurm.client.loop import StepsIterator, step
 from gandiva_slurm.client.rank import Rank
+from gandiva_slurm.client.run import Run
 from gandiva_slurm.client.stop import Stop
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.pages import Page
@@ -67,8 +68,14 @@ def test_step(benchmark, joined):
 
 
 def test_steps(benchmark, joined):
-    endless = StepsIterator(iter(int, 1), joined)
+    endless = StepsIterator(iter(int, 1), joined.boundary)
     measure(benchmark, endless.__next__)
+
+
+def test_attached_steps(benchmark, joined):
+    training = Run([], [])
+    training.go_under(joined, None)
+    measure(benchmark, iter(training.steps(iter(int, 1))).__next__)
 
 
 def test_hook(benchmark, joined):

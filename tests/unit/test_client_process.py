@@ -226,6 +226,13 @@ os.write(1, b"two")
 for _ in gandiva.steps(range(20000)):
     pass
 os.write(1, b"three")
+run = gandiva.attach()
+for _ in run.steps(range(100)):
+    pass
+os.write(1, b"four")
+for _ in run.steps(range(20000)):
+    pass
+os.write(1, b"five")
 """
     assert shutil.which("strace"), "strace is missing: make setup installs it"
     log = tmp_path / "strace"
@@ -236,13 +243,14 @@ os.write(1, b"three")
     node.serve()
     assert tracer.wait(60) == 0
     calls = log.read_text().splitlines()
-    one, two, three = (
+    one, two, three, four, five = (
         next(n for n, line in enumerate(calls) if f'write(1, "{name}"' in line)
-        for name in ("one", "two", "three")
+        for name in ("one", "two", "three", "four", "five")
     )
     assert calls[one + 1 : two] == []
     # A range's iterator may have to ask for memory; a boundary may not.
     assert len(calls[two + 1 : three]) <= 2
+    assert len(calls[four + 1 : five]) <= 2
 
 
 def client_sources():
