@@ -107,6 +107,25 @@ class NodeConfig(_Section):
         return value
 
 
+class MovesConfig(_Section):
+    """Which running jobs gandivactld moves to other GPUs, and how often (ADR 0022)."""
+
+    enabled: bool = True
+    #: a job runs so long after a start or a move before it may be moved
+    min_run_s: float = Field(default=1800, ge=0, le=604800)
+    #: how often a job is moved within an hour
+    per_hour: int = Field(default=2, ge=0, le=3600)
+    #: how many jobs may be on the move at once; 0: one for each 16 GPUs, one at the least
+    at_once: int = Field(default=0, ge=0, le=100000)
+    #: what a move costs a job, until one of its own was measured
+    cost_s: float = Field(default=60, ge=0, le=86400)
+    #: a job told to leave that has not saved itself by then stays where it is
+    deadline_s: float = Field(default=900, ge=1, le=86400)
+    #: in hundredths: how much less its new GPUs must carry, how much faster a type must be
+    balance_percent: int = Field(default=25, ge=1, le=99)
+    faster_percent: int = Field(default=25, ge=1, le=1000)
+
+
 class Config(_Section):
     """The whole file."""
 
@@ -122,6 +141,7 @@ class Config(_Section):
     controller: ControllerConfig
     node: NodeConfig = NodeConfig()
     slurm: SlurmConfig = SlurmConfig()
+    moves: MovesConfig = MovesConfig()
 
     @property
     def quantum_ns(self) -> int:
@@ -214,6 +234,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("controller",): ControllerConfig,
     ("node",): NodeConfig,
     ("slurm",): SlurmConfig,
+    ("moves",): MovesConfig,
 }
 
 

@@ -18,13 +18,13 @@ from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
-from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, Transport, planned
+from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
-from gandiva_slurm.controller.spans import Spans, SpanSettings
+from gandiva_slurm.controller.settings import engine_settings, link_settings, span_settings
+from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, Requeue, Start
 from gandiva_slurm.model.errors import GandivaError
@@ -80,10 +80,10 @@ class Controller:
         self.engine = self._restore()
         self._recorder = Recorder(lambda: self.config)
         epoch_ns = self.books.begin_epoch(clock_ns())
-        self.nodes = Nodes(transport, _link_settings(config, epoch_ns))
+        self.nodes = Nodes(transport, link_settings(config, epoch_ns))
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
         record = Record(Path(config.controller.state_dir) / RECORD_NAME)
-        self.spans = Spans(orders, _span_settings(config), record)
+        self.spans = Spans(orders, span_settings(config), record)
         self.picture: Picture | None = None
         #: the reports the ledger has taken in: closed holds of these are in the file
         self.reports: dict[str, NodeReport] = {}
@@ -250,12 +250,12 @@ class Controller:
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
         self.config = config
-        self.engine.settings = _engine_settings(config)
-        self.nodes.apply(_link_settings(config, self.nodes.settings.epoch_ns))
-        self.spans.apply(_span_settings(config))
+        self.engine.settings = engine_settings(config)
+        self.nodes.apply(link_settings(config, self.nodes.settings.epoch_ns))
+        self.spans.apply(span_settings(config))
 
     def _restore(self) -> Engine:
-        settings = _engine_settings(self.config)
+        settings = engine_settings(self.config)
         state = self.books.journal.engine_state()
         if state is None:
             return Engine(settings)
@@ -323,22 +323,3 @@ def _nodes_of(action: Action) -> set[str]:
     if isinstance(action, Start):
         return set(action.nodes)
     return {action.node} if isinstance(action, Fence) else set()
-
-
-def _engine_settings(config: Config) -> EngineSettings:
-    deadline_ns = round(config.controller.start_deadline_s * NS_PER_S)
-    stretch_percent = round(config.controller.time_limit_stretch * 100)
-    return EngineSettings(
-        config.quantum_ns, config.slots_per_gpu, deadline_ns, stretch_percent=stretch_percent
-    )
-
-
-def _link_settings(config: Config, epoch_ns: int) -> LinkSettings:
-    part = config.controller
-    return LinkSettings(epoch_ns, config.quantum_ns, part.cycle_s, part.silent_after_s)
-
-
-def _span_settings(config: Config) -> SpanSettings:
-    part = config.node
-    deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
-    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns)

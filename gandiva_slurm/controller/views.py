@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import timelimit
+from gandiva_slurm.engine import moving, timelimit
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
 from gandiva_slurm.model import job as states
@@ -124,6 +125,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
+    yield from moving.told(record, time.time_ns())
     seen = world.residents(record)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.config import Config, expand, find_config, load_config
+from gandiva_slurm.config import Config, MovesConfig, expand, find_config, load_config
+from gandiva_slurm.controller.settings import engine_settings
+from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
 from gandiva_slurm.model.errors import ConfigError
 
 MINIMAL = "cluster: mini\npartitions: [gandiva]\ncontroller: {host: ctl}\n"
@@ -50,6 +52,21 @@ def test_minimal_file_takes_defaults(write):
 )
 def test_how_long_a_gang_that_does_not_park_is_borne(write, keys, want_s):
     assert load_config(write(MINIMAL + keys)).refusal_bound_ns == want_s * 10**9
+
+
+def test_moves_are_as_cautious_as_the_engine_says_by_itself(write):
+    assert engine_settings(load_config(write(MINIMAL))) == EngineSettings()
+    keys = "enabled: false, min_run_s: 10, per_hour: 5, at_once: 3, cost_s: 2, deadline_s: 40"
+    got = engine_settings(load_config(write(MINIMAL + f"moves: {{{keys}, balance_percent: 50}}\n")))
+    assert (got.moves, got.min_run_ns, got.moves_per_hour) == (False, 10 * SECOND_NS, 5)
+    assert (got.concurrent_moves, got.restart_cost_ns) == (3, 2 * SECOND_NS)
+    assert (got.move_deadline_ns, got.balance_percent) == (40 * SECOND_NS, 50)
+    assert "moves.often: unknown key; allowed: enabled" in complaint(write(MINIMAL + "moves: {often: 1}\n"))
+
+
+def test_the_example_shows_the_defaults_of_moves():
+    example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
+    assert load_config(example).moves == MovesConfig()
 
 
 def test_the_checkpoint_directory_is_one_for_each_job(write):

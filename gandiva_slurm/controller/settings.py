@@ -1,0 +1,40 @@
+"""What gandiva.yaml means to the parts of the controller."""
+
+from __future__ import annotations
+
+from gandiva_slurm.config import NS_PER_S, Config
+from gandiva_slurm.controller.nodes import LinkSettings
+from gandiva_slurm.controller.spans import SpanSettings
+from gandiva_slurm.engine.settings import EngineSettings
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """What the engine is to go by."""
+    part, moves = config.controller, config.moves
+    return EngineSettings(
+        config.quantum_ns,
+        config.slots_per_gpu,
+        start_deadline_ns=round(part.start_deadline_s * NS_PER_S),
+        stretch_percent=round(part.time_limit_stretch * 100),
+        moves=moves.enabled,
+        min_run_ns=round(moves.min_run_s * NS_PER_S),
+        moves_per_hour=moves.per_hour,
+        concurrent_moves=moves.at_once,
+        restart_cost_ns=round(moves.cost_s * NS_PER_S),
+        move_deadline_ns=round(moves.deadline_s * NS_PER_S),
+        balance_percent=moves.balance_percent,
+        faster_percent=moves.faster_percent,
+    )
+
+
+def link_settings(config: Config, epoch_ns: int) -> LinkSettings:
+    """What the links to the nodes share."""
+    part = config.controller
+    return LinkSettings(epoch_ns, config.quantum_ns, part.cycle_s, part.silent_after_s)
+
+
+def span_settings(config: Config) -> SpanSettings:
+    """What jobs of several nodes are sliced by."""
+    part = config.node
+    deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
+    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns)
