@@ -110,5 +110,5 @@ def _key(item: Resident) -> JobKey:
 
 def _seen(node: str, item: Resident) -> ResidentSeen:
     words = (item.reason, item.detail)
-    leave, rates = (item.is_movable, item.has_left), (item.rate_alone, item.rate_packed)
+    leave, rates = (item.is_movable, item.has_left), (item.rate_alone, item.rate_packed, item.rate_noise)
     return ResidentSeen(node, _key(item), item.state, item.gpus, *words, item.parked_ns, *leave, *rates)

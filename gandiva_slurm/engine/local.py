@@ -126,9 +126,7 @@ class LocalStride:
             if pool.take(len(gang.gpus), gang.mask):
                 chosen.append(gang.key)
         waiting = set(runnable) - set(chosen)
-        entrants = [
-            self._entrant(gang, gang.key in yielding) for gang in self.gangs if gang.key in waiting
-        ]
+        entrants = [self._entrant(gang, gang.key in yielding) for gang in self.gangs if gang.key in waiting]
         standing = self._standing([key for key in yielding if key in waiting])
         picked = run_round(entrants, standing, pool, self.quantum_ns, self._work_of(chosen))
         chosen += [_as_key(key) for key in picked]

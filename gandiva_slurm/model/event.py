@@ -72,6 +72,8 @@ class ResidentSeen:
     #: mini-batches a second alone on its GPUs, and beside the job it is packed with; 0: not measured
     rate_alone: float = 0.0
     rate_packed: float = 0.0
+    #: how far off the ratio of the two may be, as a part of it
+    rate_noise: float = 0.0
 
 
 @dataclass(frozen=True)

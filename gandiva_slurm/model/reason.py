@@ -86,6 +86,18 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "NodeLost": ("{node} went down before the job started there", "it is placed anew in this cycle"),
     # on a node
     "Running": ("holds its GPUs", "its quantum ends and others wait"),
+    "Packed": (
+        "shares its GPU with job {mate}: together they train {gain:.2f} times as fast as by turns",
+        "either is slowed down too much, or ends",
+    ),
+    "PackTrial": (
+        "shares its GPU with job {mate}, to see whether both train faster so than by turns",
+        "both were measured together, {least_s} s of turns at least",
+    ),
+    "PackUndone": (
+        "takes turns with job {mate} again: {why}",
+        "it is packed with another, or what was measured is older than {retry_s} s",
+    ),
     "Started": ("Slurm started it", "its ranks register at their first boundary"),
     "Adopted": ("found running on {node}", "nothing to be done"),
     "Unbound": ("runs on {node}, which GPUs is not known yet", "the node reports them, or they are assigned"),

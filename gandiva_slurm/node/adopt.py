@@ -9,6 +9,7 @@ from typing import Any
 from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, SUSPENDED
+from gandiva_slurm.node import packs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import Page
@@ -56,6 +57,7 @@ class Adoption:
         if saved["plan"] is not None:
             self._planning.restore(decode_plan(json.dumps(saved["plan"]).encode()))
         node.set_gangs()
+        packs.settle(node)
         for resident in list(node.residents.values()):
             self._take_over(resident)
         self._slicer.fill()

@@ -183,6 +183,7 @@ class Admission:
             user=planned.user,
             gpus=tuple(sorted(planned.gpus)),
             tickets=planned.tickets,
+            mate=planned.mate,
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),

@@ -11,19 +11,33 @@ LEAD_NS = 1_000_000_000
 
 
 def charge(node: Node, resident: Resident, now: int) -> None:
-    """Charge what a gang has held since it was charged last; what is past its quantum's end, as overrun."""
+    """Charge what a gang has held since it was charged last; what is past its quantum's end, as overrun.
+
+    Whenever its mate comes or goes it is charged first: in between it shares its GPUs throughout or not.
+    """
     held = now - resident.charged_ns
     if held > 0:
         _count_refused(node, resident, now)
         start = resident.overrun_from_ns
         over = 0 if start is None else now - max(start, resident.charged_ns)
-        node.local.charge(resident.key, held, over)
+        is_shared = sharer(node, resident) is not None
+        node.local.charge(resident.key, held, over, is_shared)
         resident.charged_ns = now
         resident.counts.held_ns += held
+        resident.counts.shared_ns += held * is_shared
         resident.counts.over_ns += max(0, over)
         resident.counts.blind_ns = 0 if resident.has_client() else resident.counts.blind_ns + held
         resident.give_up_waiting(node.settings.client_wait_ns)
     look_at_refusal(node, resident, now)
+
+
+def sharer(node: Node, resident: Resident) -> Resident | None:
+    """Return who holds the same GPUs at this moment, by the books."""
+    hold = node.ledger.open.get(resident.key)
+    if hold is None or not hold.shared_with:
+        return None
+    others = (node.residents.get(key) for key in node.ledger.open if key.job_id == hold.shared_with)
+    return next(filter(None, others), None)
 
 
 def look_at_refusal(node: Node, resident: Resident, now: int) -> None:
@@ -55,5 +69,6 @@ def _count_refused(node: Node, resident: Resident, now: int) -> None:
 def _waiting(node: Node, resident: Resident) -> list[Resident]:
     """Return those that want GPUs which this one has."""
     others = [other for other in node.residents.values() if not other.holds and not other.is_ending]
+    others = [other for other in others if other.key != node.local.mate_of(resident.key)]
     others = [other for other in others if not set(other.gpus).isdisjoint(resident.gpus)]
     return [other for other in others if not is_out(node, other)]

@@ -63,8 +63,9 @@ class Node:
         return [resident for resident in self.residents.values() if resident.holds]
 
     def is_free(self, gpus: Iterable[int], key: JobKey | None = None) -> bool:
-        """True when nobody holds any of these, and none is kept clear for another span than `key`."""
-        held = {gpu for resident in self.holders() for gpu in resident.gpus}
+        """True when nobody but its mate holds any of these, and none is kept clear for another span."""
+        mate = self.local.mate_of(key) if key is not None else None
+        held = {gpu for resident in self.holders() if resident.key != mate for gpu in resident.gpus}
         others = [resident for resident in self.residents.values() if resident.key != key]
         kept = {gpu for r in others if not r.holds and r.part and r.part.is_clear for gpu in r.gpus}
         return (held | kept).isdisjoint(gpus)

@@ -9,6 +9,7 @@ from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node.gauge import Gauge
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
@@ -35,6 +36,8 @@ class Counts:
     #: GPU time held here so far, of each of its GPUs, and the part of it past its quantum
     held_ns: int = 0
     over_ns: int = 0
+    #: the part of it in which its mate held them too
+    shared_ns: int = 0
     #: mini-batches of ranks that are gone
     done_steps: int = 0
     #: mini-batches a second while it runs, smoothed
@@ -95,6 +98,9 @@ class Resident:
     leave: Leave = field(default_factory=Leave)
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
+    #: by the plan, the job it may hold its GPUs together with; 0: none
+    mate: int = 0
+    gauge: Gauge = field(default_factory=Gauge)
     counts: Counts = field(default_factory=Counts)
     #: of a job of several nodes: how its part here stands; None: all of the job is here
     part: Part | None = None
@@ -172,7 +178,8 @@ class Resident:
 
     def as_gang(self) -> local.Gang:
         """Return what the stride needs to know of it."""
-        return local.Gang(self.key, self.user, max(1, self.tickets), self.gpus, self.submitted_ns)
+        mate = self.mate if self.part is None else 0
+        return local.Gang(self.key, self.user, max(1, self.tickets), self.gpus, self.submitted_ns, mate)
 
     def check_room(self, proc: ProcId) -> None:
         """PeerError when this process cannot become a rank now."""

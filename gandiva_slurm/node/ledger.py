@@ -30,12 +30,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class OpenHold:
-    """A hold that lasts. `parked_at_ns` is when the order to park was given, 0 while there is none."""
+    """A hold that lasts. `parked_at_ns` is when the order to park was given, 0 while there is none.
+
+    `shared_with` is the job that holds the same GPUs, 0 while none does.
+    """
 
     user: str
     gpus: tuple[int, ...]
     t0_ns: int
     parked_at_ns: int = 0
+    shared_with: int = 0
 
 
 class Ledger:
@@ -62,6 +66,17 @@ class Ledger:
     def cancel_park(self, key: JobKey) -> None:
         """It could not park and goes on."""
         self.open[key].parked_at_ns = 0
+
+    def share(self, key: JobKey, mate: int, now_ns: int) -> None:
+        """From now on it holds its GPUs together with that job, 0: alone; what was until now is closed."""
+        hold = self.open[key]
+        if hold.shared_with == mate:
+            return
+        if now_ns > hold.t0_ns:
+            self.end(key, now_ns)
+            parked_at_ns = now_ns if hold.parked_at_ns else 0
+            hold = self.open[key] = OpenHold(hold.user, hold.gpus, now_ns, parked_at_ns)
+        hold.shared_with = mate
 
     def end(self, key: JobKey, now_ns: int) -> Hold:
         """Its last rank has released (or is dead): the hold is closed, numbered and written."""
@@ -99,10 +114,7 @@ class Ledger:
         """Take over from the state file and the file of closed holds."""
         self.boot = data["boot"]
         rows = {JobKey.parse(key): row for key, row in data["open"].items()}
-        self.open = {
-            key: OpenHold(row["user"], tuple(row["gpus"]), row["t0_ns"], row["parked_at_ns"])
-            for key, row in rows.items()
-        }
+        self.open = {key: OpenHold(**(row | {"gpus": tuple(row["gpus"])})) for key, row in rows.items()}
         written = self._read()
         for hold in written:
             key = JobKey(hold.job_id, hold.restart)
@@ -122,7 +134,8 @@ class Ledger:
         hold = self.open[key]
         park_ns = max(0, now_ns - hold.parked_at_ns) if hold.parked_at_ns else 0
         end_ns = max(now_ns, hold.t0_ns)
-        return Hold(0, key.job_id, key.restart, hold.user, hold.gpus, hold.t0_ns, end_ns, park_ns)
+        times = (hold.t0_ns, end_ns, park_ns)
+        return Hold(0, *key, hold.user, hold.gpus, *times, hold.shared_with)
 
     def _append(self, holds: list[Hold]) -> None:
         text = "".join(json.dumps(dataclasses.asdict(hold), separators=(",", ":")) + "\n" for hold in holds)

@@ -169,7 +169,7 @@ def held_time(resident: Resident, settings: NodeSettings, now: int) -> HeldTime:
         key.restart,
         resident.user,
         resident.gpus,
-        counts.held_ns,
+        counts.held_ns - counts.shared_ns // 2,
         counts.over_ns,
         words.ENDED if resident.is_ending else words.ON if resident.holds else words.OFF,
         must_stay=resident.holds and not resident.is_ending and resident.must_stay(settings.client_wait_ns),

@@ -7,7 +7,7 @@ import logging
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
-from gandiva_slurm.node import leaving
+from gandiva_slurm.node import leaving, packs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses
@@ -56,6 +56,7 @@ class Planning:
             self._node.know(job.key)
             if job.key in self._node.residents:
                 leaving.tell(self._node.residents[job.key], job.is_leaving)
+                packs.tell(self._node.residents[job.key], job.mate)
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
@@ -68,6 +69,7 @@ class Planning:
             resident.is_planned = job is not None
             if job is not None:  # else it may be requeued by now: its old processes must not train on
                 leaving.tell(resident, job.is_leaving)
+            packs.tell(resident, job.mate if job is not None else 0)
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
         self._await_spans(plan)

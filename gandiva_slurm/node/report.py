@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving
+from gandiva_slurm.node import leaving, packs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.wire import page as wire
@@ -62,6 +62,9 @@ def _resident(node: Node, job: Job) -> Resident:
         detail=detail,
         is_movable=leaving.is_movable(job),
         has_left=leaving.has_left(job),
+        rate_alone=round(job.gauge.alone.rate, 6),
+        rate_packed=round(job.gauge.packed.rate, 6),
+        rate_noise=round(job.gauge.noise, 6),
     )
 
 
@@ -84,6 +87,8 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
         return "NoClient", detail
     if not job.has_client():
         return "WarmingUp", detail or _ranks_so_far(job)
+    if packs.told(node, job):
+        return "Packed", packs.told(node, job)
     return "Running", detail or _quiet(job, now)
 
 

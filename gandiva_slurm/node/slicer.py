@@ -16,6 +16,7 @@ from collections.abc import Collection
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node import packs
 from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
@@ -97,11 +98,12 @@ class Slicer:
         self.quantum_end_ns = min(self.quantum_end_ns or end_ns, end_ns)
         forced = self._forced()
         claimed = {gpu for key in forced for gpu in node.residents[key].gpus}
-        stays = set(self._must_stay())
+        stays, apart = set(self._must_stay()), packs.apart(node)
         kept = [
             resident
             for resident in node.holders()
             if not is_leaving(resident)
+            and (resident.key in stays or resident.key not in apart)
             and (resident.part or resident.key in stays or self._may_stay(resident, claimed))
         ]
         busy = claimed | {gpu for resident in kept for gpu in resident.gpus}
@@ -166,6 +168,7 @@ class Slicer:
         """Charge all that hold up to now."""
         for resident in self._node.holders():
             charge(self._node, resident, now)
+        packs.measure(self._node, now)
 
     def _may_stay(self, resident: Resident, claimed: Collection[int]) -> bool:
         return not is_out(self._node, resident) and set(claimed).isdisjoint(resident.gpus)

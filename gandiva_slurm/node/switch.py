@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, procs
+from gandiva_slurm.node import leaving, packs, procs
 from gandiva_slurm.node.charging import charge, look_at_refusal
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
@@ -96,6 +96,7 @@ class Switcher:
         if resident.overrun_from_ns is None:
             resident.overrun_from_ns = now
         resident.look_at_rate(now)
+        packs.measure(self._node, now)
         return _ms(_step_ns(resident))
 
     def grant(self, resident: Resident) -> None:
@@ -106,6 +107,7 @@ class Switcher:
         resident.state, resident.since_ns, resident.ordered_ns = RESUMING, now, now
         resident.charged_ns, resident.overrun_from_ns = now, None
         node.note("grant", resident, now)
+        packs.join(node, resident, now)
 
     def go(self, resident: Resident) -> None:
         """Let a gang that was granted its GPUs run: its order first, so that no old one acts."""
@@ -250,6 +252,7 @@ class Switcher:
         """Charge a hold to its end and close it."""
         node = self._node
         charge(node, resident, now)
+        packs.leave(node, resident, now)
         hold = node.ledger.end(resident.key, node.clock.real(now))
         node.note(
             "release",

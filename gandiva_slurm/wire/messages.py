@@ -72,6 +72,7 @@ class NodePlan:
 class Hold:
     """One interval in which a gang held its GPUs: from the grant until its last rank had released.
 
+    Where its mate comes to the same GPUs, or leaves them, one hold ends and the next begins.
     `seq` numbers the closed holds of one node boot from 1; an open hold has seq 0 and t1_ns of the report.
     `park_ns` is the part of it after the order to park (overrun, charged like the rest).
     """
@@ -84,6 +85,8 @@ class Hold:
     t0_ns: int
     t1_ns: int
     park_ns: int
+    #: the job that held the same GPUs all that time (packed), each charged half; 0: none
+    shared_with: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +116,8 @@ class Resident:
     #: mini-batches a second while it ran alone on its GPUs, and beside its mate; 0: not measured yet
     rate_alone: float = 0.0
     rate_packed: float = 0.0
+    #: how far off the ratio of the two may be, as a part of it
+    rate_noise: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,15 +34,19 @@ def make_node() -> Iterator[Callable[..., NodeHarness]]:
 
 
 def check_invariants(node: NodeHarness) -> None:
-    """No GPU held by two gangs, by the log and by what the scripts noted themselves; parks at boundaries."""
+    """No GPU held by two that are no pack, by the log and the scripts' own notes; parks at boundaries."""
     events = node.events()
     assert witness.overlaps(events) == []
     gpus = {event["job"]: set(event["gpus"]) for event in events if event["event"] == "grant"}
     notes = {job: sorted(node.out.glob(f"steps.{job}.*")) for job in gpus}
+    packs = witness.packs(events)
     for one, two in itertools.combinations(gpus, 2):
+        together = packs.get(frozenset({one, two}), [])
         if gpus[one] & gpus[two]:
             pairs = itertools.product(notes[one], notes[two])
             for mine, other in pairs:
                 found = witness.overlapping(witness.read_steps(mine), witness.read_steps(other))
+                both = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in found]
+                found = [span for span in both if not witness.within(span, together)]
                 assert found == [], f"jobs {one} and {two} stepped at the same time"
     assert [e for e in events if e["event"] == "parked" and e["off_boundary"] and not e["frozen"]] == []

@@ -1,4 +1,4 @@
-"""What the jobs' own notes and the node's event log prove: that one gang at a time had a GPU."""
+"""What the jobs' own notes and the node's event log prove: that one gang or pack at a time had a GPU."""
 
 from __future__ import annotations
 
@@ -61,11 +61,38 @@ def holds(events: Iterable[dict[str, Any]]) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-def overlaps(events: Iterable[dict[str, Any]]) -> list[object]:
-    """Holds of one GPU by two gangs at once."""
-    by_gpu = itertools.groupby(holds(events), key=lambda hold: hold[0])
-    pairs = itertools.chain.from_iterable(itertools.pairwise(list(group)) for _, group in by_gpu)
-    return [(one, two) for one, two in pairs if two[1] < one[2]]
+def packs(events: Iterable[dict[str, Any]]) -> dict[frozenset[int], list[Interval]]:
+    """When each two jobs held their GPUs together, by the log; a pack that lasts has no end."""
+    begun: dict[frozenset[int], int] = {}
+    found: dict[frozenset[int], list[Interval]] = {}
+    for event in events:
+        if event["event"] == "packed":
+            pair = frozenset({event["job"], event["mate"]})
+            assert pair not in begun, f"packed twice: {event}"
+            begun[pair] = event["mono_ns"]
+        elif event["event"] == "unpacked":
+            pair = frozenset({event["job"], event["mate"]})
+            found.setdefault(pair, []).append((begun.pop(pair), event["mono_ns"]))
+    for pair, begin in begun.items():
+        found.setdefault(pair, []).append((begin, 1 << 63))
+    return found
+
+
+def overlaps(events: list[dict[str, Any]]) -> list[object]:
+    """Holds of one GPU by two gangs at once that were not packed all that time."""
+    together = packs(events)
+    found = []
+    for _, group in itertools.groupby(holds(events), key=lambda hold: hold[0]):
+        for one, two in itertools.combinations(group, 2):
+            both = (max(one[1], two[1]), min(one[2], two[2]))
+            if both[0] < both[1] and not within(both, together.get(frozenset({one[3], two[3]}), [])):
+                found.append((one, two))
+    return found
+
+
+def within(span: Interval, others: Iterable[Interval]) -> bool:
+    """True when one of the others has all of it."""
+    return any(begin <= span[0] and span[1] <= end for begin, end in others)
 
 
 def held_ns(events: list[dict[str, Any]], jobs: Iterable[int], since_ns: int, until_ns: int) -> int:

@@ -65,7 +65,7 @@ def test_charges_sum_to_gpu_time_whatever_holds(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 5)), min_size=3, max_size=6))
 def test_tickets_buy_time_with_packs_too(rows: list[tuple[str, int]]) -> None:
-    """All on one GPU, the first two packed: each user's part of what is charged is its part of the tickets."""
+    """All on one GPU, the first two packed: what users are charged is as their tickets are."""
     everybody = [a_gang(number, user, (0,), tickets) for number, (user, tickets) in enumerate(rows, 1)]
     everybody[0] = replace(everybody[0], mate=2)
     everybody[1] = replace(everybody[1], mate=1)

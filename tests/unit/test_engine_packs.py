@@ -57,7 +57,9 @@ def test_equal_tickets_stay_equal_beside_others() -> None:
 @pytest.mark.parametrize("tickets", [(2, 1), (1, 5), (7, 1)])
 def test_a_mate_is_not_carried_beyond_its_share(tickets: tuple[int, int]) -> None:
     """The one with more tickets holds the GPU alone where its mate has had its part."""
-    one, two = (a_gang(n, user, (0,), own * TICKET) for n, user, own in zip((1, 2), "ab", tickets))
+    one, two = (
+        a_gang(n, user, (0,), own * TICKET) for n, user, own in zip((1, 2), "ab", tickets, strict=True)
+    )
     others = [a_gang(3, "c", (0,), TICKET), a_gang(4, "d", (0,), TICKET)]
     node = slicer(1, *packed(one, two), *others).run(2000)
     total = sum(tickets) + 2

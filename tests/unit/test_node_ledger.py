@@ -122,3 +122,22 @@ def test_a_gang_cannot_hold_twice(ledger):
     ledger.begin(ONE, "user1", (0,), 0)
     with pytest.raises(AssertionError, match="holds already"):
         ledger.begin(ONE, "user1", (0,), 1)
+
+
+def test_where_a_mate_comes_or_goes_one_hold_ends_and_the_next_begins(ledger):
+    ledger.begin(ONE, "user1", (0,), 100)
+    ledger.share(ONE, 2, 100)
+    ledger.share(ONE, 2, 130)
+    ledger.order_park(ONE, 150)
+    ledger.share(ONE, 0, 170)
+    ledger.end(ONE, 190)
+    found = [(hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with) for hold in ledger.report(200)]
+    assert found == [(100, 170, 20, 2), (170, 190, 20, 0)]
+
+
+def test_the_next_daemon_knows_with_whom_a_hold_is_shared(ledger):
+    ledger.begin(ONE, "user1", (0,), 100)
+    ledger.share(ONE, 2, 120)
+    after = again(ledger)
+    assert after.open[ONE].shared_with == 2
+    assert [hold.shared_with for hold in after.report(150)] == [0, 2]

@@ -1,0 +1,90 @@
+"""Packs: two gangs that hold the same GPUs at the same time, and how fast each is then (ADR 0022).
+
+The plan says who may; the books say who does. A gang whose mate is granted the GPUs, or releases them, closes
+its hold and begins another at that moment, so that of each hold it is known with whom it was shared.
+"""
+
+from __future__ import annotations
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node.charging import charge, sharer
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.gauge import ALONE, PACKED
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.policy.tally import Tally
+
+
+def tell(resident: Resident, mate: int) -> None:
+    """Take the plan's word; beside another mate its speed is another."""
+    if mate != resident.mate:
+        resident.mate, resident.gauge.packed = mate, Tally()
+
+
+def join(node: Node, resident: Resident, now: int) -> None:
+    """It was granted its GPUs: if its mate holds them, both share them from now on."""
+    key = node.local.mate_of(resident.key)
+    mate = node.residents.get(key) if key is not None else None
+    if mate is not None and mate.holds:
+        charge(node, mate, now)
+        _share(node, mate, resident.key.job_id, now)
+        _share(node, resident, mate.key.job_id, now)
+        node.note("packed", resident, now, mate=mate.key.job_id)
+    measure(node, now)
+
+
+def leave(node: Node, resident: Resident, now: int) -> None:
+    """It releases its GPUs: its mate has them alone from now on."""
+    mate = sharer(node, resident)
+    if mate is not None:
+        charge(node, mate, now)
+        _share(node, mate, 0, now)
+        node.note("unpacked", resident, now, mate=mate.key.job_id)
+        node.save()
+
+
+def settle(node: Node) -> None:
+    """After a restart: no hold is shared with one that is not there."""
+    now = node.clock.mono()
+    for key, hold in list(node.ledger.open.items()):
+        resident = node.residents.get(key)
+        if resident is not None and hold.shared_with and sharer(node, resident) is None:
+            charge(node, resident, now)
+            _share(node, resident, 0, now)
+
+
+def apart(node: Node) -> set[JobKey]:
+    """Return who must leave since two still share that may no longer: the younger of each pair."""
+    found = set()
+    for resident in node.holders():
+        mate = sharer(node, resident)
+        if mate is not None and node.local.mate_of(resident.key) != mate.key:
+            found.add(max(resident, mate, key=lambda one: (one.submitted_ns, one.key)).key)
+    return found
+
+
+def measure(node: Node, now: int) -> None:
+    """Look at everybody's progress; called whenever somebody begins or ceases to hold GPUs."""
+    for resident in node.residents.values():
+        condition = _condition(node, resident)
+        if condition or resident.gauge.condition:
+            resident.gauge.look(resident.steps(), now, condition)
+
+
+def told(node: Node, resident: Resident) -> str:
+    """Say with whom it shares its GPUs, "" when it has them alone."""
+    mate = sharer(node, resident)
+    return f"shares its GPU with job {mate.key.job_id}" if mate is not None else ""
+
+
+def _condition(node: Node, resident: Resident) -> str:
+    if resident.state != RUNNING:
+        return ""
+    mate = sharer(node, resident)
+    if mate is None:
+        return ALONE
+    return PACKED if mate.state == RUNNING else ""
+
+
+def _share(node: Node, resident: Resident, mate: int, now: int) -> None:
+    node.ledger.share(resident.key, mate, node.clock.real(now))

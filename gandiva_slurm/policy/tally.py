@@ -1,0 +1,47 @@
+"""How fast a job is in one condition: mini-batches and time, of late, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+#: Nothing is told before so much was seen.
+LEAST_NS, LEAST_STEPS = 2_000_000_000, 20
+#: A window is closed when it has both; so many are kept, older ones are forgotten.
+WINDOW_NS, WINDOW_STEPS, WINDOWS = 500_000_000, 5, 40
+NS_PER_S = 1_000_000_000
+
+
+@dataclass
+class Tally:
+    """Mini-batches in windows of running time."""
+
+    windows: list[tuple[int, int]] = field(default_factory=list)
+    steps: int = 0
+    ns: int = 0
+
+    def add(self, steps: int, ns: int) -> None:
+        """Count what was seen since the last look; a look in which nothing ran counts as well."""
+        self.steps += steps
+        self.ns += ns
+        if self.ns >= WINDOW_NS and self.steps >= WINDOW_STEPS:
+            self.windows.append((self.steps, self.ns))
+            self.steps = self.ns = 0
+            del self.windows[:-WINDOWS]
+
+    @property
+    def rate(self) -> float:
+        """Mini-batches a second; 0.0: too little was seen."""
+        steps = sum(steps for steps, _ in self.windows)
+        ns = sum(ns for _, ns in self.windows)
+        return steps * NS_PER_S / ns if steps >= LEAST_STEPS and ns >= LEAST_NS else 0.0
+
+    @property
+    def noise(self) -> float:
+        """The standard error of the rate, as a part of it; 0.0 while there is no rate."""
+        count, rate = len(self.windows), self.rate
+        if not rate or count < 2:
+            return 0.0
+        rates = [steps * NS_PER_S / ns for steps, ns in self.windows]
+        spread = math.sqrt(sum((one - rate) ** 2 for one in rates) / (count - 1))
+        return spread / rate / math.sqrt(count)

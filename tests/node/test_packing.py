@@ -1,0 +1,144 @@
+"""Two real trainings on one GPU at the same time, and by turns again, as the plan says: measured and charged."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from gandiva_slurm.engine import invariants
+from tests.node.harness import HERE, ROOT, a_planned_job
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "20"]
+GANG = str(HERE / "scripts" / "gang.py")
+
+
+def pack(node, one, two):
+    """Plan that two jobs may hold their GPUs together; 0 for one of them: that the other has them alone."""
+    jobs = {job.job_id: job for job in node._planned.values()}
+    pairs = ((one, two), (two, one))
+    return node.plan(*[dataclasses.replace(jobs[job], mate=mate) for job, mate in pairs if job])
+
+
+def two_jobs(node, script=LOOP):
+    """Two jobs that have registered and take turns on GPU 0."""
+    node.plan(*[a_planned_job(n, f"user{n}", (0,)) for n in (1, 2)])
+    for job_id in (1, 2):
+        node.start_job(job_id, script)
+    node.wait(lambda: all(node.resident(job_id).suspends for job_id in (1, 2)))
+
+
+def are_packed(node):
+    return [node.resident(job_id).reason for job_id in (1, 2)] == ["Packed", "Packed"]
+
+
+def holds(node):
+    """All holds so far, none acknowledged."""
+    return list(node.report().holds)
+
+
+def check_books(node):
+    """By the holds: nobody else shares a GPU, and both of a pack say so for as long."""
+    found = holds(node)
+    assert invariants.no_gpu_held_twice(found) == []
+    done = [hold for hold in found if hold.seq]
+    if all(hold.seq for hold in found if hold.shared_with):
+        assert invariants.packs_are_of_two(done) == []
+    return found
+
+
+def test_a_pack_trains_together_is_measured_and_comes_apart_in_mid_quantum(make_node):
+    node = make_node(gpus=1, quantum_s=0.6)
+    two_jobs(node)
+    assert node.wait(lambda: all(node.resident(n).rate_alone for n in (1, 2)))
+    pack(node, 1, 2)
+    node.wait(lambda: are_packed(node))
+    node.wait(lambda: all(node.resident(n).rate_packed for n in (1, 2)))
+    for job_id in (1, 2):
+        seen = node.resident(job_id)
+        assert seen.rate_packed == pytest.approx(seen.rate_alone, rel=0.25), "they sleep: none is in the way"
+        assert seen.rate_noise < 0.2
+    node.quantum_ns = 60_000_000_000
+    node.plan()
+    pack(node, 1, 0)
+    pack(node, 2, 0)
+    node.wait(lambda: sorted(node.states().values()) == ["RUNNING", "SUSPENDED"])
+    assert node.resident(1).state == "RUNNING", "the younger leaves"
+    check_books(node)
+    shared = [hold for hold in holds(node) if hold.shared_with]
+    assert {hold.job_id for hold in shared} == {1, 2}
+    assert invariants.packs_are_of_two(shared) == []
+
+
+def test_a_mate_that_ends_leaves_the_gpu_to_the_other(make_node):
+    node = make_node(gpus=1, quantum_s=0.4)
+    two_jobs(node)
+    pack(node, 1, 2)
+    node.wait(lambda: are_packed(node))
+    (node.out / "stop.1").touch()
+    node.wait(lambda: 1 not in node.states())
+    node.wait(lambda: node.resident(2).reason == "Running")
+    assert [hold.shared_with for hold in check_books(node) if not hold.seq] == [0]
+    shared = [hold for hold in holds(node) if hold.shared_with]
+    assert invariants.packs_are_of_two(shared) == []
+
+
+def test_a_third_takes_turns_with_the_pack(make_node):
+    node = make_node(gpus=1, quantum_s=0.3)
+    two_jobs(node)
+    pack(node, 1, 2)
+    node.plan(a_planned_job(3, "user3", (0,)))
+    node.start_job(3, LOOP)
+    node.wait(lambda: node.resident(3).suspends)
+    begin = node.report().now_ns
+    node.wait(lambda: node.resident(3).suspends > 7, 40)
+    mine = dict.fromkeys((1, 2, 3), 0.0)
+    for hold in check_books(node):
+        held = max(0, hold.t1_ns - max(hold.t0_ns, begin))
+        mine[hold.job_id] += held / 2 if hold.shared_with else held
+    for job_id in mine:
+        assert mine[job_id] / sum(mine.values()) == pytest.approx(1 / 3, abs=0.08), mine
+
+
+def test_a_pack_survives_a_kill_of_gandivad(make_node):
+    node = make_node(gpus=1, quantum_s=0.5)
+    two_jobs(node)
+    pack(node, 1, 2)
+    node.wait(lambda: are_packed(node))
+    node.kill9()
+    node.start()
+    node.wait(lambda: are_packed(node))
+    assert {(hold.job_id, hold.shared_with) for hold in holds(node) if not hold.seq} == {(1, 2), (2, 1)}
+    (node.out / "stop.2").touch()
+    node.wait(lambda: node.resident(1).reason == "Running")
+    check_books(node)
+
+
+def test_packed_and_unpacked_trainings_lose_no_bit(make_node):
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(str(probe.getsockname()[1]))
+    node = make_node(gpus=1, quantum_s=0.2)
+    node.plan(*[a_planned_job(n, f"user{n}", (0,)) for n in (1, 2)])
+    for job_id, port in zip((1, 2), ports, strict=True):
+        node.start_job(job_id, [GANG, "1", "3000", port])
+    node.wait(lambda: all(node.resident(job_id).suspends for job_id in (1, 2)), 60)
+    for _ in range(4):
+        pack(node, 1, 2)
+        packs = len(node.events("packed"))
+        node.wait(lambda before=packs: len(node.events("packed")) > before or len(node.states()) < 2, 30)
+        pack(node, 1, 0)
+        pack(node, 2, 0)
+        parks = len(node.events("parked"))
+        node.wait(lambda before=parks: len(node.events("parked")) > before or len(node.states()) < 2, 30)
+    node.wait(lambda: not node.states(), 60)
+    assert node.events("packed")
+    env = {"OUT": str(node.out), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin"}
+    subprocess.run([sys.executable, GANG, "1", "3000", ports[0]], env=env, check=True, timeout=60)
+    alone = (node.out / "loss.alone").read_text()
+    assert [(node.out / f"loss.{job_id}").read_text() == alone for job_id in (1, 2)] == [True, True]
