@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from gandiva_slurm.accounting.ledger import Tickets
-from gandiva_slurm.accounting.queries import NS_PER_S, OpenHold, Window, closed_holds, run_bounds
+from gandiva_slurm.accounting.queries import NS_PER_S, OpenHold, Window, charged, closed_holds, run_bounds
 from gandiva_slurm.policy.shares import entitled_shares
 
 
@@ -63,9 +63,9 @@ def _held(db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
     held: dict[str, int] = {}
     for row in closed_holds(db, window):
         user = row["user"]
-        held[user] = held.get(user, 0) + window.cut(row["t0_ns"], row["t1_ns"]) * row["gpu_count"]
+        held[user] = held.get(user, 0) + charged(window, row["gpu_count"], row)
     for hold in open_holds:
-        held[hold.user] = held.get(hold.user, 0) + window.cut(hold.t0_ns, hold.t1_ns) * len(hold.gpus)
+        held[hold.user] = held.get(hold.user, 0) + charged(window, len(hold.gpus), vars(hold))
     return held
 
 

@@ -49,6 +49,7 @@ MIGRATIONS = (
     CREATE INDEX holds_by_end ON holds (t1_ns);
     CREATE INDEX jobs_by_end ON jobs (end_s);
     """,
+    "ALTER TABLE holds ADD COLUMN shared_with INTEGER NOT NULL DEFAULT 0",
     """
     ALTER TABLE runs ADD COLUMN moved_ns INTEGER NOT NULL DEFAULT 0;
     """,
@@ -114,7 +115,7 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
         THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
-_INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 12)})"
+_INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 13)})"
 
 
 class Ledger:
@@ -244,7 +245,7 @@ class Ledger:
     def _hold_row(self, hold: Hold) -> tuple[object, ...]:
         ref = self._jobs[hold.job_id][0] if hold.job_id in self._jobs else None
         gpus = ",".join(map(str, hold.gpus))
-        times = (hold.t0_ns, hold.t1_ns, hold.park_ns)
+        times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
         return (hold.seq, ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus), *times)
 
     def _is_news(self, node: str, item: Resident) -> bool:

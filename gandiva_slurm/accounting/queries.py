@@ -3,7 +3,9 @@
 Holds are cut to the window, exactly, in nanoseconds. A hold still open is not in the file: the caller passes
 those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs):
 
-- GpuHeld: from the grant of the GPUs to the last rank's release; what a user is charged.
+- GpuHeld: from the grant of the GPUs to the last rank's release; what a user is charged, and so half of the
+  time in which a mate held the same GPUs.
+- GpuPacked: that time, whole.
 - GpuRun: GpuHeld less the time after an order to park.
 - GpuParked: time the job was started in Slurm without holding its GPUs.
 - Migrations: its runs that were requeued by us to go on elsewhere, and did.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
@@ -47,6 +49,7 @@ class OpenHold:
     t0_ns: int
     t1_ns: int
     park_ns: int
+    shared_with: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ class Filter:
 
 @dataclass
 class _Used:
-    """Sums over one job, in GPU nanoseconds."""
+    """Sums over one job, in GPU nanoseconds; `held` and `parking` as charged."""
 
     held: int = 0
     parking: int = 0
+    packed: int = 0
+    mates: set[int] = field(default_factory=set)
     running: int = 0
     suspends: int = 0
     migrations: int = 0
@@ -96,8 +101,7 @@ def job_usage(
             _add_hold(used[row["ref"]], counted, row["gpu_count"], row)
     for hold in open_holds:
         if hold.key.job_id in newest:
-            times = {"t0_ns": hold.t0_ns, "t1_ns": hold.t1_ns, "park_ns": hold.park_ns}
-            _add_hold(used[newest[hold.key.job_id]], counted, len(hold.gpus), times)
+            _add_hold(used[newest[hold.key.job_id]], counted, len(hold.gpus), vars(hold))
     gpus = {job["ref"]: job["gpus"] for job in jobs}
     for row in db.execute("SELECT * FROM runs ORDER BY ref, restart"):
         if row["ref"] in used:
@@ -109,14 +113,15 @@ def holds_in(
     db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
 ) -> list[dict[str, Any]]:
     """Return every hold that touches the window, uncut, in the order they began."""
-    keys = ("node", "job_id", "restart", "user", "gpus", "t0_ns", "t1_ns", "park_ns")
+    keys = ("node", "job_id", "restart", "user", "gpus", "t0_ns", "t1_ns", "park_ns", "shared_with")
     rows = []
     for row in closed_holds(db, window):
         closed = {key: row[key] for key in keys}
         rows.append({**closed, "gpus": json.loads(f"[{row['gpus']}]"), "open": False})
     for hold in open_holds:
         if window.cut(hold.t0_ns, hold.t1_ns):
-            values = (hold.node, *hold.key, hold.user, list(hold.gpus), hold.t0_ns, hold.t1_ns, hold.park_ns)
+            times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
+            values = (hold.node, *hold.key, hold.user, list(hold.gpus), *times)
             rows.append(dict(zip(keys, values, strict=True), open=True))
     return sorted(rows, key=lambda row: (row["t0_ns"], row["node"], row["job_id"]))
 
@@ -124,13 +129,13 @@ def holds_in(
 def held_by_job(
     db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
 ) -> dict[JobKey, int]:
-    """Return the GPU nanoseconds each incarnation held in the window."""
+    """Return the GPU nanoseconds each incarnation is charged for in the window."""
     held: dict[JobKey, int] = {}
     for row in closed_holds(db, window):
         key = JobKey(row["job_id"], row["restart"])
-        held[key] = held.get(key, 0) + window.cut(row["t0_ns"], row["t1_ns"]) * row["gpu_count"]
+        held[key] = held.get(key, 0) + charged(window, row["gpu_count"], row)
     for hold in open_holds:
-        held[hold.key] = held.get(hold.key, 0) + window.cut(hold.t0_ns, hold.t1_ns) * len(hold.gpus)
+        held[hold.key] = held.get(hold.key, 0) + charged(window, len(hold.gpus), vars(hold))
     return held
 
 
@@ -140,11 +145,19 @@ def closed_holds(db: sqlite3.Connection, window: Window) -> Iterable[sqlite3.Row
     return db.execute(query, (window.start_ns, window.end_ns))
 
 
+def charged(window: Window, gpus: int, row: Any) -> int:
+    """Return what a hold costs in the window, in GPU nanoseconds: half of it where it was shared."""
+    return window.cut(row["t0_ns"], row["t1_ns"]) * gpus // (2 if row["shared_with"] else 1)
+
+
 def _add_hold(used: _Used, window: Window, gpus: int, row: Any) -> None:
-    held = window.cut(row["t0_ns"], row["t1_ns"])
-    used.held += held * gpus
+    used.held += charged(window, gpus, row)
     # The parking part is the end of a hold.
-    used.parking += window.cut(row["t1_ns"] - row["park_ns"], row["t1_ns"]) * gpus
+    parking = window.cut(row["t1_ns"] - row["park_ns"], row["t1_ns"]) * gpus
+    used.parking += parking // (2 if row["shared_with"] else 1)
+    if row["shared_with"]:
+        used.packed += window.cut(row["t0_ns"], row["t1_ns"]) * gpus
+        used.mates.add(row["shared_with"])
 
 
 def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
@@ -176,7 +189,9 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "end_s": float(job["end_s"]) or None,
         "gpu_held_s": used.held / NS_PER_S,
         "gpu_run_s": (used.held - used.parking) / NS_PER_S,
-        "gpu_parked_s": max(0, used.running - used.held) / NS_PER_S,
+        "gpu_packed_s": used.packed / NS_PER_S,
+        "gpu_parked_s": max(0, used.running - used.held - used.packed // 2) / NS_PER_S,
+        "packed_with": sorted(used.mates),
         "suspends": used.suspends,
         "migrations": used.migrations,
         "restarts": job["restart"],

@@ -202,5 +202,5 @@ def _key(item: Resident) -> JobKey:
     return JobKey(item.job_id, item.restart)
 
 
-def _span(hold: Any) -> tuple[int, int, int]:
-    return hold.t0_ns, hold.t1_ns, hold.park_ns
+def _span(hold: Any) -> tuple[int, int, int, int]:
+    return hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with
