@@ -1,0 +1,192 @@
+"""A training is moved from one node to another by a checkpoint and a requeue, and nothing of it is lost."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.sharing import LIGHT
+
+HERE = Path(__file__).parent
+QUANTUM_S = 0.5
+STEPS = 1500
+MOVE_S = 60.0
+#: A move is decided soon, and a job that does not save itself soon stays.
+MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 12}
+#: A job that goes on where it is takes so long at most, with its neighbour.
+END_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """Two nodes of one GPU, and a controller that is quick to move jobs."""
+    with own_cluster("moving", "v100:2x1", QUANTUM_S) as made:
+        path = made.path("etc/gandiva.yaml")
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"moves": MOVES}))
+        made.kill("gandivactld")
+        made.start_daemon("gandivactld")
+        made.path("/home/user2/light.py").write_text(LIGHT)
+        home = made.path("/home/user1")
+        home.joinpath("light_attached.py").write_text((HERE / "light_attached.py").read_text())
+        home.joinpath("tests").mkdir()
+        for name in ("attach_train.py", "attach_recipes.py"):
+            home.joinpath("tests", name).write_text((HERE.parent / name).read_text())
+        yield made
+
+
+class Crowd:
+    """A training of user1 that shares a GPU with a job of user2, who has another on the other node."""
+
+    def __init__(self, fleet: Fleet, name: str, script: str) -> None:
+        self.fleet, self.name = fleet, name
+        others = [fleet.submit("user2", f"exec python light.py {name}-{n} {name}.stop") for n in range(2)]
+        for job in others:
+            fleet.wait_running(job)
+        self.job = fleet.submit("user1", script, f"--job-name={name}")
+        fleet.wait_running(self.job)
+        self.home = self.node()
+        (self.target,) = {"n1", "n2"} - {self.home}
+        (self.elsewhere,) = (job for job in others if self.node(job) == self.target)
+
+    def node(self, job: int = 0) -> str:
+        """Where Slurm has the training, or another job."""
+        return self.fleet.mini.exec(["squeue", "-h", "-j", str(job or self.job), "-o", "%N"]).stdout.strip()
+
+    def make_room(self) -> None:
+        """End the job on the other node: there the training would have a GPU to itself."""
+        self.fleet.mini.exec(["scancel", str(self.elsewhere)])
+
+    def file(self, kind: str) -> Path:
+        """One of the training's files."""
+        return self.fleet.home("user1", f"{self.name}.{kind}")
+
+    def lines(self, kind: str = "loss") -> list[str]:
+        """What the training has written."""
+        path = self.file(kind)
+        return path.read_text().splitlines() if path.exists() else []
+
+    def trains(self, more: int = 50) -> None:
+        """Wait until it has done so many mini-batches more."""
+        was = len(self.lines())
+        wait_for(lambda: len(self.lines()) > was + more, f"{self.name} to train")
+
+    def wait_moved(self) -> None:
+        """Wait until Slurm runs it on the other node."""
+        wait_for(lambda: self.node() == self.target, f"{self.name} to run on {self.target}", MOVE_S)
+
+    def codes(self) -> list[str]:
+        """The reasons in its story, oldest first."""
+        told = self.fleet.mini.exec(["gandiva", "why", str(self.job), "--story"]).stdout
+        return re.findall(r"^    \S+T\S+  .*? ([A-Z][A-Za-z]+): ", told, re.MULTILINE)
+
+    def runs(self) -> list[str]:
+        """Slurm's accounting of each of its runs, "STATE NODE"."""
+        words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,NodeList"]
+        return self.fleet.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
+
+
+def light(fleet: Fleet, name: str, before: str = "") -> Crowd:
+    """A training without PyTorch that has begun."""
+    crowd = Crowd(fleet, name, f"{before}\nexec python light_attached.py {name} {STEPS}")
+    crowd.trains()
+    return crowd
+
+
+def undisturbed() -> list[str]:
+    """What light_attached.py writes when nobody touches it."""
+    found, loss = [], 1
+    for number in range(STEPS):
+        loss = loss * 48271 % 2147483647
+        found.append(f"{number} {loss}")
+    return [*found, "end"]
+
+
+def restart_controller(fleet: Fleet) -> None:
+    """Kill gandivactld as nothing can prepare for, and start it again."""
+    fleet.mini.kill("gandivactld")
+    fleet.mini.start_daemon("gandivactld")
+
+
+def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet) -> None:
+    """Real PyTorch: losses and weights of a job that was moved are those of one that nobody touched."""
+    train, epochs = "python -m tests.attach_train sgd", 100
+    crowd = Crowd(fleet, "weights", f"exec {train} weights --epochs {epochs} --step-ms 20")
+    wait_for(lambda: len(crowd.lines("0")) > 50, "weights to train", 90)
+    crowd.make_room()
+    crowd.wait_moved()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    fleet.mini.exec(["sh", "-c", f"{train} alone --epochs {epochs}"], user="user1")
+    assert crowd.lines("0") == fleet.home("user1", "alone.0").read_text().splitlines()
+    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+    (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
+    assert (told["restarts"], told["migrations"]) == (1, 1)
+    story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
+    assert story == ["Leaving", "Saved", "MovedOut"]
+
+
+def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
+    """The job saves itself and waits; the next gandivactld takes the move on where it stands."""
+    crowd = light(fleet, "saving")
+    crowd.file("slow").touch()
+    crowd.make_room()
+    wait_for(crowd.file("saving").exists, "the job to save itself", MOVE_S)
+    restart_controller(fleet)
+    crowd.file("slow").unlink()
+    crowd.wait_moved()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert crowd.lines() == undisturbed()
+    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+
+
+def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
+    """The next gandivactld starts it where it was to go. That it does not heed SIGTERM only takes time."""
+    crowd = light(fleet, "requeued", before="trap '' TERM")
+    crowd.make_room()
+    wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
+    restart_controller(fleet)
+    crowd.wait_moved()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert crowd.lines() == undisturbed()
+    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+
+
+def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
+    """The job trains on in its turns, and so does its neighbour; the error is told."""
+    crowd = light(fleet, "unsaved", before="export GANDIVA_CHECKPOINT_DIR=/proc/none/%j")
+    crowd.make_room()
+    wait_for(lambda: fleet.count("unsaved", crowd.job, crowd.home) >= 2, "two tries to save", MOVE_S)
+    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert crowd.lines() == undisturbed()
+    assert crowd.runs() == [f"COMPLETED {crowd.home}"]
+
+
+def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> None:
+    """The job is placed anywhere, here where it was, and goes on from what it saved."""
+    crowd = light(fleet, "back")
+    crowd.make_room()
+    wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
+    fleet.mini.kill(f"gandivad:{crowd.target}")
+    wait_for(lambda: crowd.node() == crowd.home, f"the job to run on {crowd.home} again", MOVE_S)
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert crowd.lines() == undisturbed()
+    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.home}"]
+
+
+def test_a_target_that_is_lost_leaves_the_job_where_it_is(fleet: Fleet) -> None:
+    """It has just begun to save itself when the other node's gandivad dies."""
+    crowd = light(fleet, "lost")
+    crowd.file("slow").touch()
+    crowd.make_room()
+    wait_for(crowd.file("saving").exists, "the job to save itself", MOVE_S)
+    fleet.mini.kill(f"gandivad:{crowd.target}")
+    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    crowd.file("slow").unlink()
+    crowd.trains()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert crowd.lines() == undisturbed()
+    assert crowd.runs() == [f"COMPLETED {crowd.home}"]
