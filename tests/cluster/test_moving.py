@@ -11,10 +11,15 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
+LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
 QUANTUM_S = 0.5
 STEPS = 1500
+#: Of each node, by type.
+GPUS = {"v100": 1, "k80": 2}
 MOVE_S = 60.0
+#: Of seven mini-batches each.
+EPOCHS = 100
 #: A move is decided soon, and a job that does not save itself soon stays.
 MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 12}
 #: A job that goes on where it is takes so long at most, with its neighbour.
@@ -23,34 +28,37 @@ END_S = 120.0
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
-    """Two nodes of one GPU, and a controller that is quick to move jobs."""
-    with own_cluster("moving", "v100:2x1", QUANTUM_S) as made:
+    """Two nodes of one GPU, two of two, and a controller that is quick to move jobs."""
+    with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S) as made:
         path = made.path("etc/gandiva.yaml")
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"moves": MOVES}))
         made.kill("gandivactld")
         made.start_daemon("gandivactld")
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        home.joinpath("light_attached.py").write_text((HERE / "light_attached.py").read_text())
+        home.joinpath(LIGHT_TRAINING.name).write_text(LIGHT_TRAINING.read_text())
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py"):
-            home.joinpath("tests", name).write_text((HERE.parent / name).read_text())
+            home.joinpath("tests", name).write_text((TESTS / name).read_text())
         yield made
 
 
 class Crowd:
-    """A training of user1 that shares a GPU with a job of user2, who has another on the other node."""
+    """A training of user1 that shares a node's GPUs with a job of user2, who has the other node's, too."""
 
-    def __init__(self, fleet: Fleet, name: str, script: str) -> None:
+    def __init__(self, fleet: Fleet, name: str, script: str, kind: str = "v100", *flags: str) -> None:
         self.fleet, self.name = fleet, name
-        others = [fleet.submit("user2", f"exec python light.py {name}-{n} {name}.stop") for n in range(2)]
+        how = {"gpus": GPUS[kind]}
+        count = f"exec python light.py {name}.count {name}.stop"
+        others = [fleet.submit("user2", count, f"--gandiva-gpu-types={kind}", **how) for _ in range(2)]
         for job in others:
             fleet.wait_running(job)
-        self.job = fleet.submit("user1", script, f"--job-name={name}")
+        flags = (f"--job-name={name}", f"--gandiva-gpu-types={kind}", *flags)
+        self.job = fleet.submit("user1", script, *flags, **how)
         fleet.wait_running(self.job)
         self.home = self.node()
-        (self.target,) = {"n1", "n2"} - {self.home}
-        (self.elsewhere,) = (job for job in others if self.node(job) == self.target)
+        (self.elsewhere,) = (job for job in others if self.node(job) != self.home)
+        self.target = self.node(self.elsewhere)
 
     def node(self, job: int = 0) -> str:
         """Where Slurm has the training, or another job."""
@@ -61,13 +69,12 @@ class Crowd:
         self.fleet.mini.exec(["scancel", str(self.elsewhere)])
 
     def file(self, kind: str) -> Path:
-        """One of the training's files."""
-        return self.fleet.home("user1", f"{self.name}.{kind}")
+        """One of a light training's files."""
+        return self.fleet.home("user1", f"{kind}.{self.job}")
 
-    def lines(self, kind: str = "loss") -> list[str]:
-        """What the training has written."""
-        path = self.file(kind)
-        return path.read_text().splitlines() if path.exists() else []
+    def lines(self) -> list[str]:
+        """What a light training has written."""
+        return rows(self.fleet, f"loss.{self.job}")
 
     def trains(self, more: int = 50) -> None:
         """Wait until it has done so many mini-batches more."""
@@ -91,13 +98,19 @@ class Crowd:
 
 def light(fleet: Fleet, name: str, before: str = "") -> Crowd:
     """A training without PyTorch that has begun."""
-    crowd = Crowd(fleet, name, f"{before}\nexec python light_attached.py {name} {STEPS}")
+    crowd = Crowd(fleet, name, f"{before}\nOUT=~ exec python {LIGHT_TRAINING.name} 10 {STEPS}")
     crowd.trains()
     return crowd
 
 
+def rows(fleet: Fleet, name: str) -> list[str]:
+    """The lines of a file of user1."""
+    path = fleet.home("user1", name)
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def undisturbed() -> list[str]:
-    """What light_attached.py writes when nobody touches it."""
+    """What a light training writes when nobody touches it."""
     found, loss = [], 1
     for number in range(STEPS):
         loss = loss * 48271 % 2147483647
@@ -111,16 +124,24 @@ def restart_controller(fleet: Fleet) -> None:
     fleet.mini.start_daemon("gandivactld")
 
 
-def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet) -> None:
-    """Real PyTorch: losses and weights of a job that was moved are those of one that nobody touched."""
-    train, epochs = "python -m tests.attach_train sgd", 100
-    crowd = Crowd(fleet, "weights", f"exec {train} weights --epochs {epochs} --step-ms 20")
-    wait_for(lambda: len(crowd.lines("0")) > 50, "weights to train", 90)
+@pytest.mark.parametrize(("recipe", "kind"), [("sgd", "v100"), ("wrapped", "k80")], ids=["alone", "gang"])
+def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, kind: str) -> None:
+    """Real PyTorch, one rank or two: losses and weights are those of a training that nobody touched."""
+    ranks = GPUS[kind]
+    world = f"export WORLD_SIZE={ranks} STORE=$PWD/{recipe}.$SLURM_JOB_ID.$SLURM_RESTART_COUNT"
+    train = f"python -m tests.attach_train {recipe} {recipe} --epochs {EPOCHS} --step-ms 20 --store $STORE"
+    script = f"{world}\nsrun sh -c 'RANK=$SLURM_PROCID exec {train}'"
+    crowd = Crowd(fleet, recipe, script, kind, f"--ntasks={ranks}")
+    wait_for(lambda: len(rows(fleet, f"{recipe}.0")) > 50, f"{recipe} to train", 90)
     crowd.make_room()
     crowd.wait_moved()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    fleet.mini.exec(["sh", "-c", f"{train} alone --epochs {epochs}"], user="user1")
-    assert crowd.lines("0") == fleet.home("user1", "alone.0").read_text().splitlines()
+    alone = train.replace(f" {recipe} --epochs", f" {recipe}-alone --epochs").replace("20", "0")
+    started = [f"RANK={rank} {alone} &" for rank in range(ranks)]
+    untouched = f"cd; export WORLD_SIZE={ranks} STORE=$PWD/alone; {' '.join(started)} wait"
+    fleet.mini.exec(["sh", "-c", untouched], user="user1")
+    for rank in range(ranks):
+        assert rows(fleet, f"{recipe}.{rank}") == rows(fleet, f"{recipe}-alone.{rank}")
     assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
     (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
     assert (told["restarts"], told["migrations"]) == (1, 1)

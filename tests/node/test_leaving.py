@@ -99,6 +99,23 @@ def test_one_that_has_left_is_so_for_the_next_gandivad(make_node: MakeNode) -> N
     node.wait(lambda: len(losses(node)) > len(steps))
 
 
+def test_a_gandivad_that_dies_while_a_job_saves_itself_asks_it_again(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.2)
+    begin(node, 1)
+    node.wait(lambda: node.resident(1).is_movable)
+    (node.out / "slow.1").touch()
+    leave(node, 1)
+    node.wait((node.out / "saving.1").exists)
+    assert node.resident(1).state == "SUSPENDING"
+    node.kill9()
+    node.start()
+    (node.out / "slow.1").unlink()
+    node.wait(lambda: has_left(node))
+    leave(node, 1, is_leaving=False)
+    node.wait(lambda: losses(node)[-1:] == ["end"])
+    assert losses(node) == undisturbed()
+
+
 def test_what_was_killed_after_it_left_goes_on_elsewhere_and_here(make_node: MakeNode) -> None:
     """Slurm ends it, and starts it on the other node; from there it is moved back."""
     here, there = make_node(gpus=1, quantum_s=0.2), make_node(gpus=1, quantum_s=0.2, name="n2")

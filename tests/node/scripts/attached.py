@@ -1,6 +1,7 @@
 """A training that can be moved, without torch: each loss is made of the one before, `step_ms` of sleep apart.
 
-Usage: attached.py STEP_MS STEPS   ($OUT/loss.JOB has a line a mini-batch, and "end" when all are done)
+Usage: attached.py STEP_MS STEPS. $OUT/loss.JOB gets a line a mini-batch, "number loss", and "end" behind the
+last. While $OUT/slow.JOB exists a save does not end; $OUT/saving.JOB is there once one has begun.
 """
 
 import os
@@ -13,8 +14,8 @@ import gandiva_slurm as gandiva
 
 out, job = Path(os.environ["OUT"]), os.environ["GANDIVA_JOB"]
 step_s, steps = float(sys.argv[1]) / 1000, int(sys.argv[2])
-notes = os.open(out / f"steps.{job}.0", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-losses = os.open(out / f"loss.{job}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+#: A save that nobody lets end ends by itself.
+LONGEST_SAVE_S = 60.0
 
 
 class Model:
@@ -29,13 +30,25 @@ class Model:
         self.loss = state["loss"]
 
 
-model = Model()
+@gandiva.on_save
+def slowly() -> None:
+    (out / f"saving.{job}").touch()
+    end = time.monotonic() + LONGEST_SAVE_S
+    while (out / f"slow.{job}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def append(name: str, rank: str = "") -> int:
+    return os.open(out / f"{name}.{job}{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+model, losses, notes = Model(), append("loss"), append("steps", ".0")
 run = gandiva.attach(model=model)
 for _ in run.epochs(1):
-    for step in run.steps(range(steps)):
+    for number in run.steps(range(steps)):
         begin = time.monotonic_ns()
         time.sleep(step_s)
         model.loss = model.loss * 48271 % 2147483647
-        os.write(losses, f"{step} {model.loss}\n".encode())
+        os.write(losses, f"{number} {model.loss}\n".encode())
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
 os.write(losses, b"end\n")
