@@ -12,6 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 DATA = TESTS / "data"
+PAPERS = TESTS.parent / "gandiva_slurm/sim/paper/data"
 #: Average JCT and makespan in seconds, computed by others, see tests/data/elasticflow/ORIGIN.
 HOMOGENEOUS = {
     ("195job", 64, "fifo"): (64288.5897, 857718),
@@ -34,12 +35,12 @@ def ask(script: str, *args: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_stride_tables_agree() -> None:
-    status, answer = ask("stride.py", str(DATA / "papers" / "stride.json"))
+    status, answer = ask("stride.py", str(PAPERS / "stride.json"))
     assert (status, answer["agree"], answer["tables"], answer["differences"]) == (0, True, 3, {})
 
 
 def test_a_wrong_stride_table_is_found(tmp_path: Path) -> None:
-    tables = json.loads((DATA / "papers" / "stride.json").read_text())
+    tables = json.loads((PAPERS / "stride.json").read_text())
     tables["gang"]["rounds"][1]["run"] = ["C", "D"]
     tables["plain"]["rounds"][2]["pass"] = [0.5, 1]
     wrong = tmp_path / "wrong.json"

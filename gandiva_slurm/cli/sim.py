@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any
 
 import click
 
+from gandiva_slurm.cli.sim_output import opened, progress, require_folder, write_result
+from gandiva_slurm.cli.sim_paper import paper
 from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.snapshot import Association
@@ -36,6 +36,9 @@ _FILE = click.Path(path_type=Path)
 @click.group()
 def sim() -> None:
     """Run scheduling policies on workloads, in virtual time."""
+
+
+sim.add_command(paper)
 
 
 def _column(name: str, key: str, form: str = "d") -> Field:
@@ -99,13 +102,13 @@ def run(**options: Any) -> None:
         policy, is_told = gavel_policy(options["policy"], settings), True
     else:
         policy, is_told = make_policy(options["policy"], settings)
-    with _lines(options["events"]) as events, _progress(len(scene.specs)) as on_finish:
+    with _lines(options["events"]) as events, progress("jobs ended", len(scene.specs)) as on_finish:
         outcome = simulate(scene, policy, is_told, events, on_finish)
     summary = outcome.summary()
     if options["jobs"]:
-        with _opened(options["jobs"]):
+        with opened(options["jobs"]):
             write_jobs(options["jobs"], outcome.books)
-    _write(options["json_"], summary, _sentence(summary))
+    write_result(options["json_"], summary, _sentence(summary))
 
 
 @sim.command()
@@ -121,22 +124,21 @@ def compare(**options: Any) -> None:
     runs = []
     for policy, is_told in made:
         timeline = Timeline()
-        with _progress(len(scene.specs)) as on_finish:
+        with progress("jobs ended", len(scene.specs)) as on_finish:
             outcome = simulate(scene, policy, is_told, timeline if options["picture"] else None, on_finish)
         runs.append((outcome, timeline))
     if options["picture"]:
         draw(options["picture"], scene.cluster, runs)
     summaries = [outcome.summary() for outcome, _ in runs]
     table = "\n".join(squeue_lines(_COLUMNS, summaries, header=True))
-    _write(options["json_"], {"version": VERSION, "runs": summaries}, table)
+    write_result(options["json_"], {"version": VERSION, "runs": summaries}, table)
 
 
 def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     if options["users"] and options["users_column"]:
         raise UsageError("--users and --users-column: give one of them")
     for path in (options.get(name) for name in ("json_", "jobs", "events", "picture")):
-        if path and str(path) != "-" and not Path(path).absolute().parent.is_dir():
-            raise UsageError(f"{path}: No such file or directory; make {Path(path).absolute().parent} first")
+        require_folder(path)
     cluster = read_cluster(options["cluster"])
     names = ("throughputs", "users", "users_column", "limit")
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))
@@ -184,40 +186,8 @@ def _lines(path: Path | None) -> Iterator[EventLines | None]:
     if path is None:
         yield None
         return
-    with _opened(path) as file:
+    with opened(path) as file:
         yield EventLines(file, None)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open("w", encoding="utf-8")
-    except OSError as err:
-        raise UsageError(f"{path}: {err.strerror}") from err
-
-
-@contextlib.contextmanager
-def _progress(jobs: int) -> Iterator[Callable[[int], None] | None]:
-    """Show how many jobs have ended, where somebody looks."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("jobs ended", total=jobs)
-        yield lambda finished: bar.update(shown, completed=finished)
-
-
-def _write(json_: str | None, result: dict[str, Any], sentence: str) -> None:
-    text = json.dumps(result, indent=1) + "\n"
-    if json_ == "-":
-        click.echo(text, nl=False)
-        return
-    if json_:
-        with _opened(Path(json_)) as file:
-            file.write(text)
-    click.echo(sentence)
 
 
 def _sentence(summary: dict[str, Any]) -> str:

@@ -15,39 +15,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from gandiva_slurm.policy.stride import STRIDE1, Account, Entrant, Pool, UserPass, run_round
+from gandiva_slurm.sim.paper.stride import Table
 
 #: Tables write passes in decimals.
 ROUNDING = Fraction(1, 10**9)
-
-
-class Table:
-    """One table; each of its jobs is a user of its own, as the paper's flat list has it."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.gpus = int(data["numGPUs"])
-        self.order: list[str] = data["order"]
-        self.size = {name: int(data["jobs"][name]["gpus"]) for name in self.order}
-        self.accounts = {name: Account(0, int(data["jobs"][name]["tickets"])) for name in self.order}
-
-    def passes(self) -> list[Fraction]:
-        """Passes in GPU-quanta a ticket, exactly."""
-        return [
-            Fraction(acc.value * acc.tickets + acc.carry, acc.tickets * STRIDE1)
-            for acc in (self.accounts[name] for name in self.order)
-        ]
-
-    def run(self) -> list[str]:
-        """Pick for one round and charge for it."""
-        entrants = [
-            Entrant(name, name, self.size[name], self.accounts[name].tickets, (index,))
-            for index, name in enumerate(self.order)
-        ]
-        users = {name: UserPass(acc.value, acc.tickets) for name, acc in self.accounts.items()}
-        picked = [str(name) for name in run_round(entrants, users, Pool(self.gpus), 1)]
-        for name in picked:
-            self.accounts[name].charge(self.size[name], 0)
-        return sorted(picked)
 
 
 def differences(data: dict[str, Any]) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.port import Policy, PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.outcome import Outcome, percentile
+from gandiva_slurm.sim.paper.watched import Watched
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.truth import Truth
 from gandiva_slurm.sim.workloads.load import Source, load
@@ -29,44 +29,6 @@ def workload(name: str, users: int = 4) -> tuple[list[Spec], Truth]:
     """The jobs of four users, dealt out by row, and what is true of them."""
     throughputs = DATA / "simulation_throughputs.json.xz"
     return load(Source(DATA / f"{name}.trace", "gavel", throughputs, users), CLUSTER)
-
-
-@dataclass
-class Watched:
-    """A policy, and who held how many GPUs when: two that share one held half of it each."""
-
-    policy: Policy
-    name: str = "watched"
-    spans: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-
-    def decide(self, view: View) -> Plan:
-        """Pass the question on."""
-        plan = self.policy.decide(view)
-        sharers: dict[tuple[int, ...], int] = {}
-        for gpus in plan.runs.values():
-            sharers[gpus] = sharers.get(gpus, 0) + 1
-        held: dict[str, float] = {}
-        for job_id, gpus in plan.runs.items():
-            user = view.jobs[job_id].user
-            held[user] = held.get(user, 0.0) + len(gpus) / sharers[gpus]
-        self.spans.append((view.now_ns, held))
-        return plan
-
-    def shares_until(self, end_s: float) -> dict[str, float]:
-        """Each user's part of all GPU time held until then."""
-        total = self.gpu_s_until(end_s)
-        whole = sum(total.values())
-        return {user: part / whole for user, part in total.items()}
-
-    def gpu_s_until(self, end_s: float) -> dict[str, float]:
-        """GPU time each user held until then, seconds."""
-        total: dict[str, float] = {}
-        ends = [at for at, _ in self.spans[1:]] + [self.spans[-1][0]]
-        for (start_ns, held), end_ns in zip(self.spans, ends, strict=True):
-            span_s = max(0.0, min(end_ns / S, end_s) - start_ns / S)
-            for user, gpus in held.items():
-                total[user] = total.get(user, 0.0) + gpus * span_s
-        return total
 
 
 def settings(quantum_s: float = 60, switch_s: float = 0, restart_s: float = 0) -> PolicySettings:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.sim.paper.result import published
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
-GANG_TABLE = json.loads((Path(__file__).parents[1] / "data/papers/stride.json").read_text())["gang"]
+GANG_TABLE = published("stride")["gang"]
 
 
 def keys(*job_ids: int) -> list[JobKey]:

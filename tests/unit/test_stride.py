@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from gandiva_slurm.policy.stride import STRIDE1, Account, Entrant, PassBook, Pool, UserPass, run_round
+from gandiva_slurm.sim.paper.result import published
 
-TABLES = json.loads((Path(__file__).parents[1] / "data/papers/stride.json").read_text())
+TABLES = published("stride")
 
 
 def play(table: dict, rounds: int) -> list[dict]:

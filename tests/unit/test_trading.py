@@ -14,22 +14,17 @@ import pytest
 from gandiva_slurm.policy.hetero import Claimant, fill, isolated, own_shares
 from gandiva_slurm.policy.market import Goods, Trade, worth
 from gandiva_slurm.policy.trading import Division, divide
+from gandiva_slurm.sim.paper.trading import speed_ups
 
 TESTS = Path(__file__).parents[1]
 THREE = ("v100", "p100", "k80")
 CLUSTER = {"v100": 12, "p100": 24, "k80": 128}
 #: speed-ups over a K80 on V100 and P100: the paper's models, and one between them
-MODELS = {
-    "VAE": ("1.25", "1.19"),
-    "SuperRes": ("1.87", "1.73"),
-    "LSTM": ("4.81", "3.58"),
-    "ResNeXt50": ("6.33", "4.12"),
-    "MID": ("3", "2.5"),
-}
+MODELS = {model.replace("Resolution", "Res"): (at["v100"], at["p100"]) for model, at in speed_ups().items()}
 VK, PK = Goods("v100", "k80"), Goods("p100", "k80")
 
 
-def a_claimant(name: str, *speeds: str | None, demand: int = 200, tickets: int = 1) -> Claimant:
+def a_claimant(name: str, *speeds: str | Fraction | None, demand: int = 200, tickets: int = 1) -> Claimant:
     """A user by his speeds on v100, p100, k80; None: not measured."""
     known = {kind: Fraction(speed) for kind, speed in zip(THREE, speeds, strict=True) if speed is not None}
     return Claimant(name, demand, known, tickets)

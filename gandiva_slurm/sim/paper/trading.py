@@ -1,0 +1,83 @@
+"""The trading run: 12 V100, 24 P100 and 128 K80, four users of 200 one-GPU jobs each (Gandiva_fair).
+
+Exact arithmetic. Speed-ups over a K80 are the paper's; which four models its users ran is not known to us, so
+there are two: a mix in which the users in the middle set the price, and four of its models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from gandiva_slurm.policy.hetero import Claimant, own_shares
+from gandiva_slurm.policy.market import Trade
+from gandiva_slurm.policy.trading import Division, divide
+from gandiva_slurm.sim.paper.result import Row, Setup, published
+
+JOBS = 200
+#: Between the paper's models, as users who neither buy nor sell at the price.
+MID = {"v100": Fraction(3), "p100": Fraction("2.5"), "k80": Fraction(1)}
+MIXES = {
+    ("VAE", "MID", "MID", "ResNeXt50"): "users in the middle as the paper tells of them",
+    ("VAE", "SuperResolution", "LSTM", "ResNeXt50"): "four of its models; which its users ran is not known",
+}
+
+
+def run(setup: Setup) -> list[Row]:
+    """Divide the cluster among the users of each mix, and compare with their own shares."""
+    paper = published("gandiva_fair")["trading"]
+    rows = []
+    for models, note in MIXES.items():
+        users = _users(models)
+        division = divide(users, paper["cluster"])
+        gains = gains_of(users, division)
+        rows += [
+            Row(f"{user.name}, {model}: gain", round(gain, 1), f"about {said:+d}" if said else 0, "%", note)
+            for user, model, gain, said in zip(users, models, gains, paper["gain_pct"], strict=True)
+        ]
+        rows += [_sale(sale) for sale in division.trades]
+    rows.append(_slide(paper["slide_price"]))
+    return rows
+
+
+def _sale(sale: Trade) -> Row:
+    fast, slow = (f"{float(part):.3g}" for part in (sale.amount, sale.paid))
+    unit, note = f"for {slow} {sale.goods.slow}", f"at {float(sale.price):.3g}, bid by {sale.setter}"
+    return Row(f"{sale.seller} sells to {sale.buyer}", f"{fast} {sale.goods.fast}", None, unit, note)
+
+
+def speed_ups() -> dict[str, dict[str, Fraction]]:
+    """Return the paper's speed-ups over a K80 by model and GPU type, and MID's."""
+    table = published("stride")["speedup_vs_K80"]
+    types = [name.lower() for name in table["columns"]]
+    found = {
+        model: {name: Fraction(str(value)) for name, value in zip(types, values, strict=True)}
+        for model, values in table.items()
+        if model != "columns"
+    }
+    return {model: {**speeds, "k80": Fraction(1)} for model, speeds in found.items()} | {"MID": MID}
+
+
+def gains_of(users: Sequence[Claimant], division: Division) -> list[float]:
+    """What each got faster by trading, in per cent of what he does with his own share."""
+    before = own_shares(users, division.holdings.counts)
+    return [float(100 * (division.holdings.speed(user.name) / before.speed(user.name) - 1)) for user in users]
+
+
+def _users(models: Sequence[str]) -> list[Claimant]:
+    known = speed_ups()
+    return [
+        Claimant(f"user{number}", JOBS, {name: known[model][name] for name in MID})
+        for number, model in enumerate(models, 1)
+    ]
+
+
+def _slide(paper: int) -> Row:
+    """The slide's three users: who sells to whom, at whose bid."""
+    speeds: Mapping[str, float] = published("stride")["trade_slide"]["speedups"]
+    users = [
+        Claimant(name, JOBS, {"v100": Fraction(str(value)), "k80": Fraction(1)})
+        for name, value in speeds.items()
+    ]
+    sale = divide(users, {"v100": 3, "k80": 30}).trades[0]
+    return Row("slide: price of a V100", float(sale.price), paper, "K80", f"{sale.seller} to {sale.buyer}")
