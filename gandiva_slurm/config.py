@@ -126,6 +126,18 @@ class MovesConfig(_Section):
     faster_percent: int = Field(default=25, ge=1, le=1000)
 
 
+class PackingConfig(_Section):
+    """Whether two jobs may share a GPU at the same time, and what that must bring (ADR 0023)."""
+
+    enabled: bool = True
+    #: quanta a pair is tried for, at the least
+    trial_quanta: int = Field(default=3, ge=1, le=1000)
+    #: what the speeds of both must sum to, each as a part of that alone, noise aside; 1: what turns give
+    floor: float = Field(default=1.05, ge=1, le=2)
+    #: how long what was found of two jobs counts
+    retry_s: float = Field(default=3600, ge=1, le=31536000)
+
+
 class Config(_Section):
     """The whole file."""
 
@@ -142,6 +154,7 @@ class Config(_Section):
     node: NodeConfig = NodeConfig()
     slurm: SlurmConfig = SlurmConfig()
     moves: MovesConfig = MovesConfig()
+    packing: PackingConfig = PackingConfig()
 
     @property
     def quantum_ns(self) -> int:
@@ -235,6 +248,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("node",): NodeConfig,
     ("slurm",): SlurmConfig,
     ("moves",): MovesConfig,
+    ("packing",): PackingConfig,
 }
 
 

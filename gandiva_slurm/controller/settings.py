@@ -10,7 +10,7 @@ from gandiva_slurm.engine.settings import EngineSettings
 
 def engine_settings(config: Config) -> EngineSettings:
     """What the engine is to go by."""
-    part, moves = config.controller, config.moves
+    part, moves, packing = config.controller, config.moves, config.packing
     return EngineSettings(
         config.quantum_ns,
         config.slots_per_gpu,
@@ -24,6 +24,10 @@ def engine_settings(config: Config) -> EngineSettings:
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
         balance_percent=moves.balance_percent,
         faster_percent=moves.faster_percent,
+        packing=packing.enabled,
+        pack_trial_quanta=packing.trial_quanta,
+        pack_floor=packing.floor,
+        pack_retry_ns=round(packing.retry_s * NS_PER_S),
     )
 
 

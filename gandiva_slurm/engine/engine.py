@@ -8,12 +8,14 @@ dropped. The live controller, tests and a simulator drive it by the same calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
+from gandiva_slurm.engine.pairs import decide_packs
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.planner import plan_moves
 from gandiva_slurm.engine.state import (
@@ -133,6 +135,7 @@ class Engine:
         self._watch_nodes(at)
         ask_holds(at)
         plan_moves(at, *place_waiting(at))
+        decide_packs(at)
         timelimit.give_back(at)
         fence_strays(at)
         self._forget(at)
@@ -168,10 +171,12 @@ class Engine:
         tickets: dict[int, int] = {}
         for leaf, jobs in weights.items():
             tickets.update(split(parts[leaf], jobs))
+        mates = self.state.pairs.mates()
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             for node, place in _placements(record, tickets[record.job.job_id]):
-                plan.setdefault(node, []).append(place)
+                mate = mates.get(record.job.job_id, 0)
+                plan.setdefault(node, []).append(replace(place, mate=mate) if mate else place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
 

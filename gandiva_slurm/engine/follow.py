@@ -133,6 +133,8 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     sighting.gpus = tuple(sorted(event.gpus))
     sighting.is_movable = event.is_movable
     sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
+    sighting.rate_alone = event.rate_alone or sighting.rate_alone
+    sighting.rate_packed, sighting.rate_noise = event.rate_packed, event.rate_noise
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)
@@ -140,7 +142,8 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
         return
     take_reported_gpus(at, record)
     if record.state in states.SLICED and event.state in states.SLICED:
-        _slice(record, *_whole_state(at, record), at.now_ns)
+        state, reason = _whole_state(at, record)
+        _slice(record, state, at.state.pairs.reworded(record.job.job_id, reason), at.now_ns)
 
 
 def take_reported_gpus(at: Cycle, record: JobRecord) -> None:

@@ -88,7 +88,7 @@ class LocalStride:
     def charge(self, key: JobKey, held_ns: int, overrun_ns: int, is_shared: bool = False) -> None:
         """Charge time this gang held its GPUs, each of them; its user's pass and its own rise.
 
-        `is_shared`: its mate held them too all that time; each is charged half of it (ADR 0022).
+        `is_shared`: its mate held them too all that time; each is charged half of it (ADR 0023).
         `overrun_ns` is the part of `held_ns` past the end of its quantum (a slow park, a start-up before the
         first boundary): a debt that levelling does not forgive. An unknown gang (already gone) is not
         charged.

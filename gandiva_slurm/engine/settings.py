@@ -48,6 +48,15 @@ class EngineSettings:
     #: How much faster, in hundredths, a GPU type must be for a job to be moved there.
     faster_percent: int = 25
 
+    # packing (`pairs`)
+    #: Whether two jobs may share a GPU at the same time.
+    packing: bool = True
+    #: How long two are tried together at the least, and what their normalised rates must sum to, noise aside.
+    pack_trial_quanta: int = 3
+    pack_floor: float = 1.05
+    #: How long what was found of two counts.
+    pack_retry_ns: int = 3600 * SECOND_NS
+
     def moves_at_once(self, gpus: int) -> int:
         """How many jobs may be on the move in a cluster of so many GPUs."""
         return self.concurrent_moves or max(1, gpus // 16)

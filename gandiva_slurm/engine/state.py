@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from gandiva_slurm.engine.findings import Pairs
 from gandiva_slurm.engine.giving import Giving
 from gandiva_slurm.engine.plain import build, plain
 from gandiva_slurm.engine.settings import SECOND_NS as SECOND_NS
@@ -243,6 +244,10 @@ class Sighting:
     is_movable: bool = False
     #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
     is_fenced: bool = False
+    #: mini-batches a second alone on its GPUs (the last that was told) and beside its mate; 0: not measured
+    rate_alone: float = 0.0
+    rate_packed: float = 0.0
+    rate_noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,8 @@ class EngineState:
     sightings: dict[tuple[str, JobKey], Sighting] = field(default_factory=dict)
     #: parked time and time limits, by job id
     givings: dict[int, Giving] = field(default_factory=dict)
+    #: who shares a GPU with whom, and what was learnt of it
+    pairs: Pairs = field(default_factory=Pairs)
     #: read anew in each life; None until then
     bounds: Bounds | None = None
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
@@ -298,6 +305,7 @@ class EngineState:
             "jobs": [plain(record) for record in self.jobs.values()],
             "nodes": [plain(record) for record in self.nodes.values()],
             "associations": [plain(row) for row in self.associations],
+            "pairs": self.pairs.to_json(),
             "givings": [[job_id, plain(giving)] for job_id, giving in self.givings.items()],
             "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
         }
@@ -313,6 +321,7 @@ class EngineState:
             jobs={record.job.job_id: record for record in jobs},
             nodes={record.node.name: record for record in nodes},
             associations=tuple(build(Association, raw) for raw in data["associations"]),
+            pairs=Pairs.from_json(data.get("pairs", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={
                 (node, JobKey(job_id, restart)): build(Sighting, raw)

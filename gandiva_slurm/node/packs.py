@@ -1,4 +1,4 @@
-"""Packs: two gangs that hold the same GPUs at the same time, and how fast each is then (ADR 0022).
+"""Packs: two gangs that hold the same GPUs at the same time, and how fast each is then (ADR 0023).
 
 The plan says who may; the books say who does. A gang whose mate is granted the GPUs, or releases them, closes
 its hold and begins another at that moment, so that of each hold it is known with whom it was shared.

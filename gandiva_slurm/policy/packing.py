@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gandiva_slurm.policy.port import JobView, Rates
 
@@ -45,7 +45,9 @@ class Bench:
 class PairBook:
     """What was learnt of pairs; one for a cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, floor: float = FLOOR) -> None:
+        #: what a pair's normalised rates must sum to more than
+        self.floor = floor
         #: what each model's pairs came to on a type: (their sum, how many)
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
         self._open: set[tuple[str, str, str]] = set()
@@ -58,11 +60,32 @@ class PairBook:
             if both is None:
                 continue
             self._open.remove((first, second, gpu_type))
-            self.kept += sum(both) > FLOOR
-            self.undone += sum(both) <= FLOOR
+            self.kept += sum(both) > self.floor
+            self.undone += sum(both) <= self.floor
             for model in {first, second}:
                 total, count = self._seen.get((model, gpu_type), (0.0, 0))
                 self._seen[(model, gpu_type)] = (total + sum(both), count + 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        seen = [[*key, *value] for key, value in sorted(self._seen.items())]
+        counts = [self.tried, self.kept, self.undone]
+        return {"floor": self.floor, "seen": seen, "open": sorted(self._open), "counts": counts}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PairBook:
+        """Read what `to_json` wrote."""
+        book = cls(data["floor"])
+        book._seen = {(model, kind): (total, count) for model, kind, total, count in data["seen"]}
+        book._open = {(first, second, kind) for first, second, kind in data["open"]}
+        book.tried, book.kept, book.undone = data["counts"]
+        return book
+
+    def __eq__(self, other: object) -> bool:
+        """True when both know the same."""
+        return isinstance(other, PairBook) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
 
     def match(self, bench: Bench, rates: Rates) -> list[Pair]:
         """Return the pairs of a round, best first; a job is in one at most."""
@@ -91,7 +114,7 @@ class PairBook:
         for host, gpu_type in bench.hosts:
             guest = waiting.get(bench.old.get(host.job_id, -1))
             both = normal_rates(rates, host.model, guest.model, gpu_type) if guest else None
-            if guest and both and sum(both) > FLOOR:
+            if guest and both and sum(both) > self.floor:
                 pairs.append(Pair(host.job_id, guest.job_id, False))
         return pairs
 
@@ -120,7 +143,7 @@ class PairBook:
             return None  # first alone, to be profiled
         both = normal_rates(rates, host, guest, gpu_type)
         mine, theirs = both or self._guess(host, guest, gpu_type)
-        return _Promise(mine, theirs, both is None) if mine + theirs > FLOOR else None
+        return _Promise(mine, theirs, both is None) if mine + theirs > self.floor else None
 
     def _guess(self, first: str, second: str, gpu_type: str) -> tuple[float, float]:
         """What two models may come to: half of what each came to with others."""

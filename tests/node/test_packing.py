@@ -1,4 +1,4 @@
-"""Two real trainings on one GPU at the same time, and by turns again, as the plan says: measured and charged."""
+"""Two real trainings on one GPU at a time, and by turns again, as the plan says: measured and charged."""
 
 from __future__ import annotations
 

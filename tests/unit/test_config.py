@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.config import Config, MovesConfig, expand, find_config, load_config
+from gandiva_slurm.config import Config, MovesConfig, PackingConfig, expand, find_config, load_config
 from gandiva_slurm.controller.settings import engine_settings
 from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
 from gandiva_slurm.model.errors import ConfigError
@@ -67,6 +67,16 @@ def test_moves_are_as_cautious_as_the_engine_says_by_itself(write):
 def test_the_example_shows_the_defaults_of_moves():
     example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
     assert load_config(example).moves == MovesConfig()
+
+
+def test_packing_is_on_and_may_be_set(write):
+    example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
+    assert load_config(example).packing == PackingConfig()
+    keys = "enabled: false, trial_quanta: 5, floor: 1.2, retry_s: 60"
+    got = engine_settings(load_config(write(MINIMAL + f"packing: {{{keys}}}\n")))
+    assert (got.packing, got.pack_trial_quanta, got.pack_floor) == (False, 5, 1.2)
+    assert got.pack_retry_ns == 60 * SECOND_NS
+    assert "allowed: 1 .. 2" in complaint(write(MINIMAL + "packing: {floor: 0.5}\n"))
 
 
 def test_the_checkpoint_directory_is_one_for_each_job(write):

@@ -1,0 +1,188 @@
+"""Packing, live: two jobs on one GPU at the same time, tried, measured, kept or undone (ADR 0023).
+
+A job in memory cannot change its GPU, so only residents of one GPU are paired, and there somebody waits for a
+turn whenever there are two. Both must have been measured alone. A trial lasts some quanta, one at a time on a
+GPU; a pair that keeps more than `pack_floor` of its speeds together, noise aside, stays, and goes on being
+measured; one that does not is not tried again for as long as what was found of its models counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gandiva_slurm.engine.findings import Finding, Pack, PairKey, key_of
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
+from gandiva_slurm.engine.state import JobRecord, Sighting
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Note
+from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.policy.packing import Bench
+from gandiva_slurm.policy.port import JobView
+
+#: A trial is given up when so many times its length were not enough to measure both.
+LONGEST_TRIAL = 10
+#: A report of the time before a pack may still be on its way for so long.
+LEAST_TRIAL_NS = 5 * SECOND_NS
+#: No figure of what a job needs on its GPU is known to the controller: memory does not decide.
+MEMORY = "GPU memory: what either needs is not known here, so it bounds nothing"
+
+Home = tuple[str, int]
+
+
+def decide_packs(at: Cycle) -> None:
+    """Once a cycle: end what cannot go on, judge what was measured, try what may gain."""
+    pairs = at.state.pairs
+    homes = _homes(at) if at.settings.packing else {}
+    here = {record.job.job_id: home for home, records in homes.items() for record in records}
+    pairs.packs = [pack for pack in pairs.packs if {here.get(job) for job in pack.jobs} == {_home(pack)}]
+    for pack in [*pairs.packs]:
+        _judge(at, pack)
+    _forget(at)
+    pairs.book.floor = at.settings.pack_floor
+    pairs.book.learn(pairs)
+    for home, records in sorted(homes.items()):
+        _pair_up(at, home, records)
+
+
+def trial_ns(settings: EngineSettings) -> int:
+    """How long a trial lasts at the least."""
+    return max(LEAST_TRIAL_NS, settings.pack_trial_quanta * settings.quantum_ns)
+
+
+def _homes(at: Cycle) -> dict[Home, list[JobRecord]]:
+    """Who may be packed, by the GPU he lives on, in the order of jobs."""
+    spanned = {name for r in at.state.jobs.values() if len(r.places) > 1 for name in r.places}
+    homes: dict[Home, list[JobRecord]] = {}
+    for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
+        (name, gpus), *more = record.places.items() or [("", ())]
+        if more or len(gpus) != 1 or name in spanned or not _may_pack(at, record, name):
+            continue
+        homes.setdefault((name, gpus[0]), []).append(record)
+    return homes
+
+
+def _may_pack(at: Cycle, record: JobRecord, node: str) -> bool:
+    home, seen = at.state.nodes.get(node), at.state.sightings.get((node, record.key))
+    is_there = home is not None and not home.is_down and home.has_daemon and seen is not None
+    is_willing = record.options.pack != "never" and record.state in states.SLICED
+    return is_there and is_willing and seen is not None and bool(seen.rate_alone)
+
+
+def _judge(at: Cycle, pack: Pack) -> None:
+    """Keep a trial or end it; end a pack that does not gain any more."""
+    pairs, age_ns = at.state.pairs, at.now_ns - pack.since_ns
+    if age_ns < trial_ns(at.settings):
+        return
+    found = _measured(at, pack)
+    if found is None:
+        if pack.is_trial and age_ns >= LONGEST_TRIAL * trial_ns(at.settings):
+            _undo(at, pack, f"not measured together within {age_ns // SECOND_NS} s")
+            pairs.found[_key(at, pack)] = Finding(0.0, 0.0, 0.0, at.now_ns)
+        return
+    one, two = (_model(at.state.jobs[job]) for job in pack.jobs)
+    key, is_turned = key_of(one, two, _type(at, pack))
+    pairs.found[key] = replace(found, first=found.second, second=found.first) if is_turned else found
+    floor = at.settings.pack_floor
+    if pack.is_trial and found.gain - found.noise > floor:
+        pairs.packs.remove(pack)
+        _begin(at, replace(pack, is_trial=False, gain=found.gain))
+    elif pack.is_trial or found.gain + found.noise < floor:
+        told = f"together {found.gain:.2f} of the speed they have by turns, noise {found.noise:.2f}"
+        _undo(at, pack, f"{told}; {floor:.2f} and more than the noise is asked")
+
+
+def _measured(at: Cycle, pack: Pack) -> Finding | None:
+    """What both keep of their speed, None when too little was seen."""
+    one, two = (_seen(at, pack, job_id) for job_id in pack.jobs)
+    if not (one and two and one.rate_packed and two.rate_packed):
+        return None
+    mine, theirs = one.rate_packed / one.rate_alone, two.rate_packed / two.rate_alone
+    noise = ((mine * one.rate_noise) ** 2 + (theirs * two.rate_noise) ** 2) ** 0.5
+    return Finding(mine, theirs, float(noise), at.now_ns)
+
+
+def _undo(at: Cycle, pack: Pack, why: str) -> None:
+    evidence = _evidence(at, pack)
+    at.state.pairs.packs.remove(pack)
+    facts = {"why": why, "retry_s": at.settings.pack_retry_ns // SECOND_NS}
+    for job_id in pack.jobs:
+        _say(at, job_id, because("PackUndone", *evidence, mate=pack.mate(job_id), **facts))
+
+
+def _forget(at: Cycle) -> None:
+    """What was found long ago counts no more: trainings change."""
+    pairs = at.state.pairs
+    running = {_key(at, pack) for pack in pairs.packs}
+    old_ns = at.now_ns - at.settings.pack_retry_ns
+    pairs.found = {key: f for key, f in pairs.found.items() if key in running or f.seen_ns > old_ns}
+
+
+def _pair_up(at: Cycle, home: Home, records: Iterable[JobRecord]) -> None:
+    """Pair those of a GPU that have no mate, the oldest first; one trial at a time."""
+    pairs = at.state.pairs
+    gpu_type = at.state.nodes[home[0]].node.gpu_type
+    free = [record for record in records if pairs.of(record.job.job_id) is None]
+    while len(free) > 1 and not any(pack.is_trial and _home(pack) == home for pack in pairs.packs):
+        host = free.pop(0)
+        tried = {_key(at, pack) for pack in pairs.packs if pack.is_trial}
+        guests = [guest for guest in free if key_of(_model(host), _model(guest), gpu_type)[0] not in tried]
+        bench = Bench([(_view(host), gpu_type)], [_view(guest) for guest in guests], lambda job, kind: 1.0)
+        for pair in pairs.book.match(bench, pairs):
+            free = [record for record in free if record.job.job_id != pair.guest]
+            found = pairs.found.get(key_of(_model(host), _model(at.state.jobs[pair.guest]), gpu_type)[0])
+            gain = found.gain if found else 0.0
+            _begin(at, Pack(*home, pair.host, pair.guest, at.now_ns, pair.is_trial, gain))
+
+
+def _begin(at: Cycle, pack: Pack) -> None:
+    """Pack two, and say so."""
+    pack = replace(pack, least_s=trial_ns(at.settings) // SECOND_NS, evidence=_evidence(at, pack))
+    at.state.pairs.packs.append(pack)
+    for job_id in pack.jobs:
+        _say(at, job_id, pack.reason(job_id))
+
+
+def _evidence(at: Cycle, pack: Pack) -> tuple[str, ...]:
+    told = [f"GPU {pack.gpu} of {pack.node}, {_type(at, pack) or 'no type'}"]
+    for job_id in pack.jobs:
+        seen = _seen(at, pack, job_id)
+        if seen is not None:
+            beside = f"{seen.rate_packed:.3g} packed" if seen.rate_packed else "packed not measured yet"
+            told.append(f"job {job_id}: {seen.rate_alone:.3g} mini-batches a second alone, {beside}")
+    return (*told, MEMORY)
+
+
+def _say(at: Cycle, job_id: int, reason: Reason) -> None:
+    record = at.state.jobs[job_id]
+    if record.stay(reason, at.now_ns):
+        action_id = f"note:{record.key}:{at.now_ns}"
+        at.actions.append(Note(action_id, record.key, reason.code, reason.text, reason.evidence))
+
+
+def _seen(at: Cycle, pack: Pack, job_id: int) -> Sighting | None:
+    return at.state.sightings.get((pack.node, at.state.jobs[job_id].key))
+
+
+def _key(at: Cycle, pack: Pack) -> PairKey:
+    one, two = (_model(at.state.jobs[job_id]) for job_id in pack.jobs)
+    return key_of(one, two, _type(at, pack))[0]
+
+
+def _home(pack: Pack) -> Home:
+    return (pack.node, pack.gpu)
+
+
+def _type(at: Cycle, pack: Pack) -> str:
+    return at.state.nodes[pack.node].node.gpu_type
+
+
+def _model(record: JobRecord) -> str:
+    """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not."""
+    return str(record.job.array_job_id or record.job.job_id)
+
+
+def _view(record: JobRecord) -> JobView:
+    job = record.job
+    return JobView(job.job_id, job.user, 1, job.submit_s * SECOND_NS, model=_model(record))
