@@ -30,6 +30,9 @@ REST_NS = _S // 5
 ACCOUNT, PARTITION = "sim", "gandiva"
 #: Nothing but GPUs is scarce.
 _PLENTY = 10**9
+_LEAST_RATE = 1e-9
+#: Numbers of arrays, apart from those of jobs.
+_FIRST_ARRAY = 10**9
 
 Handle = Callable[[Engine, Sequence[ev.Event], int], list[Action]]
 
@@ -56,6 +59,7 @@ class LivePolicy:
         self._jobs: dict[int, SlurmJob] = {}
         #: the restart count of each, as the engine was shown it last
         self._shown: dict[int, int] = {}
+        self._arrays: dict[tuple[str, str, int], int] = {}
         self._users: set[str] = set()
         self._down: frozenset[str] = frozenset()
         self._outcomes: list[ev.Event] = []
@@ -107,9 +111,8 @@ class LivePolicy:
         for view_id, job in view.jobs.items():
             known = self._jobs.get(view_id + 1)
             if known is None or known.options is None or known.options.priority != job.priority:
-                now = _slurm_job(job, view.cluster)
-                now = now if known is None else replace(known, options=now.options)
-                yield self._see(now)
+                now = self._slurm_job(job, view.cluster)
+                yield self._see(now if known is None else replace(known, options=now.options))
 
     def _news_of_nodes(self, view: View) -> Iterator[ev.Event]:
         hosts = view.cluster.hosts
@@ -145,6 +148,26 @@ class LivePolicy:
             yield self._see(replace(job, priority=0))
         elif isinstance(action, Requeue) and job.state == "RUNNING":
             yield self._see(_requeued(job))
+
+    def _slurm_job(self, job: JobView, cluster: Cluster) -> SlurmJob:
+        """A job as the submission filter leaves it: held. A user's jobs of one model and size are an array.
+
+        Of a job without a model no speeds are known; nobody is packed with it.
+        """
+        nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
+        options = JobOptions(
+            job.tickets, job.priority, job.job_class, job.vc, job.gpu_types,
+            pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
+            gpus=job.size, nodes=nodes,
+        )  # fmt: skip
+        alike = (job.user, job.model, job.size)
+        array = self._arrays.setdefault(alike, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
+        account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
+        return SlurmJob(
+            job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
+            array_job_id=array, node_count=nodes, cpus=job.size,
+            submit_s=(EPOCH_NS + job.submit_ns) // _S, options=options,
+        )  # fmt: skip
 
     def _see(self, job: SlurmJob) -> ev.JobSeen:
         self._jobs[job.job_id] = job
@@ -190,7 +213,8 @@ class LivePolicy:
         restore_ns = self._settings.restart_ns if key.restart else 0
         is_movable = has_run and job.can_migrate and not place.span and nodes.held_ns[key] >= restore_ns
         leave = (is_movable, key in nodes.left)
-        rates = (alone or 0.0, pair[0] if pair else 0.0)
+        # Measured as nothing (they do not fit) is not the same as not measured.
+        rates = (alone or 0.0, max(pair[0], _LEAST_RATE) if pair else 0.0)
         return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates)
 
     def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
@@ -210,23 +234,6 @@ class LivePolicy:
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)
         return min([self._end_ns, *(at_ns - EPOCH_NS for at_ns in times)])
-
-
-def _slurm_job(job: JobView, cluster: Cluster) -> SlurmJob:
-    """A job as the submission filter leaves it: held."""
-    nodes = _nodes_for(job, cluster)
-    options = JobOptions(
-        job.tickets, job.priority, job.job_class, job.vc, job.gpu_types,
-        pack="auto" if job.can_pack else "never", migrate="auto" if job.can_migrate else "never",
-        gpus=job.size, nodes=nodes,
-    )  # fmt: skip
-    submit_s = (EPOCH_NS + job.submit_ns) // _S
-    # Jobs that train the same model are named alike: so the engine knows them for jobs alike.
-    account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
-    return SlurmJob(
-        job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
-        node_count=nodes, cpus=job.size, submit_s=submit_s, options=options,
-    )  # fmt: skip
 
 
 def _nodes_for(job: JobView, cluster: Cluster) -> int:
