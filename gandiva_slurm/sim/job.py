@@ -46,6 +46,8 @@ class Spec:
     can_migrate: bool = True
     account: str = ""
     cell: str = ""
+    #: what its owner changes while it lives: (ns after submission, priority), in that order
+    priorities: tuple[tuple[int, int], ...] = ()
 
 
 class Job(JobView):

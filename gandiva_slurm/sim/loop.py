@@ -31,6 +31,8 @@ class Loop:
         self._fault = next(self._faults, None)
         #: (when, job, version): an end that is foretold
         self._ends: list[tuple[int, int, int]] = []
+        #: (when, job, priority): what owners are going to say
+        self._wishes: list[tuple[int, int, int]] = []
         self._wake_ns: int | None = None
         self._idle_wakes = 0
         self.events = 0
@@ -44,10 +46,13 @@ class Loop:
     def _next_ns(self) -> int:
         while self._ends and self._stale(self._ends[0]):
             heapq.heappop(self._ends)
+        while self._wishes and self._wishes[0][1] not in self._world.jobs:
+            heapq.heappop(self._wishes)
         times = [
             self._ends[0][0] if self._ends else None,
             self._next.submit_ns if self._next else None,
             self._wake_ns,
+            self._wishes[0][0] if self._wishes else None,
             self._fault.at_ns if self._fault else None,
         ]
         known = [at_ns for at_ns in times if at_ns is not None]
@@ -76,6 +81,7 @@ class Loop:
         ended = self._end_jobs(now_ns)
         self._break_nodes(now_ns)
         self._admit_jobs(now_ns)
+        self._hear_owners(now_ns)
         if self._wake_ns is not None and now_ns >= self._wake_ns:
             self.events += 1
         world.observe()
@@ -111,8 +117,20 @@ class Loop:
         while self._next is not None and self._next.submit_ns <= now_ns:
             spec = self._next
             self._world.admit(Job(spec, self._world.truth.work(spec), self._length_ns(spec), self._world))
+            for after_ns, priority in spec.priorities:
+                heapq.heappush(self._wishes, (spec.submit_ns + after_ns, spec.job_id, priority))
             self.events += 1
             self._next = next(self._specs, None)
+
+    def _hear_owners(self, now_ns: int) -> None:
+        while self._wishes and self._wishes[0][0] <= now_ns:
+            _, job_id, priority = heapq.heappop(self._wishes)
+            job = self._world.jobs.get(job_id)
+            if job is not None:
+                job.priority = priority
+                self.events += 1
+                if self._world.tell:
+                    self._world.tell("priority", job, ())
 
     def _foretell(self, job: Job) -> None:
         end_ns = job.end_ns()

@@ -164,6 +164,8 @@ class EventLines:
                 line["note"] = self.clock.notes[job.job_id]
         if gpus:
             line["gpus"] = [*gpus]
+        if job is not None and event == "priority":
+            line["priority"] = job.priority
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 

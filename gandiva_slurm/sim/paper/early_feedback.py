@@ -38,6 +38,11 @@ class TwoHours:
     _live: set[int] = field(default_factory=set)
     _seen: set[int] = field(default_factory=set)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the policy itself tells."""
+        return getattr(self.policy, "counts", {})
+
     def decide(self, view: View) -> Plan:
         """Pass the question on."""
         self._live = set(view.jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from gandiva_slurm.sim.workloads.rows import Row, read_table
 NEEDS = ("job_id", "submit_s", "gpus")
 KNOWS = (
     "length_s", "model", "steps", "user", "tickets", "priority", "class", "vc", "gpu_types", "min_gpus",
-    "max_gpus", "pack", "migrate", "account", "cell",
+    "max_gpus", "pack", "migrate", "account", "cell", "priority_later",
 )  # fmt: skip
 _S = 10**9
+_CHANGE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?):(\d{1,3})")
 
 
 def read(path: Path) -> Iterator[tuple[Row, Spec]]:
@@ -46,6 +48,7 @@ def read(path: Path) -> Iterator[tuple[Row, Spec]]:
                 cell=_one_of(row, "cell", ("", *CELLS, "any")),
                 can_migrate=_one_of(row, "migrate", ("auto", "never")) == "auto",
                 account=row.text("account"),
+                priorities=_later(row, "priority_later"),
             ),
         )
 
@@ -55,6 +58,18 @@ def _bounded(row: Row, column: str, default: int, least: int, most: int) -> int:
     if not least <= value <= most:
         raise row.error(f"{column} is {value}; it takes {least}..{most}")
     return value
+
+
+def _later(row: Row, column: str) -> tuple[tuple[int, int], ...]:
+    """Read `600:80+1200:10`: what its owner makes of the priority so many seconds after submission."""
+    changes: list[tuple[int, int]] = []
+    for part in filter(None, row.text(column).split("+")):
+        match = _CHANGE.fullmatch(part.strip())
+        at_ns = round(float(match[1]) * _S) if match else -1
+        if not match or int(match[2]) > 100 or at_ns <= (changes[-1][0] if changes else -1):
+            raise row.error(f"{column} is {row.text(column)!r}; it takes SECONDS:0..100+…, later and later")
+        changes.append((at_ns, int(match[2])))
+    return tuple(changes)
 
 
 def _one_of(row: Row, column: str, words: tuple[str, ...]) -> str:
