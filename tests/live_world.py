@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
 from gandiva_slurm.sim.checks import gangs_are_whole, no_gpu_given_twice
@@ -11,7 +10,16 @@ from gandiva_slurm.sim.live import LivePolicy
 from tests.tape import Tape
 
 QUANTUM_NS = 60 * 10**9
-_NO_RATES = SimpleNamespace(alone=lambda *asked: None, packed=lambda *asked: None)
+
+
+class Speeds:
+    """Jobs of a model go at 1; two of different models keep 0.8 each beside each other, two alike 0.4."""
+
+    def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+        return 1.0 if model else None
+
+    def packed(self, model: str, other: str, gpu_type: str) -> tuple[float, float] | None:
+        return (0.4, 0.4) if model == other else (0.8, 0.8)
 
 
 class LiveWorld:
@@ -64,7 +72,7 @@ class LiveWorld:
     def ask(self) -> None:
         """Ask for a plan, and check it."""
         gpus = frozenset(gpu for host in self.down for gpu in self.cluster.hosts[host].gpus)
-        view = View(self.now_ns, self.cluster, self.jobs, _NO_RATES, gpus)  # type: ignore[arg-type]
+        view = View(self.now_ns, self.cluster, self.jobs, Speeds(), gpus)
         self.plan = self.policy.decide(view)
         assert self.twin.decide(view) == self.plan
         assert no_gpu_given_twice(self.plan.runs) == []
@@ -80,6 +88,8 @@ class LiveWorld:
         return total
 
     def _to(self, now_ns: int) -> None:
-        for job_id, gpus in self.plan.runs.items():
-            self.held_ns[job_id] += (now_ns - self.now_ns) * len(gpus)
+        runs = self.plan.runs
+        for job_id, gpus in runs.items():
+            sharers = sum(gpus == others for others in runs.values())
+            self.held_ns[job_id] += (now_ns - self.now_ns) * len(gpus) // sharers
         self.now_ns = now_ns

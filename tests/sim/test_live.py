@@ -96,6 +96,22 @@ def test_a_job_moves_to_a_node_that_has_become_idle() -> None:
     assert world.tape.replay().first is None
 
 
+def test_two_that_gain_by_it_share_a_gpu_and_two_that_lose_do_not() -> None:
+    for models, want in ((("a", "b"), 2), (("a", "a"), 1)):
+        world = LiveWorld(("v100", 1))
+        jobs = [world.submit(f"user{n}", model=model) for n, model in enumerate(models)]
+        at_once = []
+        for _ in range(30):
+            world.pass_time(1)
+            at_once.append(len(world.plan.runs))
+        assert 2 in at_once[:10], "it is tried"
+        assert set(at_once[10:]) == {want}
+        assert world.got()["user0"] == pytest.approx(world.got()["user1"], abs=1.5)
+        assert world.tape.replay().first is None
+        world.finish(jobs[0])
+        assert len(world.plan.runs) == 1
+
+
 def test_what_is_told_to_leave_saves_itself_in_its_turn_and_stays_off() -> None:
     def plan(leaves: bool) -> dict[str, tuple[Placement, ...]]:
         one = Placement(JobKey(1, 0), "ann", 1, (0,), 1000, 1, "a", is_leaving=leaves)
