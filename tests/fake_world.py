@@ -137,7 +137,9 @@ class FakeWorld:
             events += self._reports()
         if twice:
             events += [event for event in events if not isinstance(event, ev.ActionDone)]
+        before = self.moving()
         actions = self.handle(self.engine, [*events, ev.CycleTick()], self.now_ns)
+        self._check_moves(before)
         assert violations(self.engine) == []
         live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
         assert no_job_is_lost(self.engine.state, live) == []
@@ -164,6 +166,21 @@ class FakeWorld:
     def running(self) -> list[int]:
         """Jobs Slurm shows running."""
         return [job.job_id for job in self.jobs.values() if job.state == "RUNNING"]
+
+    def moving(self) -> set[int]:
+        """The jobs on the move."""
+        jobs = self.engine.state.jobs.items()
+        return {job_id for job_id, record in jobs if record.travels.is_moving}
+
+    def _check_moves(self, before: set[int]) -> None:
+        """No more begin to move than may be on the move at once, nor before they have run long enough."""
+        after = self.moving()
+        at_once = self.engine.settings.moves_at_once(sum(self.nodes.values()))
+        for job_id in after - before:
+            assert len(after) <= at_once, f"{sorted(after)} are on the move at once"
+            assert self.engine.settings.moves, f"{job_id} moves, and moves are off"
+            job, ran_ns = self.jobs[job_id], self.now_ns - self.jobs[job_id].start_s * SECOND_NS
+            assert ran_ns >= self.engine.settings.min_run_ns, f"{job} is moved after {ran_ns} ns"
 
     def _news(self) -> list[ev.Event]:
         """Everything Slurm shows; finished jobs once, then Slurm forgets them."""
@@ -215,7 +232,7 @@ class FakeWorld:
             if where != name:
                 continue
             is_able = proc.is_movable and key.job_id not in self.rigid | self.saves_badly
-            leaves = key in self.leaving[name] and is_able
+            leaves = key in self.leaving[name] and (is_able or proc.has_left)
             if leaves or proc.has_left:
                 proc.state, proc.has_left = (states.SUSPENDED if leaves else states.RUNNING), leaves
 

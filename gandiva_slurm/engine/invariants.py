@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.invariants_moves import moves_are_sound
 from gandiva_slurm.engine.local import Gang, are_mates
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.model import job as states
@@ -47,6 +48,7 @@ def violations(engine: Engine) -> list[str]:
         *tickets_are_conserved(engine),
         *nothing_running_is_fenced(engine),
         *stories_follow_the_table(state),
+        *moves_are_sound(state, engine.settings),
     ]
 
 

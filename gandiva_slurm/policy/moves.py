@@ -16,6 +16,8 @@ from gandiva_slurm.policy.shares import SCALE
 
 #: A move must bring its job so many times what it costs.
 WORTH = 3
+#: And so small a part of a GPU's time, one over this, at the least.
+LEAST_PART = 20
 #: Nodes that are tried for a job: those of least load.
 NODES_TRIED = 8
 #: Jobs that are tried in one look, those with most to gain first.
@@ -122,8 +124,8 @@ def gain_of(resident: Resident, before: float, after: float) -> int:
 
 
 def is_worth_it(resident: Resident, gain_ns: int) -> bool:
-    """True when a move brings several times what it costs."""
-    return gain_ns > WORTH * resident.cost_ns
+    """True when a move brings several times what it costs, and a part of a GPU that is felt."""
+    return gain_ns > WORTH * resident.cost_ns and LEAST_PART * gain_ns >= resident.horizon_ns
 
 
 def told_gain(resident: Resident, gain_ns: int) -> str:

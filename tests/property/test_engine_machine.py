@@ -7,12 +7,13 @@ and once settled nothing acts any more.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gandiva_slurm.engine.state import OWNER_HOLD_S, EngineState
+from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings, EngineState
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
@@ -24,9 +25,27 @@ NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "WrongNodes", "TooMuchMemory
 class EngineMachine(RuleBasedStateMachine):
     """Everything that happens to a cluster, in any order."""
 
-    @initialize(sizes=st.lists(st.sampled_from((2, 4)), min_size=2, max_size=4))
-    def begin(self, sizes: list[int]) -> None:
-        self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)})
+    @initialize(
+        sizes=st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=4),
+        at_once=st.integers(1, 3),
+        is_mixed=st.booleans(),
+        gangs=st.lists(st.sampled_from((1, 1, 1, 2)), max_size=12),
+    )
+    def begin(self, sizes: list[int], at_once: int, is_mixed: bool, gangs: list[int]) -> None:
+        """Jobs move after a minute, there are two slots on a GPU, and the odd nodes may be slow ones."""
+        short = {
+            "min_run_ns": 60 * SECOND_NS,
+            "move_deadline_ns": 60 * SECOND_NS,
+            "restart_cost_ns": SECOND_NS,
+        }
+        settings = EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=4, **short)
+        self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)}, settings)
+        self.world.types = {f"n{n}": "k80" for n in range(1, len(sizes), 2)} if is_mixed else {}
+        self.world.rates = {"v100": 3.0, "k80": 1.0}
+        for n, gpus in enumerate(gangs):
+            job_id = self.world.submit(f"user{n % 3 + 1}", gpus)
+            self.world.jobs[job_id] = replace(self.world.jobs[job_id], name=f"model{n % 2}")
+        self.world.run(120, dt_s=10)
 
     @rule(user=USERS, gpus=st.sampled_from((1, 1, 2, 4, 9)), tickets=st.sampled_from((1, 100, 1000)))
     def submit(self, user: str, gpus: int, tickets: int) -> None:
@@ -108,6 +127,44 @@ class EngineMachine(RuleBasedStateMachine):
             if where == chosen or (everywhere and where[1] == chosen[1]):
                 proc.state = state
 
+    @precondition(lambda self: self.world.jobs)
+    @rule(data=st.data(), how=st.sampled_from(("rigid", "bad", "well")))
+    def a_job_can_save_itself_or_not(self, data: st.DataObject, how: str) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.world.jobs)))
+        for kind, jobs in (("rigid", self.world.rigid), ("bad", self.world.saves_badly)):
+            (jobs.add if kind == how else jobs.discard)(job_id)
+
+    @rule(data=st.data())
+    def the_jobs_of_a_node_end(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+        for job_id in self.world.running():
+            if name in self.world.jobs[job_id].nodes:
+                self.world.finish(job_id)
+
+    @rule(n=st.integers(5, 20))
+    def minutes_pass(self, n: int) -> None:
+        self.world.run(60 * n, dt_s=15)
+
+    @precondition(lambda self: self.world.moving())
+    @rule(data=st.data(), what=st.sampled_from(("cancel", "requeue", "home", "target", "restart", "forget")))
+    def trouble_meets_a_job_on_the_move(self, data: st.DataObject, what: str) -> None:
+        world = self.world
+        job_id = data.draw(st.sampled_from(sorted(world.moving())))
+        record = world.engine.jobs[job_id]
+        if what in ("restart", "forget"):
+            world.restart_controller(what == "restart")
+        elif what == "cancel" and job_id in world.jobs:
+            world.finish(job_id, "CANCELLED")
+        elif what == "requeue" and job_id in world.running():
+            world.requeue(job_id)
+        elif what in ("home", "target"):
+            for name in record.nodes if what == "home" else record.target:
+                world.lose_node(name)
+
+    @rule(refuse=st.booleans())
+    def slurm_requeues_or_not(self, refuse: bool) -> None:
+        self.world.refuse_requeues = refuse
+
     @rule(refuse=st.booleans(), ignore=st.booleans())
     def slurm_turns_stubborn_or_willing(self, refuse: bool, ignore: bool) -> None:
         self.world.refuse_starts, self.world.ignore_starts = refuse, ignore
@@ -134,14 +191,17 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
-        world.refuse_starts = world.ignore_starts = False
+        world.refuse_starts = world.ignore_starts = world.refuse_requeues = False
+        world.saves_badly = set()
         world.mute = set()
         for name in sorted(world.down):
             world.restore_node(name)
         self.dependencies_are_met()
         world.run(400, dt_s=10)
         self._all_run_that_can()
-        assert world.run(60, dt_s=10) == [], "settled, and still something acts"
+        world.run(2 * 3600, dt_s=40)
+        assert world.run(3600, dt_s=40) == [], "settled, and still something acts"
+        assert not world.moving()
 
     def _all_run_that_can(self) -> None:
         for job_id, record in self.world.engine.jobs.items():

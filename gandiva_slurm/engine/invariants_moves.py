@@ -1,0 +1,49 @@
+"""What must always hold of jobs on the move, as `invariants` has it for the rest."""
+
+from __future__ import annotations
+
+from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.engine.state import EngineState, JobRecord
+from gandiva_slurm.model import job as states
+
+#: States in which a place may be kept for a job.
+_KEEPS = (states.HELD, *states.BOUND_ELSEWHERE)
+
+
+def moves_are_sound(state: EngineState, settings: EngineSettings) -> list[str]:
+    """Who moves has a target, whole and for him alone; nobody moves more often than he may."""
+    found = []
+    for record in state.jobs.values():
+        moves = record.state in states.BOUND_ELSEWHERE
+        if moves != bool(record.target) and record.state != states.HELD:
+            found.append(f"job {record.key} is {record.state} with target {record.target}")
+        if moves and not record.travels.is_moving:
+            found.append(f"job {record.key} is {record.state} and does not count as moving")
+        if record.target and not _is_whole(record):
+            found.append(f"job {record.key} is to have {record.target}, asked for {record.options.gpus}")
+        if len(record.travels.moved_ns) > settings.moves_per_hour:
+            found.append(f"job {record.key} was moved {len(record.travels.moved_ns)} times within an hour")
+    return [*found, *kept_slots_are_bounded(state, settings.slots_per_gpu)]
+
+
+def kept_slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
+    """No GPU has more residents than slots, those on their way to it included, where we placed them all."""
+    there: dict[tuple[str, int], dict[int, JobRecord]] = {}
+    for record in state.jobs.values():
+        parts = [*record.places.items()]
+        if record.state in states.BOUND_ELSEWHERE:
+            parts += record.target.items()
+        for name, gpus in parts:
+            for gpu in gpus:
+                there.setdefault((name, gpu), {})[record.job.job_id] = record
+    return [
+        f"GPU {gpu} of {node} is for {len(records)} jobs, {slots_per_gpu} slots: {sorted(records)}"
+        for (node, gpu), records in sorted(there.items())
+        if len(records) > slots_per_gpu and all(record.starts for record in records.values())
+    ]
+
+
+def _is_whole(record: JobRecord) -> bool:
+    each = record.options.gpus_per_node
+    parts = record.target.values()
+    return len(record.target) == record.options.nodes and all(len(set(gpus)) == each for gpus in parts)
