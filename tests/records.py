@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Held:
-    """A closed hold: GPUs of one node from the grant to the release."""
+    """A closed hold: GPUs of one node from the grant to the release, or while the same mate shared them."""
 
     job_id: int
     restart: int
@@ -19,6 +19,7 @@ class Held:
     gpus: tuple[int, ...]
     t0_ns: int
     t1_ns: int
+    shared_with: int = 0
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -40,16 +41,20 @@ def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:
 
 def holds_of(events: Iterable[dict[str, Any]]) -> list[Held]:
     """Every closed hold in a node's event log."""
-    begun: dict[tuple[int, int], dict[str, Any]] = {}
+    begun: dict[tuple[int, int], Held] = {}
     holds = []
     for line in events:
-        key = (line.get("job", 0), line.get("restart", 0))
+        key, now_ns = (line.get("job", 0), line.get("restart", 0)), line["mono_ns"]
         if line["event"] == "grant":
             assert key not in begun, f"granted twice: {line}"
-            begun[key] = line
+            begun[key] = Held(*key, line.get("user", ""), tuple(line["gpus"]), now_ns, now_ns)
+        elif line["event"] in ("packed", "unpacked"):
+            pair = {line["job"], line["mate"]}
+            for one in [one for one in begun if one[0] in pair]:
+                holds.append(replace(begun[one], t1_ns=now_ns))
+                (mate,) = pair - {one[0]}
+                shared_with = mate if line["event"] == "packed" else 0
+                begun[one] = replace(begun[one], t0_ns=now_ns, shared_with=shared_with)
         elif line["event"] == "release":
-            first = begun.pop(key)
-            holds.append(
-                Held(*key, first.get("user", ""), tuple(first["gpus"]), first["mono_ns"], line["mono_ns"])
-            )
-    return holds
+            holds.append(replace(begun.pop(key), t1_ns=now_ns))
+    return [hold for hold in holds if hold.t1_ns > hold.t0_ns]

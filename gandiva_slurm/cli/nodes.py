@@ -16,10 +16,11 @@ def _text(key: str) -> Any:
 
 
 def _holders(row: Row) -> str:
-    """GPU numbers by job, free ones last: `0-1:12(user1) 2:13(user2) 3:-`."""
+    """GPU numbers by job, free ones last: `0-1:12(user1) 2:13(user2)+14 3:-`, + where one is packed."""
     gpus: dict[str, list[int]] = {}
     for item in row.get("holders") or ():
         who = f"{item['job_id']}({item['user']})" if item.get("job_id") else "-"
+        who += f"+{item['packed_with']}" if item.get("packed_with") else ""
         gpus.setdefault(who, []).append(item["gpu"])
     ordered = sorted(gpus.items(), key=lambda entry: (entry[0] == "-", entry[1]))
     return " ".join(f"{fold_numbers(numbers)}:{who}" for who, numbers in ordered) or "-"

@@ -155,6 +155,7 @@ def _node_row(world: World, name: str, record: NodeRecord) -> Row:
         "generation": link.generation if link else 0,
         "report_age_s": link.age_s if link else None,
         "holders": _holders(record.gpus, report),
+        "packs": _packs(world, name),
         "residents": [_resident_row(world, item) for item in residents],
         "reason": link.error if link and state == SILENT else node.reason,
     }
@@ -169,7 +170,7 @@ def _node_state(record: NodeRecord, link: NodeLink | None) -> str:
 
 
 def _holders(gpus: int, report: NodeReport | None) -> list[Row]:
-    rows: list[Row] = [{"gpu": gpu, "job_id": None, "user": "", "state": ""} for gpu in range(gpus)]
+    rows: list[Row] = [_holder(gpu, None, "", "") for gpu in range(gpus)]
     if report is None:
         return rows
     state_of = {_key(item): item.state for item in report.residents}
@@ -177,8 +178,21 @@ def _holders(gpus: int, report: NodeReport | None) -> list[Row]:
         for gpu in hold.gpus if hold.seq == 0 else ():
             if gpu < gpus:
                 state = state_of.get(JobKey(hold.job_id, hold.restart), "")
-                rows[gpu] = {"gpu": gpu, "job_id": hold.job_id, "user": hold.user, "state": state}
+                rows[gpu] = _holder(gpu, hold.job_id, hold.user, state, hold.shared_with)
     return rows
+
+
+def _holder(gpu: int, job_id: int | None, user: str, state: str, mate: int = 0) -> Row:
+    return {"gpu": gpu, "job_id": job_id, "user": user, "state": state, "packed_with": mate or None}
+
+
+def _packs(world: World, node: str) -> list[Row]:
+    """The pack groups of a node: two jobs each, and what they come to together."""
+    return [
+        {"gpu": pack.gpu, "jobs": [*pack.jobs], "trial": pack.is_trial, "gain": pack.gain or None}
+        for pack in world.engine.state.pairs.packs
+        if pack.node == node
+    ]
 
 
 def _resident_row(world: World, item: Resident) -> Row:
@@ -193,6 +207,8 @@ def _resident_row(world: World, item: Resident) -> Row:
         "world": item.world,
         "steps": item.steps,
         "rate": item.rate,
+        "rate_alone": item.rate_alone or None,
+        "rate_packed": item.rate_packed or None,
         "reason": item.reason,
         "detail": item.detail,
     }

@@ -22,11 +22,12 @@ def mini() -> None:
 @click.option("--nodes", default=DEFAULT_NODES, show_default=True, help="TYPE:NODESxGPUS[,...]")
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
-def up(backend: str | None, suite: str, nodes: str, quantum: float, daemons: bool) -> None:
+@click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
+def up(backend: str | None, suite: str, nodes: str, quantum: float, daemons: bool, packing: bool) -> None:
     """Bring a mini cluster up (its name: $GANDIVA_MINI, else mini)."""
     began = time.monotonic()
     where = chosen_backend(backend, suite)
-    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons, where)
+    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons, packing, where)
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))
     names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"
                       for n in spec.all_nodes)

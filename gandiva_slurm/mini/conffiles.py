@@ -63,6 +63,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             "state_dir": f"{at.spool}/gandivad/%n", "client_wait_s": 30, "park_deadline_s": 10,
             "max_park_s": 600, "freeze_bound_s": 300, "wake_grace_s": 60, "addresses": addresses,
         },
+        "packing": {"enabled": spec.packing},
     }
 
 

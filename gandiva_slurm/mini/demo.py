@@ -17,7 +17,8 @@ from typing import Any
 from gandiva_slurm.mini import demo_checks as checks
 from gandiva_slurm.mini import demo_slicing, demo_watch
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.demo_checks import Check, Event, JobRecord
+from gandiva_slurm.mini.demo_checks import Check, JobRecord
+from gandiva_slurm.mini.demo_holds import Event, overlaps_in_events
 from gandiva_slurm.mini.demo_jobs import (
     FIRST_JOBS,
     LATE_JOB,
@@ -202,7 +203,7 @@ def report_of(recorded: Recorded, aggregate: float | None) -> dict[str, Any]:
     users = checks.user_shares(recorded.holds, recorded.window_ns, recorded.tickets, jobs, GPUS)
     parks = checks.parks_in_events(events)
     inside = checks.steps_in_parks(jobs, parks)
-    overlaps = (checks.overlaps_in_events(events), checks.overlaps_in_steps(jobs, events))
+    overlaps = (overlaps_in_events(events), checks.overlaps_in_steps(jobs, events))
     verdict = [
         checks.check_ends(jobs),
         checks.check_shares(users),

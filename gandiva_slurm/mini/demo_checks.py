@@ -13,6 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from gandiva_slurm.mini.demo_holds import Event, Span, count_overlaps, packs_in_events
 from gandiva_slurm.policy.shares import entitled_shares
 
 NS_PER_MS = 1_000_000
@@ -23,9 +24,6 @@ REAIM_LIMIT = 0.05
 PARK_SLACK_MS = 50.0
 START_LIMIT_S = 2.0
 AGGREGATE_LIMIT = 0.97
-
-Span = tuple[int, int]
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,6 +95,7 @@ def user_shares(
     held_ns = dict.fromkeys(demand, 0)
     for hold in holds:
         span_ns = min(hold["t1_ns"], window[1]) - max(hold["t0_ns"], window[0])
+        span_ns //= 2 if hold.get("shared_with") else 1
         held_ns[hold["user"]] = held_ns.get(hold["user"], 0) + max(0, span_ns) * len(hold["gpus"])
     due = entitled_shares(tickets, demand, capacity)
     all_due = sum(due.values()) or Fraction(1)
@@ -140,57 +139,21 @@ def check_ends(jobs: Sequence[JobRecord]) -> Check:
 # --- one holder a GPU ---------------------------------------------------------------------------------
 
 
-def holds_in_events(events: Iterable[Event]) -> list[tuple[str, int, int, Span]]:
-    """(node, GPU, job, span) of each hold, from `grant` to `release`; one without an end lasts for ever.
-
-    A grant after which the next gandivad finds the job without GPUs was logged and never carried out.
-    """
-    open_since: dict[tuple[str, int, int], Event] = {}
-    found = []
-    for event in events:
-        key = (event["node"], event.get("job", 0), event.get("restart", 0))
-        if event["event"] == "grant":
-            open_since[key] = event
-        elif event["event"] == "release" and key in open_since:
-            found.append((key, open_since.pop(key), event["mono_ns"]))
-        elif event["event"] == "adopt" and not event["holds"]:
-            open_since.pop(key, None)
-    found += [(key, grant, 1 << 63) for key, grant in open_since.items()]
-    return [
-        (key[0], gpu, key[1], (grant["mono_ns"], end)) for key, grant, end in found for gpu in grant["gpus"]
-    ]
-
-
-def count_overlaps(spans: Iterable[tuple[Any, int, Span]]) -> int:
-    """How often a (GPU, job, span) begins while another job's span on that GPU has not ended."""
-    overlaps = 0
-    ends: dict[Any, dict[int, int]] = {}
-    for gpu, job, (began, ended) in sorted(spans, key=lambda item: item[2]):
-        others = ends.setdefault(gpu, {})
-        overlaps += sum(1 for other, end in others.items() if other != job and end > began)
-        others[job] = max(others.get(job, 0), ended)
-    return overlaps
-
-
-def overlaps_in_events(events: Iterable[Event]) -> int:
-    """GPUs granted while another gang held them, by the nodes' own logs."""
-    return count_overlaps(((node, gpu), job, span) for node, gpu, job, span in holds_in_events(events))
-
-
 def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int:
     """Steps that ran on a GPU while another job's step did, by the scripts' own records."""
     gpus = {event["job"]: event["gpus"] for event in events if event["event"] == "grant"}
-    return count_overlaps(
+    spans = (
         (gpu, job.job_id, span)
         for job in jobs
         for rank in job.steps
         for span in rank
         for gpu in gpus.get(job.job_id, ())
     )
+    return count_overlaps(spans, packs_in_events(events))
 
 
 def check_overlaps(by_node: int, by_steps: int) -> Check:
-    """No GPU was held by two gangs at once."""
+    """No GPU was held by two gangs at once that were not packed."""
     text = f"{by_node} by the nodes' event logs, {by_steps} by the scripts' own steps; limit 0"
     return Check("GPUs held twice", by_node == 0 and by_steps == 0, text)
 

@@ -49,6 +49,8 @@ class MiniSpec:
     nodes: tuple[MiniNode, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
     quantum_s: float = 1.0
     daemons: bool = True
+    #: whether jobs may be packed: fake GPUs are the machine's own cores, so what a pair gains says little
+    packing: bool = False
     #: "local", or "docker:SUITE"
     backend: str = field(default_factory=lambda: default_backend())
 

@@ -50,6 +50,7 @@ def settle(node: Node) -> None:
         resident = node.residents.get(key)
         if resident is not None and hold.shared_with and sharer(node, resident) is None:
             charge(node, resident, now)
+            node.note("unpacked", resident, now, mate=hold.shared_with)
             _share(node, resident, 0, now)
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gandiva_slurm.mini import demo_checks
+from gandiva_slurm.mini import demo_holds
 from gandiva_slurm.mini.demo_jobs import DemoJob
 from tests.cluster.fleet import Fleet
 
@@ -46,7 +46,7 @@ class Run:
     def held_ns(self, node: str, window_ns: tuple[int, int]) -> dict[int, int]:
         """GPU time of each job on a node, by the node's own event log."""
         found: dict[int, int] = {}
-        for _, _, job, (began, ended) in demo_checks.holds_in_events(self.fleet.events(node)):
+        for _, _, job, (began, ended) in demo_holds.holds_in_events(self.fleet.events(node)):
             span = min(ended, window_ns[1]) - max(began, window_ns[0])
             found[job] = found.get(job, 0) + max(0, span)
         return found

@@ -8,6 +8,7 @@ import pytest
 
 from gandiva_slurm.mini import demo_checks as checks
 from gandiva_slurm.mini.demo_checks import JobRecord, Park
+from gandiva_slurm.mini.demo_holds import overlaps_in_events
 
 MS, S = checks.NS_PER_MS, checks.NS_PER_S
 LOSSES = [["0x1.8p+0", "0x1.4p+0", "0x1.2p+0"]]
@@ -105,24 +106,24 @@ def turns(second_from_ms: float) -> list[dict[str, Any]]:
 
 
 def test_holds_one_after_the_other_do_not_overlap() -> None:
-    assert checks.overlaps_in_events(turns(100)) == 0
+    assert overlaps_in_events(turns(100)) == 0
 
 
 def test_holds_at_once_overlap() -> None:
     events = sorted(turns(99.9), key=lambda item: item["mono_ns"])
-    assert checks.overlaps_in_events(events) == 1
+    assert overlaps_in_events(events) == 1
 
 
 def test_a_grant_that_the_next_daemon_does_not_find_was_none() -> None:
     killed = [event("grant", 0, 1, gpus=[0]), event("adopt", 5, 1, gpus=[0], holds=False)]
-    assert checks.overlaps_in_events([*killed, event("grant", 9, 2, gpus=[0])]) == 0
+    assert overlaps_in_events([*killed, event("grant", 9, 2, gpus=[0])]) == 0
     held = [killed[0], event("adopt", 5, 1, gpus=[0], holds=True)]
-    assert checks.overlaps_in_events([*held, event("grant", 9, 2, gpus=[0])]) == 1
+    assert overlaps_in_events([*held, event("grant", 9, 2, gpus=[0])]) == 1
 
 
 def test_a_hold_that_never_ends_overlaps_all_that_follow() -> None:
     assert (
-        checks.overlaps_in_events(
+        overlaps_in_events(
             [event for event in turns(100) if event["mono_ns"] != 100 * MS or event["job"] == 2]
         )
         == 1
@@ -260,3 +261,14 @@ def test_percentiles_are_nearest_rank() -> None:
 
 def test_check_shows_its_verdict() -> None:
     assert str(checks.check_aggregate(0.5)).startswith("FAILED  steps per second")
+
+
+def test_a_pack_holds_its_gpu_together_and_nobody_else_does() -> None:
+    first = event("grant", 0, 1, gpus=[0]), event("grant", 1, 2, gpus=[0])
+    packed = event("packed", 1, 2, gpus=[0], mate=1)
+    apart = event("unpacked", 8, 1, gpus=[0], mate=2)
+    ends = event("release", 8, 1, gpus=[0]), event("release", 9, 2, gpus=[0])
+    assert overlaps_in_events([*first, packed, apart, *ends]) == 0
+    assert overlaps_in_events([*first, *ends]) == 1
+    third = event("grant", 5, 3, gpus=[0]), event("release", 6, 3, gpus=[0])
+    assert overlaps_in_events([*first, packed, *third, apart, *ends]) == 2
