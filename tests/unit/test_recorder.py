@@ -1,7 +1,10 @@
 """What the engine heard and answered is recorded, bounded, and told again with the same answers."""
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import zlib
 from types import SimpleNamespace
 
@@ -22,6 +25,7 @@ from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.event import BoundsSeen, CycleTick, JobSeen, NodeSeen
 from tests.builders import SECOND_NS, a_job, a_node
+from tests.fake_world import FakeWorld
 from tests.replaying import replay_journal
 
 TICK = CycleTick()
@@ -269,6 +273,52 @@ def test_a_file_of_another_schema_is_refused(life, tmp_path):
     db.close()
     with pytest.raises(UsageError, match=r"recorded by gandiva 7\.0 in form 9"):
         life.replay()
+
+
+def test_a_frame_of_another_engine_is_refused(life):
+    run_some(life)
+    db = sqlite3.connect(life.path)
+    (engine,) = db.execute("SELECT engine FROM frames").fetchone()
+    other = zlib.compress(zlib.decompress(engine).replace(b'"schema":2', b'"schema":9'))
+    db.execute("UPDATE frames SET engine = ?, release = '7.0'", (other,))
+    db.commit()
+    with pytest.raises(UsageError, match=r"gandiva 7\.0 cannot be read: .*schema 9.*with the release"):
+        life.replay()
+    db.execute("UPDATE frames SET engine = ?, settings = json_set(settings, '$.later', 1)", (engine,))
+    db.commit()
+    db.close()
+    with pytest.raises(UsageError, match=r"settings later are not known"):
+        life.replay()
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_another_process_decides_the_same(tmp_path, seed):
+    """Nothing may hang on the order of sets, which differs from process to process."""
+    world, journal = FakeWorld({"n1": 2, "n2": 4, "n3": 4}), Journal.open(tmp_path / "journal.sqlite")
+    recorder = Recorder(lambda: SimpleNamespace(controller=SimpleNamespace(replay_hours=1, replay_mib=9)))
+
+    def handle(engine, events, now_ns):
+        actions = recorder.handle(engine, events, now_ns)
+        journal.write(codec.dumps(engine.to_json()), actions, now_ns, recorder.batch)
+        return actions
+
+    world.handle = handle
+    for n in range(18):
+        world.submit(f"user{n % 3 + 1}", (1, 2, 4)[n % 3])
+        world.submit(f"user{n % 2 + 1}", 4, span=2)
+        world.cycle()
+    world.lose_node("n2")
+    world.run(90)
+    world.restore_node("n2")
+    for job_id in world.running()[:3]:
+        world.finish(job_id)
+    world.run(20)
+    journal.close()
+    code = "from gandiva_slurm.cli.main import main; main()"
+    argv = [sys.executable, "-c", code, "replay", str(tmp_path)]
+    told = subprocess.run(argv, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "1 segments, 128 cycles" in told.stdout and " 0 different" in told.stdout
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage" * 2000])
