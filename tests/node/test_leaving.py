@@ -83,6 +83,25 @@ def test_a_parked_job_leaves_in_its_next_turn_and_the_other_keeps_the_gpu(make_n
     assert node.resident(2).suspends == parks, "nobody else wants the GPU"
 
 
+def test_one_of_a_pack_leaves_and_the_other_has_the_gpu_alone(make_node: MakeNode) -> None:
+    node = make_node(gpus=1, quantum_s=0.3)
+    begin(node, 2, LOOP)
+    begin(node, 1)
+    mates = {1: 2, 2: 1}
+    jobs = {n: dataclasses.replace(a_planned_job(n, f"user{n}", (0,)), mate=mates[n]) for n in mates}
+    node.plan(*jobs.values())
+    node.wait(lambda: [node.resident(n).reason for n in mates] == ["Packed", "Packed"])
+    node.wait(lambda: node.resident(1).is_movable)
+    node.plan(dataclasses.replace(jobs[1], is_leaving=True))
+    node.wait(lambda: has_left(node))
+    parks = node.resident(2).suspends
+    quanta(node, 4)
+    assert has_left(node) and node.resident(2).state == "RUNNING"
+    assert node.resident(2).suspends == parks and node.resident(2).reason == "Running"
+    node.plan(jobs[1])
+    node.wait(lambda: [node.resident(n).reason for n in mates] == ["Packed", "Packed"])
+
+
 def test_one_that_has_left_is_so_for_the_next_gandivad(make_node: MakeNode) -> None:
     node = make_node(gpus=1, quantum_s=0.2)
     begin(node, 1)
