@@ -13,7 +13,7 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.classes import Classes
@@ -184,13 +184,35 @@ class GandivaFair:
     # -- who runs
 
     def _place(self, view: View, seating: Seating, is_turn: bool) -> tuple[Runs, dict[int, str]]:
-        """Pick and seat, group by group; whoever has GPUs in one has no part in the next."""
+        """Pick and seat. Whoever runs on borrowed GPUs asks for his own only when he would lose those."""
+        borrowers = self._borrowers(is_turn)
+        runs, groups = self._place_but(view, seating, is_turn, borrowers)
+        if not borrowers <= runs.keys():
+            runs, groups = self._place_but(view, seating, is_turn, set())
+        return runs, groups
+
+    def _borrowers(self, is_turn: bool) -> set[int]:
+        """Jobs of virtual clusters that run on others' GPUs, where no turns are needed."""
+        last, guests = self._last, self._last.guests.values()
+        return {
+            job_id
+            for name, group in self._groups.items()
+            if name != SPARE and not (is_turn and self._is_contended(name))
+            for job_id in group.jobs
+            if last.groups.get(job_id) == SPARE and job_id not in guests
+        }
+
+    def _place_but(
+        self, view: View, seating: Seating, is_turn: bool, borrowers: Set[int]
+    ) -> tuple[Runs, dict[int, str]]:
+        """Go group by group: whoever has GPUs in one has no part in the next."""
         runs: Runs = {}
         groups: dict[int, str] = {}
         for name, group in self._groups.items():
-            jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in runs}
+            out = runs.keys() if name == SPARE else borrowers
+            jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in out}
             room = self._room(view, name) - (sum(map(len, runs.values())) if name == SPARE else 0)
-            staying = [] if is_turn else self._staying(jobs, name)
+            staying = [] if is_turn and self._is_contended(name) else self._staying(jobs, name)
             turns = Round(
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
@@ -199,6 +221,10 @@ class GandivaFair:
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups
+
+    def _is_contended(self, group: str) -> bool:
+        """False in a virtual cluster whose jobs all have GPUs, own or borrowed: no turns are needed."""
+        return not self.vcs.names or any(job not in self._last.runs for job in self._groups[group].jobs)
 
     def _staying(self, jobs: Mapping[int, JobView], group: str) -> list[Wanted]:
         """Those who run and have not ended; who started small makes way for others."""
@@ -231,9 +257,7 @@ class GandivaFair:
             for gpus in seated.values():
                 room[view.cluster.type_of[gpus[0]]] -= len(gpus)
             others = [wanted for wanted in picked if wanted.job.job_id not in seated]
-            types = seating.types(others, room)
-            bound = [(each, types[each.job.job_id]) for each in others if each.job.job_id in types]
-            return self.vcs.seat(view.cluster, group, bound, seated)
+            return self.vcs.seat(view.cluster, group, seating.choices(others, room), seated)
 
         return seat
 

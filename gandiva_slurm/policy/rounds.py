@@ -44,10 +44,12 @@ class Round:
         while True:
             picked = self._pick(staying, refused)
             runs = seat(picked, runs)
-            unseated = {wanted.job.job_id for wanted in picked} - runs.keys()
+            unseated = [wanted.job for wanted in picked if wanted.job.job_id not in runs]
             if not unseated or sum(map(len, runs.values())) == self.room:
                 return runs
-            refused |= unseated
+            # Who takes certain places only may have been in others' way for nothing: they are asked again.
+            choosy = [job for job in unseated if job.cell or (job.gpus and not job.can_migrate)]
+            refused.update(job.job_id for job in choosy or unseated)
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
 
     def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:

@@ -40,6 +40,17 @@ class Seating:
 
         return seat
 
+    def choices(
+        self, wanted: Sequence[Wanted], room: Mapping[str, int]
+    ) -> list[tuple[Wanted, tuple[str, ...]]]:
+        """Return for each job the type it is to have, then the others on which it can run."""
+        types = self.types(wanted, room)
+        found = []
+        for each in wanted:
+            able = sorted(self._merit.worth(each.job), key=lambda name: name != types.get(each.job.job_id))
+            found.append((each, tuple(able)))
+        return found
+
     def types(self, wanted: Sequence[Wanted], room: Mapping[str, int]) -> dict[int, str]:
         """Return the GPU type of each job that finds room on one."""
         return Exchange([self._seeker(each) for each in wanted], room).settle(_MOST_SWEEPS)

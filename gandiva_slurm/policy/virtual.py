@@ -19,6 +19,9 @@ from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, CellRequest, Deed, G
 from gandiva_slurm.policy.port import Cluster, JobView, View
 from gandiva_slurm.policy.rounds import Runs, Wanted
 
+#: A job that is to run, and the GPU types on which it can, as it should have them.
+Choice = tuple[Wanted, tuple[str, ...]]
+
 
 class VirtualClusters:
     """All VCs named so far; off until there is one."""
@@ -64,21 +67,27 @@ class VirtualClusters:
             room[chain.gpu_type] = room.get(chain.gpu_type, 0) + own
         return room
 
-    def seat(self, cluster: Cluster, vc: str, wanted: Sequence[tuple[Wanted, str]], seated: Runs) -> Runs:
-        """Bind these jobs of a VC, each on its GPU type, beside those seated before; return all GPUs."""
+    def seat(self, cluster: Cluster, vc: str, wanted: Sequence[Choice], seated: Runs) -> Runs:
+        """Bind these jobs of a VC, each on the first of its types that has cells, beside those seated before.
+
+        Return the GPUs of all.
+        """
         seats = dict(seated)
         self._leave(vc, {*seats, *(each.job.job_id for each, _ in wanted)})
+        asked = sum(each.size for each, _ in wanted) + sum(map(len, seated.values()))
         order = sorted(wanted, key=lambda pair: (pair[0].job.can_migrate, -pair[0].size, pair[0].job.order))
         for is_anew in (False, True):
-            late = [pair for pair in order if not self._stay(cluster, vc, pair, is_anew)]
-            bound = [self._bind(cluster, vc, *pair) for pair in late]
-            if all(bound) or is_anew:
+            late = [choice for choice in order if not self._stay(cluster, vc, choice, is_anew)]
+            bound = [self._bind(cluster, vc, *choice) for choice in late]
+            if all(bound) or is_anew or asked > sum(self.room(vc).values()):
                 break
             self._leave(vc, set(seated))
         for each, _ in order:
             gang = self.cells.gangs.get(str(each.job.job_id))
             if gang is not None and gang.virtual is not None:
                 seats[each.job.job_id] = self._at(gang)
+            elif gang is None and each.job.is_running:
+                self._lend(cluster, each.job, each.job.gpus)
         return seats
 
     def lend(self, cluster: Cluster, jobs: Mapping[int, JobView], runs: Runs) -> None:
@@ -86,8 +95,11 @@ class VirtualClusters:
         for name in [name for name, gang in self.cells.gangs.items() if gang.virtual is None]:
             self.cells.delete(name)
         for job_id, gpus in runs.items():
-            if all(gpu.gang is None for gpu in self._cells_at(cluster, gpus)):
-                self.cells.restore(by_chance(jobs[job_id], jobs[job_id].vc), deed_at(cluster, gpus))
+            self._lend(cluster, jobs[job_id], gpus)
+
+    def _lend(self, cluster: Cluster, job: JobView, gpus: tuple[int, ...]) -> None:
+        if all(gpu.gang is None for gpu in self._cells_at(cluster, gpus)):
+            self.cells.restore(by_chance(job, job.vc), deed_at(cluster, gpus))
 
     def _deal(self, cluster: Cluster, names: list[str]) -> None:
         self._names = names
@@ -99,20 +111,27 @@ class VirtualClusters:
             self._kinds.setdefault(grant.chain, []).insert(0, grant.kind)
 
     def _leave(self, vc: str, stay: set[int]) -> None:
-        """Put out the gangs of a VC but these, and this VC's by chance: they are placed anew anyhow."""
+        """Take the cells of a VC from all gangs but these; who is there by chance is not touched."""
         for name, gang in list(self.cells.gangs.items()):
-            if gang.request.vc == vc and (gang.virtual is None or int(name) not in stay):
+            if gang.request.vc == vc and gang.virtual is not None and int(name) not in stay:
                 self.cells.delete(name)
 
-    def _stay(self, cluster: Cluster, vc: str, pair: tuple[Wanted, str], is_anew: bool) -> bool:
+    def _stay(self, cluster: Cluster, vc: str, choice: Choice, is_anew: bool) -> bool:
         """True when a job keeps its GPUs: it is bound there, or a cell of its VC can be."""
-        (job, size), gpu_type = pair
+        (job, size), types = choice
         gang = self.cells.gangs.get(str(job.job_id))
         if gang is not None:
-            if self.cells.chains[_chain(gang)].gpu_type == gpu_type and len(self._at(gang)) == size:
+            is_bound = gang.virtual is not None
+            if (
+                is_bound
+                and self.cells.chains[_chain(gang)].gpu_type in types[:1]
+                and len(self._at(gang)) == size
+            ):
                 return True
             self.cells.delete(gang.name)
-        is_there = len(job.gpus) == size and cluster.type_of[job.gpus[0]] == gpu_type
+        is_there = (
+            len(job.gpus) == size and cluster.type_of[job.gpus[0]] in types[: 1 if job.can_migrate else None]
+        )
         if not is_there or (is_anew and job.can_migrate):
             return False
         return self._bind_at(cluster, vc, job)
@@ -120,7 +139,9 @@ class VirtualClusters:
     def _bind_at(self, cluster: Cluster, vc: str, job: JobView) -> bool:
         """Bind a gang to the GPUs where it is, if no other is bound there and no promise is broken by it."""
         for gpu in self._cells_at(cluster, job.gpus):
-            if not gpu.is_healthy or (gpu.gang is not None and gpu.gang.virtual is not None):
+            is_others = any(cell.virtual is not None and cell.virtual.vc != vc for cell in gpu.line())
+            is_taken = gpu.gang is not None and gpu.gang.virtual is not None
+            if is_others or is_taken or not gpu.is_healthy:
                 return False
         for gpu in self._cells_at(cluster, job.gpus):
             if gpu.gang is not None:
@@ -135,11 +156,11 @@ class VirtualClusters:
             self.cells.delete(request.gang)
         return False
 
-    def _bind(self, cluster: Cluster, vc: str, wanted: Wanted, gpu_type: str) -> bool:
+    def _bind(self, cluster: Cluster, vc: str, wanted: Wanted, types: Sequence[str]) -> bool:
         """Bind a gang wherever its VC's cells allow, putting out whoever is there by chance."""
         if wanted.job.gpus and not wanted.job.can_migrate:
             return False
-        for chain, request in _requests(cluster, vc, wanted, gpu_type):
+        for chain, request in _requests(cluster, vc, wanted, types):
             if chain not in self.cells.vcs[vc].roots:
                 continue
             answer = self.cells.ask(request)
@@ -173,7 +194,11 @@ def _chain(gang: Gang) -> str:
     return gang.deed.chain
 
 
-def _requests(cluster: Cluster, vc: str, wanted: Wanted, gpu_type: str) -> Iterator[tuple[str, CellRequest]]:
-    for width in sorted({len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type}):
-        members = members_of(wanted.size, width)
-        yield chain_of(gpu_type, width), CellRequest(str(wanted.job.job_id), vc, members, gpu_type=gpu_type)
+def _requests(
+    cluster: Cluster, vc: str, wanted: Wanted, types: Sequence[str]
+) -> Iterator[tuple[str, CellRequest]]:
+    name = str(wanted.job.job_id)
+    for gpu_type in types:
+        for width in sorted({len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type}):
+            members = members_of(wanted.size, width)
+            yield chain_of(gpu_type, width), CellRequest(name, vc, members, gpu_type=gpu_type)
