@@ -1,4 +1,4 @@
-"""Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0022).
+"""Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0023).
 
 In the order of least disturbance: what can start has started (`placing`); then room is made for gangs that
 fit nowhere; then the best single move to a faster or a less crowded place, one a cycle. Each is drafted on
