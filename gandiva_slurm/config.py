@@ -108,7 +108,7 @@ class NodeConfig(_Section):
 
 
 class MovesConfig(_Section):
-    """Which running jobs gandivactld moves to other GPUs, and how often (ADR 0023)."""
+    """Which running jobs gandivactld moves to other GPUs, and how often (ADR 0024)."""
 
     enabled: bool = True
     #: a job runs so long after a start or a move before it may be moved

@@ -1,4 +1,4 @@
-"""A job on the move: told to leave, saved, requeued, started on the place kept for it (ADR 0023).
+"""A job on the move: told to leave, saved, requeued, started on the place kept for it (ADR 0024).
 
     RUNNING … → CHECKPOINTING        its node is told that it leaves; it saves itself in its next turn
     CHECKPOINTING → (has left)       Slurm is asked to requeue it

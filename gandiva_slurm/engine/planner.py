@@ -1,4 +1,4 @@
-"""Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0023).
+"""Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0024).
 
 In the order of least disturbance: what can start has started (`placing`); then room is made for gangs that
 fit nowhere; then the best single move to a faster or a less crowded place, one a cycle. Each is drafted on
@@ -198,6 +198,9 @@ def _bar(at: Cycle, record: JobRecord, node: str) -> str:
         return f"gandivad on {node} does not answer"
     if sighting is None or not sighting.is_movable:
         return "it cannot save itself: not all its ranks have called attach()"
+    pack = at.state.pairs.of(job.job_id)
+    if pack is not None and pack.is_trial:
+        return f"whether it may share its GPU with job {pack.mate(job.job_id)} is being tried"
     if _ran_ns(at, record) < settings.min_run_ns:
         return f"it has run for less than {settings.min_run_ns // SECOND_NS} s since it was started or moved"
     if len(travels.lately(at.now_ns)) >= settings.moves_per_hour:
