@@ -4,6 +4,9 @@ The measure of finish-time fairness (Themis), kept while jobs run: the user's pa
 evenly over his live jobs, a job at most on one GPU set at a time. `lag` is what a job would have done there
 over what it has done. It needs rates, no lengths: whoever is behind is given better GPUs, and by that only;
 GPU time is shared by passes, and what a job reports never buys any of it.
+
+A job that waits no longer than for its turn is not behind: what its next quantum brings counts as done. Else
+whoever has more jobs, each with rarer turns, would always be seen with those that have waited longest.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from gandiva_slurm.policy.port import Cluster, JobView
 _MOST = 4.0
 #: Both sums begin with so many quanta of isolated progress: the first slices say little.
 _HEAD_START = 2
+#: A part of the cluster so large that any job on it runs all the time.
+_ALL_ITS_TIME = 1e9
 
 
 @dataclass(slots=True)
@@ -27,6 +32,8 @@ class _Sums:
     done: float = 0.0
     due_rate: float = 0.0
     best_rate: float = 1.0
+    #: what its next quantum brings beyond what falls due in it
+    coming: float = 0.0
 
 
 class LagBook:
@@ -47,6 +54,8 @@ class LagBook:
             own = rates[job.job_id]
             sums.best_rate = max(own.values(), default=0.0) or 1.0
             sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, own) / sums.best_rate
+            whole = isolated_rate(job, _ALL_ITS_TIME, self._counts, own) / sums.best_rate
+            sums.coming = (whole - sums.due_rate) * self._quantum_s
             self._sums[job.job_id] = sums
 
     def note(self, seconds: float, running: Mapping[int, float]) -> None:
@@ -59,7 +68,7 @@ class LagBook:
         """Return 1 for a job that is where it should be, more for one that is behind, at most 4."""
         sums = self._sums[job_id]
         head = sums.due_rate * self._quantum_s * _HEAD_START
-        return min(_MOST, (sums.due + head) / (sums.done + head)) if head > 0 else 1.0
+        return min(_MOST, (sums.due + head) / (sums.done + sums.coming + head)) if head > 0 else 1.0
 
 
 def isolated_rate(

@@ -60,3 +60,19 @@ def test_what_a_job_calls_a_mini_batch_does_not_matter(unit: float) -> None:
     book.note(600, {1: 2.0 * unit})
     # due: 1 for 60 s, then 0.6 of the best for 600 s; done: 0.2; both begin with two quanta of 0.6
     assert book.lag(1) == pytest.approx((60 + 360 + 72) / (120 + 72))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 10])
+@pytest.mark.parametrize("jobs", [4, 96])
+def test_who_waits_for_his_turn_and_no_longer_is_not_behind(jobs: int, turns: int) -> None:
+    """At the moment of its turn its lag is one, however many share the GPU."""
+    book = LagBook(CLUSTER, quantum_s=60)
+    part = 1 / 8 / jobs  # one GPU's time, shared among so many
+    book.set_members([job(1)], {1: part}, {1: RATES})
+    for _ in range(turns - 1):
+        book.note(60 * (jobs - 1), {})
+        book.note(60, {1: 6.0})
+    book.note(60 * (jobs - 1), {})
+    assert book.lag(1) == pytest.approx(1)
+    book.note(60 * jobs * turns, {})
+    assert book.lag(1) > 1.3
