@@ -97,10 +97,12 @@ class Run:
         #: Boundaries since the training began.
         self._count = 0
         self._is_save_wanted = False
-        #: The pass under way, what it iterates over, and how the random generators stood when it began.
+        #: How the random generators stood at the epoch's head, and when its pass was begun.
+        self._head: Optional[Dict[str, Any]] = None
+        self._began: Optional[Dict[str, Any]] = None
+        #: The pass under way and what it iterates over.
         self._pass: Callable[[], Optional[StepsIterator]] = lambda: None
         self._iterable: Any = None
-        self._began: Optional[Dict[str, Any]] = None
 
     def epochs(self, count: int) -> Iterator[int]:
         """Iterate over the numbers of those epochs, of `count` in all, that are not finished."""
@@ -158,6 +160,10 @@ class Run:
         self._iterable = self._began = None
         if self._target == (self._phase, epoch, 0, 0):
             self._come_back(self._read(), self._loaders)
+        elif self._target is not None and self._target[:2] == (self._phase, epoch):
+            # What the script draws before its loop comes out as it did then.
+            rng.put(self._read()["head"], self._loaders)
+        self._head = rng.capture(self._loaders) if self._vault is not None else None
 
     def _begin(self, iterable: Iterable[Any]) -> Iterator[Any]:
         """Begin a pass over what `steps` was given."""
@@ -243,6 +249,7 @@ class Run:
             "is_borrower": is_borrower,
             "parts": parts_of_training.capture(self._parts, is_borrower),
             "now": rng.capture(loaders),
+            "head": self._head,
             "began": self._began,
             "loader": iterable.state_dict() if _is_stateful(iterable) else None,
             "user": [function() for function in _on_save],

@@ -150,6 +150,18 @@ def test_generators_and_sampler_epochs_of_the_loader(lives):
         assert lives(script, death, make=make) == want
 
 
+def test_what_is_drawn_before_the_loop_comes_out_the_same(lives):
+    def script(training, train):
+        torch.manual_seed(3)
+        for epoch in training.epochs(3):
+            for words in training.steps(torch.rand(3, 2)):
+                train((epoch, *words.tolist(), torch.rand(1).item()))
+
+    want = lives(script)
+    for death in want[:-1]:
+        assert lives(script, death) == want
+
+
 class Stateful:
     """A loader with a state of its own, as StatefulDataLoader; it counts what it reads."""
 
