@@ -18,7 +18,7 @@ from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.balance import even_out
 from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
-from gandiva_slurm.policy.faster import speed_up
+from gandiva_slurm.policy.faster import guess_rates, speed_up, typical_gains
 from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, is_worth_it
 from gandiva_slurm.policy.placement import Board
 
@@ -70,7 +70,8 @@ def _clear_for_gangs(
     for record in waiting:
         need = need_now(at, record)
         record.travels.missed = ""
-        if record.code not in NO_ROOM or record.job.dependency or need.shape in shapes:
+        is_new = at.now_ns - record.since_ns < at.settings.quantum_ns
+        if is_new or record.code not in NO_ROOM or record.job.dependency or need.shape in shapes:
             continue
         shapes.add(need.shape)
         clearing = clear_for(draft, loads, need, by_node, _terms(at))
@@ -110,19 +111,28 @@ def _better_places(at: Cycle, draft: Draft, loads: Loads, residents: Sequence[Re
     found = [*speed_up(draft, loads, residents, terms), *even_out(draft, loads, residents, terms)]
     found.sort(key=lambda each: (-each.gain_ns, each.resident.need.order))
     missed: dict[int, str] = {}
-    best: Proposal | None = None
     for proposal in found:
-        resident = proposal.resident
-        bar = resident.bar or ("" if is_worth_it(resident, proposal.gain_ns) else "too little to gain")
-        if bar:
-            missed.setdefault(resident.need.job_id, f"{proposal.why[0]}; but {bar}")
-        elif best is None:
-            best = proposal
+        missed.setdefault(proposal.resident.need.job_id, _against(at, proposal))
     for resident in residents:
-        job_id = resident.need.job_id
-        at.state.jobs[job_id].travels.missed = missed.get(job_id, "")
+        travels = at.state.jobs[resident.need.job_id].travels
+        travels.missed = missed.get(resident.need.job_id, "")
+        if resident.need.job_id not in missed:
+            travels.better_ns = 0
+    best = next((each for each in found if not missed[each.resident.need.job_id]), None)
     if best is not None:
         _begin(at, draft, best)
+
+
+def _against(at: Cycle, proposal: Proposal) -> str:
+    """What speaks against a move; "" when nothing does. A place must have been better for a quantum."""
+    resident, travels = proposal.resident, at.state.jobs[proposal.resident.need.job_id].travels
+    travels.better_ns = travels.better_ns or at.now_ns
+    bar = resident.bar
+    if not bar and not is_worth_it(resident, proposal.gain_ns):
+        bar = "it has too little to gain by that yet"
+    if not bar and at.now_ns - travels.better_ns < at.settings.quantum_ns:
+        bar = "it has been better for less than a quantum"
+    return f"{proposal.why[0]}; but {bar}" if bar else ""
 
 
 def _begin(at: Cycle, draft: Draft, move: Proposal, for_job: int = 0) -> None:
@@ -139,12 +149,14 @@ def _terms(at: Cycle) -> Terms:
 def _residents(at: Cycle) -> dict[int, Resident]:
     """The jobs that could be moved one day: on one node that is up, their GPUs known."""
     rates = _rates(at) if len({node.node.gpu_type for node in at.state.nodes.values()}) > 1 else {}
+    gains = typical_gains(rates.values())
     found = {}
     for record in in_order(at, *states.SLICED):
         home = at.state.nodes.get(record.nodes[0])
         if len(record.places) > 1 or not record.is_bound or home is None or home.is_down:
             continue
         ((node, gpus),) = record.places.items()
+        measured = {**rates.get(_model(record), {}), **record.travels.rates}
         found[record.job.job_id] = Resident(
             need_now(at, record),
             node,
@@ -153,7 +165,8 @@ def _residents(at: Cycle) -> dict[int, Resident]:
             record.travels.cost_ns or at.settings.restart_cost_ns,
             _horizon_ns(at, record),
             _bar(at, record, node),
-            {**rates.get(_model(record), {}), **record.travels.rates},
+            measured,
+            guess_rates(measured, home.node.gpu_type, gains),
         )
     return found
 

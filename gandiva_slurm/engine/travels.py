@@ -33,13 +33,15 @@ class Travels:
     cost_ns: int = 0
     #: mini-batches a second while it ran alone, by GPU type
     rates: dict[str, float] = field(default_factory=dict)
+    #: since when there has been a better place for it; 0: there is none
+    better_ns: int = 0
     #: a better place that it was not moved to, and why
     missed: str = ""
 
     def begin(self, now_ns: int, for_job: int = 0) -> None:
         """Count a move that was decided."""
         self.moved_ns = [*self.lately(now_ns), now_ns]
-        self.is_moving, self.for_job, self.missed = True, for_job, ""
+        self.is_moving, self.for_job, self.missed, self.better_ns = True, for_job, "", 0
         self.left_ns = self.asked_ns = 0
         self.error = ""
 

@@ -48,6 +48,8 @@ class Resident:
     bar: str = ""
     #: mini-batches a second, by GPU type; a type that is missing was not measured
     rates: Mapping[str, float] = field(default_factory=dict)
+    #: the same on types that it was not measured on, by what other jobs gain there
+    guesses: Mapping[str, float] = field(default_factory=dict)
 
 
 class Proposal(NamedTuple):

@@ -10,6 +10,10 @@ from gandiva_slurm.engine.moving import told
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Requeue
+from gandiva_slurm.policy.faster import faster_types, guess_rates, typical_gains
+from gandiva_slurm.policy.moves import Resident, Terms
+from gandiva_slurm.policy.placement import Need
+from gandiva_slurm.policy.shares import Leaf
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 
@@ -165,8 +169,10 @@ def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
         world.finish(there[0])
     world.run(1800, dt_s=10)
     gang = world.submit("boss", gpus=2)
-    actions = world.cycle()
+    world.run(60)
     record = world.engine.jobs[gang]
+    assert record.code == "NoFreeSlots", "a place may fall free by itself"
+    actions = world.cycle()
     assert (record.state, record.code) == (states.HELD, "MakingRoom")
     assert len(record.target) == 1
     actions += world.run(60)
@@ -185,7 +191,7 @@ def test_gang_is_told_who_is_in_its_way() -> None:
         there = [j for j, record in world.engine.jobs.items() if record.places.get(name) == (gpu,)]
         world.finish(there[0])
     gang = world.submit("boss", gpus=2)
-    world.run(3)
+    world.run(63)
     record = world.engine.jobs[gang]
     assert record.code == "NoFreeSlots"
     (line,) = told(record, world.now_ns)
@@ -206,6 +212,7 @@ def test_who_makes_room_stays_when_the_gang_is_cancelled() -> None:
     world.rigid |= set(world.running())
     world.engine.settings = replace(world.settings, min_run_ns=0)
     gang = world.submit("boss", gpus=2)
+    world.run(61)
     for sighting in world.engine.state.sightings.values():
         sighting.is_movable = True
     world.cycle(reports=False)
@@ -254,6 +261,45 @@ def test_job_moves_to_the_faster_type_while_its_kind_is_known() -> None:
     line = next(line for line in record.story if line.code == "Leaving")
     assert "3 mini-batches a second on v100, 1 on k80" in line.text
     assert moves(world.run(4 * HOUR_S, dt_s=20)) == [], "and never back"
+
+
+def test_job_moves_on_a_guess_where_others_gain_and_is_measured_there() -> None:
+    world = FakeWorld({"n1": 2, "n2": 1})
+    world.types, world.rates = {"n1": "k80", "n2": "v100"}, {"k80": 1.0, "v100": 3.0}
+    world.engine.settings = replace(world.settings, min_run_ns=300 * SECOND_NS)
+    for name in ("lstm", "resnet", "resnet"):
+        job_id = world.submit()
+        world.jobs[job_id] = replace(world.jobs[job_id], name=name)
+        world.cycle()
+    world.rigid |= {3}
+    world.run(5)
+    assert [world.engine.jobs[job_id].nodes for job_id in (1, 2, 3)] == [("n1",), ("n2",), ("n1",)]
+    world.finish(2)
+    assert moves(world.run(600, dt_s=10)) == [1]
+    record = world.engine.jobs[1]
+    assert record.nodes == ("n2",)
+    line = next(line for line in record.story if line.code == "Leaving")
+    assert "3 mini-batches a second on v100 by what others gain there, 1 on k80" in line.text
+    assert record.travels.rates == {"k80": 1.0, "v100": 3.0}
+
+
+def test_guess_that_was_wrong_is_undone_once() -> None:
+    need = Need(1, Leaf("a", "user1"), 1, 100, (1,))
+    own = Resident(need, "n1", (0,), "k80", rates={"k80": 1.0}, guesses={"v100": 3.0})
+    kinds = [kind for kind, _ in faster_types(own, Terms())]
+    assert kinds == ["v100"]
+    there = replace(own, node="n2", gpu_type="v100", rates={"k80": 1.0, "v100": 0.5}, guesses={})
+    assert [kind for kind, _ in faster_types(there, Terms())] == ["k80"]
+    back = replace(there, node="n1", gpu_type="k80")
+    assert [kind for kind, _ in faster_types(back, Terms())] == []
+
+
+def test_what_others_gain_is_the_median_and_nothing_is_guessed_before_a_job_was_measured() -> None:
+    gains = typical_gains([{"k80": 1.0, "v100": 2.0}, {"k80": 1.0, "v100": 8.0}, {"k80": 2.0, "v100": 6.0}])
+    assert gains == {("k80", "v100"): 3.0, ("v100", "k80"): 1 / 3}
+    assert guess_rates({"k80": 2.0}, "k80", gains) == {"v100": 6.0}
+    assert guess_rates({"k80": 2.0, "v100": 1.0}, "k80", gains) == {}
+    assert guess_rates({"v100": 2.0}, "k80", gains) == {}
 
 
 def test_job_does_not_move_to_a_type_that_nobody_measured() -> None:

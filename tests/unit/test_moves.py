@@ -1,0 +1,255 @@
+"""policy.balance, faster, clearing: who is proposed to move where, and who is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gandiva_slurm.policy.balance import even_out
+from gandiva_slurm.policy.clearing import Clearing, clear_for
+from gandiva_slurm.policy.draft import Draft
+from gandiva_slurm.policy.faster import speed_up
+from gandiva_slurm.policy.moves import WORTH, Loads, Proposal, Resident, Terms, is_worth_it
+from gandiva_slurm.policy.placement import Board, Need, Site, Stay
+from gandiva_slurm.policy.shares import SCALE, Leaf
+
+HOUR_NS = 3600 * 10**9
+USERS = tuple(f"user{n}" for n in range(9))
+
+
+def a_leaf(n: int) -> Leaf:
+    return Leaf("research", f"user{n}")
+
+
+class Scene:
+    """A board on which each job is of a user of its own, with 100 tickets unless told otherwise."""
+
+    def __init__(self, *sites: Site) -> None:
+        self.sites = {site.name: site for site in sites}
+        self.residents: list[Resident] = []
+        self.tickets: dict[Leaf, int] = {}
+
+    def job(self, node: str, *gpus: int, tickets: int = 100, memory_mib: int = 0, **fields: object) -> int:
+        """A job on these GPUs of a node."""
+        job_id = len(self.residents) + 1
+        need = Need(job_id, a_leaf(job_id), len(gpus), 100, (0, job_id), memory_mib=memory_mib)
+        stay = Stay(job_id, need.leaf, gpus, 100, memory_mib, len(gpus))
+        self.sites[node].stays[job_id] = stay
+        self.tickets[need.leaf] = tickets * SCALE
+        values = {"cost_ns": 60 * 10**9, "horizon_ns": HOUR_NS, **fields}
+        kind = self.sites[node].gpu_type
+        self.residents.append(Resident(need, node, gpus, kind, **values))  # type: ignore[arg-type]
+        return job_id
+
+    def board(self) -> Board:
+        return Board(self.sites.values(), self.tickets)
+
+    def even(self) -> list[Proposal]:
+        board = self.board()
+        return even_out(Draft(board), Loads(board), self.residents, Terms())
+
+    def faster(self) -> list[Proposal]:
+        board = self.board()
+        return speed_up(Draft(board), Loads(board), self.residents, Terms())
+
+    def clear(self, need: Need) -> Clearing | None:
+        board = self.board()
+        here = {name: [each for each in self.residents if each.node == name] for name in self.sites}
+        before = [dict(site.stays) for site in board.sites.values()]
+        found = clear_for(Draft(board), Loads(board), need, here, Terms())
+        assert [site.stays for site in board.sites.values()] == before, "nothing stays tried"
+        return found
+
+
+def a_site(name: str, gpus: int = 2, kind: str = "v100", slots: int = 4, **fields: object) -> Site:
+    return Site(name, kind, gpus, slots, **fields)  # type: ignore[arg-type]
+
+
+def moves(proposals: list[Proposal]) -> list[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]]:
+    return [(each.resident.need.job_id, tuple(map(tuple, each.place.parts))) for each in proposals]
+
+
+# balance
+
+
+def test_crowded_job_goes_to_the_idle_gpu() -> None:
+    scene = Scene(a_site("n1"), a_site("n2"))
+    for gpu in (0, 0, 1):
+        scene.job("n1", gpu)
+    best = scene.even()[0]
+    assert moves([best]) == [(1, (("n2", (0,)),))]
+    assert best.gain_ns == HOUR_NS // 2, "half a GPU more for an hour"
+    assert best.why[1] == "worth 1800 s to it within 3600 s, costs 60 s"
+
+
+def test_even_loads_move_nobody() -> None:
+    scene = Scene(a_site("n1"), a_site("n2"))
+    for node in ("n1", "n2"):
+        for gpu in (0, 0, 1, 1):
+            scene.job(node, gpu)
+    scene.job("n1", 0)
+    assert scene.even() == [], "three against two: whoever moved would be the third there"
+
+
+def test_few_tickets_move_away_from_many_and_not_the_other_way_round() -> None:
+    scene = Scene(a_site("n1", 1), a_site("n2", 1))
+    scene.job("n1", 0, tickets=1000)
+    small = scene.job("n1", 0, tickets=10)
+    assert [each.resident.need.job_id for each in scene.even()] == [small]
+
+
+def test_gang_moves_whole_to_gpus_that_all_carry_less() -> None:
+    scene = Scene(a_site("n1", 2), a_site("n2", 2), a_site("n3", 2))
+    gang = scene.job("n1", 0, 1, tickets=200)
+    for gpu in (0, 1):
+        scene.job("n1", gpu, tickets=300)
+    scene.job("n2", 0, tickets=300)
+    assert (gang, (("n3", (0, 1)),)) in moves(scene.even())
+
+
+def test_full_closed_or_wrong_nodes_are_no_better_place() -> None:
+    scene = Scene(
+        a_site("n1", 1),
+        a_site("closed", 1, is_open=False),
+        a_site("small", 1, memory_mib=10),
+        a_site("other", 1, partitions=("debug",)),
+        a_site("k80", 1, kind="k80"),
+    )
+    for _ in range(2):
+        scene.job("n1", 0, memory_mib=100)
+    for n, resident in enumerate(scene.residents):
+        scene.residents[n] = replace(resident, need=replace(resident.need, partitions=("gandiva",)))
+    assert scene.even() == []
+
+
+def test_each_move_lowers_the_squares_of_the_loads_until_none_is_left() -> None:
+    scene = Scene(a_site("n1", 2, slots=16), a_site("n2", 2, slots=16), a_site("n3", 1, slots=16))
+    for n in range(12):
+        scene.job("n1", n % 2, tickets=10 + 17 * n)
+    energy: list[int] = []
+    for _ in range(50):
+        board = scene.board()
+        energy.append(sum(load**2 for site in board.sites.values() for load in board.loads(site)))
+        proposals = scene.even()
+        if not proposals:
+            break
+        home, (place,) = proposals[0].resident, proposals[0].place.parts
+        stay = scene.sites[home.node].stays.pop(home.need.job_id)
+        scene.sites[place.node].stays[home.need.job_id] = replace(stay, gpus=place.gpus)
+        n = scene.residents.index(home)
+        scene.residents[n] = replace(home, node=place.node, gpus=place.gpus)
+    assert 5 <= len(energy) < 20
+    assert energy == sorted(energy, reverse=True)
+
+
+def test_a_move_must_bring_more_than_it_costs() -> None:
+    scene = Scene(a_site("n1", 1), a_site("n2", 1))
+    for _ in range(2):
+        scene.job("n1", 0)
+    proposal = scene.even()[0]
+    dear = replace(proposal.resident, cost_ns=proposal.gain_ns // WORTH + 1)
+    assert is_worth_it(proposal.resident, proposal.gain_ns)
+    assert not is_worth_it(dear, proposal.gain_ns)
+    assert not is_worth_it(replace(dear, cost_ns=0), HOUR_NS // 21), "less than a twentieth of a GPU"
+
+
+# faster types
+
+
+def mixed(**fields: object) -> Scene:
+    scene = Scene(a_site("n1", 1, kind="k80"), a_site("n2", 1))
+    scene.job("n1", 0, **fields)
+    return scene
+
+
+def test_job_goes_to_the_type_on_which_it_was_measured_to_be_faster() -> None:
+    scene = mixed(rates={"k80": 1.0, "v100": 3.0})
+    (proposal,) = scene.faster()
+    assert moves([proposal]) == [(1, (("n2", (0,)),))]
+    assert proposal.gain_ns == 2 * HOUR_NS
+
+
+def test_unknown_slower_or_hardly_faster_types_move_nobody() -> None:
+    assert mixed(rates={"k80": 1.0}).faster() == []
+    assert mixed(rates={"v100": 3.0}).faster() == [], "nor when its own type is the unknown one"
+    assert mixed(rates={"k80": 1.0, "v100": 1.2}).faster() == []
+    assert mixed(rates={"k80": 3.0, "v100": 1.0}).faster() == []
+
+
+def test_nobody_pays_with_his_share_for_speed() -> None:
+    scene = mixed(rates={"k80": 1.0, "v100": 3.0})
+    scene.job("n2", 0)
+    assert scene.faster() == []
+
+
+def test_type_that_was_not_asked_for_is_not_taken() -> None:
+    scene = mixed(rates={"k80": 1.0, "v100": 3.0})
+    scene.residents = [replace(each, need=replace(each.need, types=("k80",))) for each in scene.residents]
+    assert scene.faster() == []
+
+
+# room for a gang
+
+
+def a_gang(gpus: int, memory_mib: int = 0) -> Need:
+    return Need(99, a_leaf(99), gpus, 100, (0, 99), memory_mib=memory_mib)
+
+
+def test_cheapest_move_that_makes_room_is_found() -> None:
+    scene = Scene(a_site("n1", slots=1), a_site("n2", slots=1))
+    scene.job("n1", 0, cost_ns=90)
+    cheap = scene.job("n2", 1, cost_ns=30)
+    found = scene.clear(a_gang(2))
+    assert found is not None
+    assert [move.resident.need.job_id for move in found.moves] == [cheap]
+    assert found.place.parts == (("n2", (0, 1)),)
+    assert moves(list(found.moves)) == [(cheap, (("n1", (1,)),))]
+
+
+def test_several_move_for_one_gang_or_none() -> None:
+    scene = Scene(a_site("n1", 4, slots=1), a_site("n2", 4, slots=1))
+    for node in ("n1", "n2"):
+        for gpu in (0, 1):
+            scene.job(node, gpu)
+    found = scene.clear(a_gang(4))
+    assert found is not None
+    assert len(found.moves) == 2
+    assert {move.resident.node for move in found.moves} == {found.place.parts[0].node}
+    scene.job("n1", 2)
+    scene.job("n2", 2)
+    assert scene.clear(a_gang(4)) is None, "three would have to move to one place"
+
+
+def test_room_is_made_in_memory_too() -> None:
+    scene = Scene(a_site("n1", memory_mib=1000), a_site("n2", memory_mib=500))
+    scene.job("n1", 0, memory_mib=100)
+    big = scene.job("n1", 1, memory_mib=400)
+    found = scene.clear(a_gang(1, memory_mib=800))
+    assert found is not None
+    assert [move.resident.need.job_id for move in found.moves] == [big]
+
+
+def test_who_must_not_move_is_named_and_taken_last() -> None:
+    scene = Scene(a_site("n1", slots=1), a_site("n2", slots=1))
+    barred = scene.job("n1", 0, bar="it is young")
+    free = scene.job("n2", 1)
+    found = scene.clear(a_gang(2))
+    assert found is not None
+    assert [move.resident.need.job_id for move in found.moves] == [free]
+    scene.residents[1] = replace(scene.residents[1], bar="it is young, too")
+    found = scene.clear(a_gang(2))
+    assert found is not None
+    assert [each.need.job_id for each in found.bars] == [barred]
+
+
+def test_nobody_makes_room_at_a_great_loss() -> None:
+    scene = Scene(a_site("n1", 2, slots=1), a_site("n2", 1))
+    scene.job("n1", 0)
+    scene.job("n2", 0, tickets=900)
+    assert scene.clear(a_gang(2)) is None
+
+
+def test_room_is_not_made_for_gangs_of_several_nodes() -> None:
+    scene = Scene(a_site("n1", slots=1), a_site("n2", slots=1))
+    scene.job("n1", 0)
+    scene.job("n2", 1)
+    assert scene.clear(replace(a_gang(1), nodes=2)) is None
