@@ -48,13 +48,12 @@ class Crowd:
 
     def __init__(self, fleet: Fleet, name: str, script: str, kind: str = "v100", *flags: str) -> None:
         self.fleet, self.name = fleet, name
-        how = {"gpus": GPUS[kind]}
-        count = f"exec python light.py {name}.count {name}.stop"
-        others = [fleet.submit("user2", count, f"--gandiva-gpu-types={kind}", **how) for _ in range(2)]
+        flags = (f"--gandiva-gpu-types={kind}", "--gandiva-pack=never", f"--job-name={name}", *flags)
+        count, gpus = f"exec python light.py {name}.count {name}.stop", GPUS[kind]
+        others = [fleet.submit("user2", count, *flags, gpus=gpus) for _ in range(2)]
         for job in others:
             fleet.wait_running(job)
-        flags = (f"--job-name={name}", f"--gandiva-gpu-types={kind}", *flags)
-        self.job = fleet.submit("user1", script, *flags, **how)
+        self.job = fleet.submit("user1", script, *flags, gpus=gpus)
         fleet.wait_running(self.job)
         self.home = self.node()
         (self.elsewhere,) = (job for job in others if self.node(job) != self.home)
