@@ -26,9 +26,9 @@ from gandiva_slurm.policy.shares import Leaf
 OWNER_HOLD_S = 4_102_444_800
 
 SCHEMA = 2
-#: Lines kept of a job's story, and how many of them may tell of slicing alone.
-STORY_LINES = 50
-SLICING_LINES = 10
+#: Lines kept of a job's story, how many of them may tell of slicing alone, and codes that tell of more.
+STORY_LINES, SLICING_LINES = 50, 10
+DECIDED = ("Started", "PackTrial", "PackUndone")
 
 
 class StoryLine(NamedTuple):
@@ -184,7 +184,7 @@ def named_jobs(dependency: str) -> set[int]:
 
 
 def _is_slicing(line: StoryLine) -> bool:
-    return line.from_ in states.SLICED and line.to in states.SLICED and line.code != "Started"
+    return line.from_ in states.SLICED and line.to in states.SLICED and line.code not in DECIDED
 
 
 @dataclass
