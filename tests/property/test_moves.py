@@ -38,7 +38,12 @@ STEPS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(TROUBLES)), max_si
 
 def a_crowded_world(at_once: int, gangs: list[int]) -> FakeWorld:
     """Jobs on all nodes; those of n2 have just ended, and of one GPU of n1: there is much to be gained."""
-    short = {"min_run_ns": 60 * SECOND_NS, "move_deadline_ns": 30 * SECOND_NS, "restart_cost_ns": SECOND_NS}
+    short = {
+        "quantum_ns": 5 * SECOND_NS,
+        "min_run_ns": 60 * SECOND_NS,
+        "move_deadline_ns": 30 * SECOND_NS,
+        "restart_cost_ns": SECOND_NS,
+    }
     world = FakeWorld(
         {"n1": 2, "n2": 2, "n3": 1},
         EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=3, **short),
@@ -142,7 +147,7 @@ def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     """However tickets and gangs lie: with nothing new nobody moves for ever."""
-    short = {"min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}
+    short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}
     many = EngineSettings(concurrent_moves=4, moves_per_hour=1000, slots_per_gpu=8, **short)
     world = FakeWorld({"n1": 2, "n2": 2, "n3": 4}, many)
     world.types, world.rates = {"n3": "k80"}, {"v100": 3.0, "k80": 1.0}
