@@ -205,13 +205,12 @@ def no_gpu_held_twice(holds: Iterable[HeldInterval]) -> list[str]:
         active: list[HeldInterval] = []
         for second in mine:
             active = [first for first in active if second.t0_ns < first.t1_ns]
-            for first in active:
-                if _are_packed(first, second):
-                    continue
-                over = (first.t1_ns - second.t0_ns) / 1e6
-                found.append(
-                    f"GPU {gpu}: {_name(second)} was given it {over:.3f} ms before {_name(first)} released"
-                )
+            found += [
+                f"GPU {gpu}: {_name(second)} was given it {(first.t1_ns - second.t0_ns) / 1e6:.3f} ms "
+                f"before {_name(first)} released"
+                for first in active
+                if not _are_packed(first, second)
+            ]
             active.append(second)
     return found
 

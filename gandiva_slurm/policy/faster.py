@@ -9,6 +9,7 @@ that was measured slower, it comes to an end. A type on which nobody was measure
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from statistics import median
 
 from gandiva_slurm.policy.draft import Draft
@@ -64,10 +65,8 @@ def typical_gains(measured: Iterable[Mapping[str, float]]) -> dict[tuple[str, st
     """Return what a job typically gains: (from type, to type) → the median of those measured on both."""
     found: dict[tuple[str, str], list[float]] = {}
     for rates in measured:
-        for here, slow in rates.items():
-            for there, fast in rates.items():
-                if here != there:
-                    found.setdefault((here, there), []).append(fast / slow)
+        for (here, slow), (there, fast) in permutations(rates.items(), 2):
+            found.setdefault((here, there), []).append(fast / slow)
     return {pair: median(gains) for pair, gains in sorted(found.items())}
 
 
