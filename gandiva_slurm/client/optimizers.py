@@ -7,6 +7,7 @@ counted here is one where a rank may park.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from threading import get_ident
@@ -25,9 +26,15 @@ def install(module: ModuleType) -> None:
     """Hook every optimizer of `torch.optim.optimizer`, once; a torch without global hooks is left alone."""
     global _installed
     rank = this_rank()
-    if _installed or rank is None or not hasattr(module, "register_optimizer_step_post_hook"):
+    if _installed or not hasattr(module, "register_optimizer_step_post_hook"):
         return
     _installed = True
+    if os.environ.get("GANDIVA_TRIAL"):
+        from gandiva_slurm.client import trial
+
+        trial.watch(module, os.environ["GANDIVA_TRIAL"])
+    if rank is None:
+        return
     watch = StepWatch(rank, getattr(module.torch._C, "_current_graph_task_id", None))
     module.register_optimizer_step_pre_hook(watch.before)
     module.register_optimizer_step_post_hook(watch.after)

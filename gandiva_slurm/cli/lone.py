@@ -1,0 +1,181 @@
+"""A node for one gang, without Slurm or daemon: the real pages and the real park protocol, for trials.
+
+`start` a script under it, let it `look` often, and `park`, `leave` and `resume` the gang at will.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gandiva_slurm
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.pages import Page, reopen
+from gandiva_slurm.node.park import Gang, Write
+from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ, W_STATE, W_TIER
+
+#: gandivad ticks this often while a park or a resume is under way.
+TICK_S = 0.001
+#: Ranks count as trained after so many boundaries, as on a node.
+FIRST_BOUNDARIES = 3
+_BEAT_NS = 500_000_000
+_HOOK = Path(gandiva_slurm.__file__).parent / "client" / "hook"
+
+
+class LoneNode:
+    """One life of one job: its processes and their pages. Leaves no process behind."""
+
+    def __init__(self, path: Path, name: str, restart: int = 0) -> None:
+        """Serve the ranks of run `name` at a socket in `path`, where its files go too."""
+        self.gang: Gang | None = None
+        self.pages: dict[int, Page] = {}
+        self.kind = 0
+        self._pids: dict[int, int] = {}
+        self._world = 0
+        self._beaten_ns = 0
+        self._restart = restart
+        self._run = path / name
+        self._socket = f"{self._run}.socket{restart}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self._socket)
+        self._listener.listen(64)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LoneNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._listener.close()
+        for page in self.pages.values():
+            page.close()
+
+    def start(self, command: Sequence[str], is_served: bool = True) -> None:
+        """Start the script; `is_served=False`: alone, only noting its losses."""
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith(("GANDIVA", "SLURM_"))
+        }
+        path = [str(_HOOK), *filter(None, [env.get("PYTHONPATH")])]
+        env |= {"GANDIVA_TRIAL": str(self._run), "PYTHONPATH": os.pathsep.join(path)}
+        if is_served:
+            env |= {
+                "GANDIVA_SOCKET": self._socket,
+                "GANDIVA_CHECKPOINT_DIR": f"{self._run}.checkpoints",
+                "SLURM_RESTART_COUNT": str(self._restart),
+            }
+        if shutil.which(command[0]) is None:
+            raise GandivaError(f"there is no program {command[0]!r}; next: gandiva try -- python train.py")
+        with open(f"{self._run}.log", "ab") as out:
+            self._process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+
+    @property
+    def status(self) -> int | None:
+        """The script's exit code; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def end(self) -> None:
+        """Kill the script and what it started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def look(self) -> None:
+        """Greet who knocks, beat, and let the coordinator go on."""
+        if select.select([self._listener], [], [], 0)[0]:
+            self._greet()
+        now_ns = time.monotonic_ns()
+        if now_ns - self._beaten_ns > _BEAT_NS:
+            self._beaten_ns = now_ns
+            self._write([(rank, ((W_BEAT, now_ns),)) for rank in self.pages])
+        if self.gang is not None:
+            self._write(self.gang.tick(self.views(), self._alive(), now_ns))
+        time.sleep(TICK_S)
+
+    def wait(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+        """Look until the condition holds; False when the script ends first or it takes too long."""
+        end = time.monotonic() + deadline_s
+        while not condition():
+            if self.status is not None or time.monotonic() > end:
+                return condition()
+            self.look()
+        return True
+
+    def is_training(self) -> bool:
+        """True once every rank has a page and has passed some boundaries."""
+        complete = self._world > 0 and len(self.pages) == self._world
+        return complete and min(self.seqs()) >= FIRST_BOUNDARIES
+
+    def is_over(self) -> bool:
+        """True when a rank has passed its last boundary."""
+        return any(view[W_STATE] == DONE for view in self.views())
+
+    def park(self, is_leaving: bool, deadline_s: float) -> bool:
+        """Park the gang, having saved itself if it is leaving; False when that failed."""
+        gang = self._gang()
+        self.wait(lambda: gang.phase == "running", deadline_s)
+        if gang.phase != "running":
+            return False
+        tier = TIER_REQUEUE if is_leaving else TIER_HOLD
+        self._write([(rank, ((W_TIER, tier),)) for rank in self.pages])
+        now_ns = time.monotonic_ns()
+        self._write(gang.park(self.views(), now_ns, now_ns + int(deadline_s * 1e9)))
+        self.wait(lambda: gang.phase in ("parked", "running"), deadline_s)
+        return gang.phase == "parked"
+
+    def resume(self, deadline_s: float) -> bool:
+        """Let the gang go on."""
+        gang = self._gang()
+        self._write(gang.resume(self.views(), time.monotonic_ns()))
+        return self.wait(lambda: gang.phase == "running", deadline_s)
+
+    def views(self) -> list[tuple[int, ...]]:
+        """The ranks' pages."""
+        return [self.pages[rank].read() for rank in sorted(self.pages)]
+
+    def seqs(self) -> list[int]:
+        """Boundaries passed, by rank."""
+        return [view[W_SEQ] for view in self.views()]
+
+    def _gang(self) -> Gang:
+        if self.gang is None:
+            self.gang = Gang(self._world)
+        return self.gang
+
+    def _alive(self) -> list[bool]:
+        return [os.path.exists(f"/proc/{self._pids[rank]}") for rank in sorted(self.pages)]
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        for rank, words in writes:
+            self.pages[rank].write(words)
+
+    def _greet(self) -> None:
+        link, _ = self._listener.accept()
+        with link:
+            link.settimeout(1.0)
+            pid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            reader = link.makefile("rb")
+            hello = json.loads(reader.readline())
+            self._world, rank = hello["world"], hello["rank"]
+            page = Page.make(JobKey(1, self._restart), rank, self._world, time.monotonic_ns())
+            fd = reopen(page.fd)
+            try:
+                link.sendmsg([b'{"ok": true}\n'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+            finally:
+                os.close(fd)
+            reader.readline()
+        self.pages[rank], self._pids[rank], self.kind = page, pid, hello["kind"]
