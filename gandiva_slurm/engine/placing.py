@@ -71,7 +71,9 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     ready: dict[int, JobRecord] = {}
     limited = waiting_for_limits(at)
     for record in in_order(at, *states.WAITING):
-        reason = obstacle(at, record) or behind(at, record, limited)
+        # who is only being moved had his part of the limits, and goes first
+        is_moved = record.state == states.REQUEUED
+        reason = obstacle(at, record) or (None if is_moved else behind(at, record, limited))
         if reason is None:
             ready[record.job.job_id] = record
         else:

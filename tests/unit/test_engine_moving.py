@@ -169,6 +169,21 @@ def test_held_by_its_owner_on_the_way_gives_its_place_to_others(world: FakeWorld
     assert (record.state, record.code, record.target) == (states.HELD, "HeldByUser", {})
 
 
+def test_moved_job_waits_behind_nobody_for_limits(world: FakeWorld) -> None:
+    """A peer that a limit keeps waiting, and that came first, does not take its part of it meanwhile."""
+    older = world.submit(gpus=1)
+    world.jobs[older] = replace(world.jobs[older], submit_s=1)
+    world.ignore_starts = True
+    world.cycle()
+    world.jobs[older] = replace(world.jobs[older], reason="QOSMaxGRESPerUser")
+    world.run(2)
+    assert world.code_of(older) == "Limit"
+    world.ignore_starts = False
+    leave(world)
+    world.run(20)
+    assert world.engine.jobs[1].places == TARGET
+
+
 def test_start_that_fails_on_the_target_is_tried_anywhere(world: FakeWorld) -> None:
     leave(world)
     while world.state_of(1) != states.REQUEUED:
