@@ -76,7 +76,7 @@ class Pairs:
 
     def of(self, job_id: int) -> Pack | None:
         """The pack of a job."""
-        return next((pack for pack in self.packs if job_id in pack.jobs), None)
+        return next((pack for pack in self.packs if job_id == pack.first or job_id == pack.second), None)
 
     def mates(self) -> dict[int, int]:
         """Who is packed with whom."""
@@ -84,8 +84,8 @@ class Pairs:
 
     def reworded(self, job_id: int, reason: Reason) -> Reason:
         """What a node says of a packed job, in the words of who decided it."""
-        pack = self.of(job_id)
-        return reason if pack is None or reason.code != "Packed" else pack.reason(job_id)
+        pack = self.of(job_id) if reason.code == "Packed" else None
+        return reason if pack is None else pack.reason(job_id)
 
     def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
         """All speeds are parts of that alone; only jobs that were measured alone are ever asked for."""

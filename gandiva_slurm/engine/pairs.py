@@ -8,7 +8,6 @@ measured; one that does not is not tried again for as long as what was found of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gandiva_slurm.engine.findings import Finding, Pack, PairKey, key_of
@@ -42,8 +41,10 @@ def decide_packs(at: Cycle) -> None:
     _forget(at)
     pairs.book.floor = at.settings.pack_floor
     pairs.book.learn(pairs)
+    mates, trials = pairs.mates(), {_home(pack) for pack in pairs.packs if pack.is_trial}
     for home, records in sorted(homes.items()):
-        _pair_up(at, home, records)
+        if home not in trials:
+            _pair_up(at, home, [record for record in records if record.job.job_id not in mates])
 
 
 def trial_ns(settings: EngineSettings) -> int:
@@ -119,11 +120,10 @@ def _forget(at: Cycle) -> None:
     pairs.found = {key: f for key, f in pairs.found.items() if key in running or f.seen_ns > old_ns}
 
 
-def _pair_up(at: Cycle, home: Home, records: Iterable[JobRecord]) -> None:
+def _pair_up(at: Cycle, home: Home, free: list[JobRecord]) -> None:
     """Pair those of a GPU that have no mate, the oldest first; one trial at a time."""
     pairs = at.state.pairs
     gpu_type = at.state.nodes[home[0]].node.gpu_type
-    free = [record for record in records if pairs.of(record.job.job_id) is None]
     while len(free) > 1 and not any(pack.is_trial and _home(pack) == home for pack in pairs.packs):
         host = free.pop(0)
         tried = {_key(at, pack) for pack in pairs.packs if pack.is_trial}
