@@ -20,8 +20,6 @@ from gandiva_slurm.policy.port import Cluster, JobView
 _MOST = 4.0
 #: Both sums begin with so many quanta of isolated progress: the first slices say little.
 _HEAD_START = 2
-#: A part of the cluster so large that any job on it runs all the time.
-_ALL_ITS_TIME = 1e9
 
 
 @dataclass(slots=True)
@@ -40,7 +38,7 @@ class LagBook:
     """Sums for every live job. Call `note` for each stretch of time in which nothing changed."""
 
     def __init__(self, cluster: Cluster, quantum_s: float) -> None:
-        self._counts = cluster.counts
+        self._counts, self._gpus = cluster.counts, cluster.size
         self._quantum_s = quantum_s
         self._sums: dict[int, _Sums] = {}
 
@@ -54,8 +52,8 @@ class LagBook:
             own = rates[job.job_id]
             sums.best_rate = max(own.values(), default=0.0) or 1.0
             sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, own) / sums.best_rate
-            whole = isolated_rate(job, _ALL_ITS_TIME, self._counts, own) / sums.best_rate
-            sums.coming = (whole - sums.due_rate) * self._quantum_s
+            time_part = min(1.0, self._gpus * parts[job.job_id] / job.size)
+            sums.coming = sums.due_rate * (1 / time_part - 1) * self._quantum_s
             self._sums[job.job_id] = sums
 
     def note(self, seconds: float, running: Mapping[int, float]) -> None:

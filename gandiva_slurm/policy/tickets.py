@@ -32,8 +32,9 @@ class TicketBook:
 
     def of(self, jobs: Iterable[JobView]) -> dict[str, int]:
         """Return the tickets of the users of these jobs."""
-        settings, present = self._settings, {Leaf(job.account, job.user) for job in jobs}
-        base = users_tickets(settings.tickets, settings.associations, present)
+        settings, present = self._settings, {(job.account, job.user) for job in jobs}
+        leaves = [Leaf(account, user) for account, user in present]
+        base = users_tickets(settings.tickets, settings.associations, leaves)
         if not settings.half_life_ns:
             return base
         whole = sum(base.values())
