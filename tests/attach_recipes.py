@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 BATCH, BATCHES, WIDTH, CLASSES = 4, 7, 8, 3
@@ -57,11 +58,12 @@ def loader(workers: int, **options: Any) -> Any:
 
 
 def digest(models: Any) -> str:
-    """A digest of all weights and buffers."""
+    """A digest of all weights and buffers, of a shard what lies here."""
     sha = hashlib.sha256()
     for model in models if isinstance(models, list) else [models]:
         for name, value in sorted([*model.named_parameters(), *model.named_buffers()]):
-            sha.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+            here = value.to_local() if hasattr(value, "to_local") else value
+            sha.update(name.encode() + here.detach().contiguous().numpy().tobytes())
     return sha.hexdigest()
 
 
@@ -228,7 +230,25 @@ def synced_late() -> Recipe:
     return Recipe(model, optimizer, step)
 
 
+def sharded() -> Recipe:
+    """FSDP2, every layer on its own; two mini-batches a step, so that gradients are shards in between."""
+    model = _net()
+    for layer in (model[0], model[3], model):
+        fully_shard(layer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    return Recipe(model, optimizer, step)
+
+
 SOLO = {
     recipe.__name__: recipe for recipe in (sgd, adam, schedule, scaler, accumulation, gan, frozen, buffers)
 }
-GANG = {recipe.__name__: recipe for recipe in (wrapped, synced_late)}
+GANG = {recipe.__name__: recipe for recipe in (wrapped, synced_late, sharded)}

@@ -12,6 +12,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple
 
 from gandiva_slurm.client.errors import BadCheckpoint
+from gandiva_slurm.client.shards import as_shard, is_shard, local, put_optimizer, put_weights
 
 
 class Part(NamedTuple):
@@ -37,9 +38,10 @@ def parts_of(kind: str, given: Any) -> List[Part]:
     return named
 
 
-def is_sharded(parts: List[Part]) -> bool:
-    """Return True where ranks hold different shards of one model (FSDP, tensor parallel, ZeRO)."""
-    return any(_is_sharded(part.thing) for part in parts)
+def has_hidden_shards(parts: List[Part]) -> bool:
+    """Return True where ranks hold shards that their state dicts gather (ZeRO, the first FSDP)."""
+    kinds = {kind.__name__ for part in parts for kind in type(part.thing).__mro__}
+    return bool(kinds & {"FullyShardedDataParallel", "ZeroRedundancyOptimizer"})
 
 
 def are_replicas(parts: List[Part]) -> bool:
@@ -101,27 +103,20 @@ def _is_ddp(thing: Any) -> bool:
     return torch is not None and isinstance(thing, torch.nn.parallel.DistributedDataParallel)
 
 
-def _is_sharded(thing: Any) -> bool:
-    names = {kind.__name__ for kind in type(thing).__mro__}
-    if names & {"FullyShardedDataParallel", "ZeroRedundancyOptimizer"}:
-        return True
-    return _is_module(thing) and any(type(value).__name__ == "DTensor" for value in thing.parameters())
-
-
 def _state(thing: Any, is_borrower: bool) -> Dict[str, Any]:
     if _is_module(thing):
         return _module_state(thing, is_borrower)
-    return {"state": None if is_borrower and _is_optimizer(thing) else thing.state_dict()}
+    return {"state": None if is_borrower and _is_optimizer(thing) else local(thing.state_dict())}
 
 
 def _module_state(model: Any, is_borrower: bool) -> Dict[str, Any]:
     module = model.module if _is_ddp(model) else model
-    grads = {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
+    grads = {name: local(value.grad) for name, value in module.named_parameters() if value.grad is not None}
     # After a backward in no_sync(), each rank has gradients of its own.
     has_same_grads = is_borrower and getattr(model, "require_forward_param_sync", False)
     return {
-        "weights": None if is_borrower else module.state_dict(),
-        "buffers": dict(module.named_buffers()),
+        "weights": None if is_borrower else local(module.state_dict()),
+        "buffers": local(dict(module.named_buffers())),
         "grads": None if has_same_grads else grads,
         "frozen": [name for name, value in module.named_parameters() if not value.requires_grad],
         "evaluating": [name for name, child in module.named_modules() if not child.training],
@@ -131,7 +126,7 @@ def _module_state(model: Any, is_borrower: bool) -> Dict[str, Any]:
 def _change(thing: Any, saved: Dict[str, Any]) -> str:
     if _is_module(thing):
         module = thing.module if _is_ddp(thing) else thing
-        return _difference(_shapes(saved["weights"]), _shapes(module.state_dict()))
+        return _difference(_shapes(saved["weights"]), _shapes(local(module.state_dict())))
     if _is_optimizer(thing):
         return _difference(_groups(saved["state"]), _groups(thing.state_dict()))
     return ""
@@ -157,19 +152,24 @@ def _difference(then: Dict[str, str], now: Dict[str, str]) -> str:
 def _put(thing: Any, saved: Dict[str, Any]) -> None:
     if _is_module(thing):
         _put_module(thing.module if _is_ddp(thing) else thing, saved)
+    elif _is_optimizer(thing):
+        put_optimizer(thing, saved["state"])
     else:
         thing.load_state_dict(saved["state"])
 
 
 def _put_module(module: Any, saved: Dict[str, Any]) -> None:
-    module.load_state_dict(saved["weights"])
+    if any(is_shard(value) for value in module.parameters()):
+        put_weights(module, saved["weights"])
+    else:
+        module.load_state_dict(saved["weights"])
     with _torch().no_grad():
         for name, buffer in module.named_buffers():
             if name in saved["buffers"]:
-                buffer.copy_(saved["buffers"][name])
+                local(buffer).copy_(saved["buffers"][name])
     for name, value in module.named_parameters():
         grad = saved["grads"].get(name)
-        value.grad = None if grad is None else grad.to(value.device)
+        value.grad = None if grad is None else as_shard(grad.to(value.device), value)
         value.requires_grad_(name not in saved["frozen"])
     for name, child in module.named_modules():
         child.training = name not in saved["evaluating"]

@@ -13,7 +13,7 @@ from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
 from gandiva_slurm.client.facts import differences, facts
 from gandiva_slurm.client.identity import find_identity, process_group
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.client.parts import Part, are_replicas, borrow, check, is_sharded
+from gandiva_slurm.client.parts import Part, are_replicas, borrow, check, has_hidden_shards
 
 #: Says to every rank what this one has, and returns what all have.
 Exchange = Callable[[Any], List[Any]]
@@ -27,7 +27,11 @@ def open_vault(parts: List[Part], lockstep: bool) -> Optional[Vault]:
     _opened += 1
     directory, identity = start.checkpoint_dir(), find_identity()
     why = "" if lockstep or identity.world == 1 else "its ranks do not step together"
-    why = "a model or optimizer is sharded over its ranks" if is_sharded(parts) else why
+    why = (
+        "its shards are ZeRO's or the first FSDP's; next: torch.distributed.fsdp.fully_shard"
+        if has_hidden_shards(parts)
+        else why
+    )
     if directory is None or why:
         say(f"this training is not saved and cannot be moved: {why}")
         return None
