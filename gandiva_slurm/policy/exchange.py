@@ -62,8 +62,8 @@ class Exchange:
         return self.at
 
     def _keep(self) -> None:
-        """Whoever is somewhere stays, if there is room."""
-        for seeker in sorted(self._seekers.values(), key=lambda s: (-s.size, s.job_id)):
+        """Whoever is somewhere stays, if there is room; first those who take that type alone."""
+        for seeker in sorted(self._seekers.values(), key=lambda s: (len(s.worth) > 1, -s.size, s.job_id)):
             if seeker.at in seeker.worth and self._room.get(seeker.at, 0) >= seeker.size:
                 self._put(seeker, seeker.at)
 

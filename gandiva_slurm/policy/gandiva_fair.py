@@ -70,6 +70,10 @@ class GandivaFair:
         """What the simulator's JSON tells of it: pairs tried by model and GPU type, kept, undone."""
         return self._sharing.counts
 
+    def is_guaranteed(self, job: JobView) -> bool:
+        """True for guaranteed jobs and those promoted."""
+        return self._classes.is_guaranteed(job)
+
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
         merit = self._charge(view)
@@ -243,7 +247,7 @@ class GandivaFair:
 
     def _seat(self, view: View, seating: Seating, group: str, runs: Runs) -> Seat:
         if group == SPARE:
-            return seating.anywhere(view.down.union(*runs.values()))
+            return seating.anywhere(view.down.union(*runs.values()), may_move=True)
         if not self.vcs.names:
             last, jobs = self._last, self._groups[group].jobs
             small = {job_id for job_id in last.runs if job_id in jobs and self._is_small(jobs[job_id])}

@@ -22,8 +22,11 @@ class Seating:
         """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something."""
         self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
 
-    def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset()) -> Seat:
-        """Seat on any GPUs but the closed ones; on those to avoid only where it must be."""
+    def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset(), may_move: bool = False) -> Seat:
+        """Seat on any GPUs but the closed ones; on those to avoid only where it must be.
+
+        `may_move`: in the middle of a turn too, to another type.
+        """
         cluster = self._view.cluster
 
         def seat(picked: Sequence[Wanted], seated: Runs) -> Runs:
@@ -32,7 +35,7 @@ class Seating:
             for gpu in taken:
                 room[cluster.type_of[gpu]] -= 1
             others = [wanted for wanted in picked if wanted.job.job_id not in seated]
-            types = self.types(others, room)
+            types = self._types(others, room, may_move)
             guests = [
                 _guest(wanted, types[wanted.job.job_id]) for wanted in others if wanted.job.job_id in types
             ]
@@ -44,22 +47,26 @@ class Seating:
         self, wanted: Sequence[Wanted], room: Mapping[str, int]
     ) -> list[tuple[Wanted, tuple[str, ...]]]:
         """Return for each job the type it is to have, then the others on which it can run."""
-        types = self.types(wanted, room)
+        types = self._types(wanted, room, False)
         found = []
         for each in wanted:
             able = sorted(self._merit.worth(each.job), key=lambda name: name != types.get(each.job.job_id))
             found.append((each, tuple(able)))
         return found
 
-    def types(self, wanted: Sequence[Wanted], room: Mapping[str, int]) -> dict[int, str]:
+    def _types(self, wanted: Sequence[Wanted], room: Mapping[str, int], may_move: bool) -> dict[int, str]:
         """Return the GPU type of each job that finds room on one."""
-        return Exchange([self._seeker(each) for each in wanted], room).settle(_MOST_SWEEPS)
+        seekers = [self._seeker(each, may_move) for each in wanted]
+        return Exchange(seekers, room).settle(_MOST_SWEEPS)
 
-    def _seeker(self, wanted: Wanted) -> Seeker:
+    def _seeker(self, wanted: Wanted, may_move: bool) -> Seeker:
         """A job with a place that it cannot leave seeks that type alone."""
         job, size = wanted
         at = type_of(self._view.cluster, job)
-        worth = self._merit.rooted(job, not self._is_turn and job.job_id in self._ran)
+        is_fixed = not may_move and not self._is_turn and job.job_id in self._ran
+        worth = self._merit.rooted(job, is_fixed)
+        if len(job.gpus) < size:
+            at = ""  # it cannot go on there as it is
         is_bound = at and not job.can_migrate
         return Seeker(job.job_id, size, {at: worth.get(at, 1.0)} if is_bound else worth, at)
 
