@@ -146,7 +146,10 @@ Measure = Callable[[int, int], float]
 
 
 class AutoMl:
-    """The policy of one search: who leads runs alone, the rest in turn by stride, the hopeless no more."""
+    """The policy of one search: who leads runs alone, the rest in turn by stride, the hopeless no more.
+
+    A turn lasts until the training has told its accuracy again: half a turn of everybody tells nothing.
+    """
 
     name = "automl"
 
@@ -156,12 +159,15 @@ class AutoMl:
         self._now_ns = 0
         self._end_ns = 0
         self._told: dict[int, int] = {}
+        #: GPU time by job since it told last: it is charged when it tells again, so turns last as long
+        self._held: dict[int, int] = {}
+        self._turn_ns = quantum_ns
         self._runs: dict[int, tuple[int, ...]] = {}
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
         for job_id, gpus in self._runs.items():
-            self._turns.charge("", job_id, (view.now_ns - self._now_ns) * len(gpus))
+            self._held[job_id] = self._held.get(job_id, 0) + (view.now_ns - self._now_ns) * len(gpus)
         self._now_ns = view.now_ns
         for job_id in [number for number in self._runs if number in view.jobs]:
             self._listen(view.jobs[job_id])
@@ -169,7 +175,7 @@ class AutoMl:
         weights = {job.job_id: job.tickets for job in live.values()}
         self._turns.set_members({"": 1}, {"": weights})
         if view.now_ns >= self._end_ns:
-            self._turns.settle(view.cluster.size * self._quantum_ns)
+            self._turns.settle(view.cluster.size * self._turn_ns)
             self._end_ns = view.now_ns + self._quantum_ns
             self._runs = self._seat(view, self._pick(view, live))
         self._runs = {job_id: gpus for job_id, gpus in self._runs.items() if job_id in live}
@@ -181,6 +187,9 @@ class AutoMl:
         reached = int(job.progress * settings.horizon + 1e-6) // settings.step * settings.step
         if reached > self._told.get(job.job_id, 0):
             self._told[job.job_id] = reached
+            held_ns = self._held.pop(job.job_id)
+            self._turn_ns = max(self._turn_ns, held_ns)
+            self._turns.charge("", job.job_id, held_ns)
             self._search.tell(job.job_id, reached, self._measure(job.job_id, reached))
 
     def _pick(self, view: View, live: Mapping[int, JobView]) -> list[int]:

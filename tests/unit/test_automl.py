@@ -100,9 +100,10 @@ def test_one_low_forecast_between_good_ones_is_forgiven(monkeypatch: pytest.Monk
 
 
 class Trainings:
-    """Jobs of one GPU that run as they are told; a step is a thousand mini-batches a quantum."""
+    """Jobs of one GPU that run as they are told, so many mini-batches a quantum."""
 
-    def __init__(self, finals: dict[int, float], gpus: int) -> None:
+    def __init__(self, finals: dict[int, float], gpus: int, minibatches: int = 1000) -> None:
+        self.minibatches = minibatches
         self.jobs = {number: JobView(number, "u", 1, 0) for number in finals}
         self.cluster = Cluster([("p40", gpus)])
         self.search = Search(SearchSettings(HORIZON))
@@ -117,7 +118,7 @@ class Trainings:
             job.is_running = number in plan.runs
             if job.is_running:
                 job.gpus = plan.runs[number]
-                job.progress += 1000 / HORIZON
+                job.progress += self.minibatches / HORIZON
                 self.quanta[number] += 1
         assert plan.wake_ns is not None
         self.now_ns = plan.wake_ns
@@ -147,3 +148,26 @@ def test_gpus_are_given_once_and_a_broken_one_to_nobody() -> None:
     world = Trainings(dict.fromkeys(range(6), 0.5), gpus=4)
     plan = world.policy.decide(View(0, world.cluster, world.jobs, ORACLE.rates, frozenset({1})))
     assert sorted(plan.runs.values()) == [(0,), (2,), (3,)]
+
+
+def test_a_turn_lasts_until_the_training_has_told_again() -> None:
+    """Four quanta to a thousand mini-batches: four tell at once, then the next four, nobody in between."""
+    world = Trainings(dict.fromkeys(range(8), 0.5), gpus=4, minibatches=250)
+    plans = [set(world.quantum().runs) for _ in range(8)]
+    assert plans == [{0, 1, 2, 3}] * 4 + [plans[4]] * 4
+    leaders = set(world.search.best([*range(4)]))
+    assert leaders < plans[4] and len(plans[4] - {0, 1, 2, 3}) == 2
+
+
+def test_a_leader_that_is_overtaken_waits_no_longer_than_a_round() -> None:
+    """It has had far more than the others: that is forgiven, but for a turn of everybody."""
+    world = Trainings({0: 0.7} | dict.fromkeys(range(1, 5), 0.4), gpus=1)
+    world.search.settings = SearchSettings(HORIZON, exclusive=1)
+    for _ in range(20):
+        world.quantum()
+    ran = world.quanta[0]
+    assert ran > 10
+    world.search.settings = SearchSettings(HORIZON, exclusive=0)
+    for _ in range(10):
+        world.quantum()
+    assert world.quanta[0] > ran
