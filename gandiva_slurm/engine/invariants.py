@@ -49,6 +49,7 @@ def violations(engine: Engine) -> list[str]:
         *nothing_running_is_fenced(engine),
         *stories_follow_the_table(state),
         *moves_are_sound(state, engine.settings),
+        *packs_are_sound(engine),
     ]
 
 
@@ -100,6 +101,28 @@ def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
         if len(records) > slots_per_gpu and all(record.starts for record in records):
             names = ", ".join(str(record.key) for record in records)
             found.append(f"GPU {gpu} of {node} has {len(records)} residents, {slots_per_gpu} slots: {names}")
+    return found
+
+
+def packs_are_sound(engine: Engine) -> list[str]:
+    """A pack is two willing jobs of one GPU, each in no other, and one at most is on trial there."""
+    state, packs = engine.state, engine.state.pairs.packs
+    found, busy = [], [job_id for pack in packs for job_id in pack.jobs]
+    for pack in packs:
+        records = [state.jobs.get(job_id) for job_id in pack.jobs]
+        if any(
+            r is None or r.places != {pack.node: (pack.gpu,)} or r.options.pack == "never" for r in records
+        ):
+            found.append(
+                f"jobs {pack.jobs} are packed on GPU {pack.gpu} of {pack.node}, and do not live there so"
+            )
+    on_trial = [(pack.node, pack.gpu) for pack in packs if pack.is_trial]
+    if len(set(busy)) != len(busy) or len(set(on_trial)) != len(on_trial):
+        found.append(f"packed {busy}, on trial {on_trial}: one is there twice")
+    mates = {place.key.job_id: place.mate for name in state.nodes for place in engine.plan_jobs(name)}
+    found += [
+        f"job {job} is planned beside {mate}" for job, mate in mates.items() if mate and mates[mate] != job
+    ]
     return found
 
 

@@ -52,18 +52,26 @@ class PackingWorld:
         self.held: tuple[JobKey, ...] = ()
         self.told: list[str] = []
         self.charged: dict[int, float] = {}
+        self._next_id = 1
         self._noise, self._random = noise, random.Random(seed)
         self._quantum_end_ns = 0
         self._news: list[ev.Event] = [ev.NodeSeen(a_node("n1", gpus))]
 
     def add(self, gpu: int, model: str, array: int = 0, speed: float = 10.0, **options: object) -> int:
         """A job that Slurm has running here; tasks of one array are one model to the engine."""
-        job_id = len(self.trains) + 1
+        job_id, self._next_id = self._next_id, self._next_id + 1
         fields = {"array_job_id": array} if array else {}
         job = a_job(job_id, f"user{job_id}", state="RUNNING", reason="", nodes=("n1",), **fields, **options)
         self.trains[JobKey(job_id, 0)] = Train(JobKey(job_id, 0), job.user, gpu, model, speed)
         self._news.append(ev.JobSeen(job))
         return job_id
+
+    def end(self, key: JobKey) -> None:
+        """A job is over; its processes are gone."""
+        del self.trains[key]
+        self.held = tuple(held for held in self.held if held != key)
+        end_s = self.now_ns // SECOND_NS
+        self._news += [ev.JobGone(key.job_id, "COMPLETED", end_s, "0:0"), ev.ResidentGone("n1", key)]
 
     def run(self, seconds: int) -> None:
         """Let time pass; a report and a cycle a second."""
