@@ -70,6 +70,14 @@ class GandivaFair:
         """What the simulator's JSON tells of it: pairs tried by model and GPU type, kept, undone."""
         return self._sharing.counts
 
+    def passes(self) -> dict[str, int]:
+        """Return where every user stands in every group (for checks)."""
+        return {
+            f"{user} in {name}": value
+            for name, group in self._groups.items()
+            for user, value in group.turns.passes()[0].items()
+        }
+
     def is_guaranteed(self, job: JobView) -> bool:
         """True for guaranteed jobs and those promoted."""
         return self._classes.is_guaranteed(job)

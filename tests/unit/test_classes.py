@@ -71,7 +71,7 @@ def test_it_is_a_guest_where_the_guaranteed_job_keeps_its_speed() -> None:
 
 
 def test_a_pair_that_slows_the_guaranteed_job_is_undone_at_once() -> None:
-    """It is promoted in the end, after an hour of waiting: then the two take turns."""
+    """One look at a tenth of a quantum; then it waits until the GPU is free, or it is promoted."""
     jobs = [model(0, "big", 50), model(1, "heavy", 1, **late())]
     outcome = run(jobs, ONE, TABLE)
     guaranteed, other = ends_s(outcome)
