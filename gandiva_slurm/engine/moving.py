@@ -149,8 +149,8 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
 def _ask_requeue(at: Cycle, record: JobRecord) -> None:
     travels = record.travels
     travels.left_ns = travels.left_ns or at.now_ns
-    if travels.asked_ns and (not travels.error or at.now_ns - travels.asked_ns < at.settings.retry_ns):
-        return
+    if travels.asked_ns and at.now_ns - travels.asked_ns < at.settings.retry_ns:
+        return  # asked again without an error, too: a controller may have died before it could ask
     record.stay(because("Saved", to=record.target_text), at.now_ns)
     travels.asked_ns, travels.error = at.now_ns, ""
     at.actions.append(Requeue(_requeue_id(record), record.key, record.code, record.text))

@@ -129,6 +129,8 @@ class FakeNode:
     strays: dict[tuple[int, int], Resident] = field(default_factory=dict)
     registered_ns: dict[tuple[int, int], int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
+    #: jobs that are attached: told to leave, they have saved themselves at once
+    attached: set[int] = field(default_factory=set)
 
     def answer(self, path: str, payload: bytes) -> bytes:
         if self.is_down:
@@ -169,11 +171,15 @@ class FakeNode:
 
     def _resident(self, job: SlurmJob) -> Resident:
         key = (job.job_id, job.restart)
-        planned = {(item.job_id, item.restart): item.gpus for item in self.plan.jobs} if self.plan else {}
+        jobs = self.plan.jobs if self.plan else ()
+        planned = {(item.job_id, item.restart): item.gpus for item in jobs}
         since_ns = self.registered_ns.setdefault(key, time.time_ns())
-        state = self.states.get(job.job_id, "RUNNING")
-        gpus = planned.get(key, ())
-        return Resident(*key, state, gpus, since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0, "", "")
+        told = {(item.job_id, item.restart) for item in jobs if item.is_leaving}
+        is_movable = job.job_id in self.attached
+        has_left = is_movable and key in told
+        state = "SUSPENDED" if has_left else self.states.get(job.job_id, "RUNNING")
+        counts = (since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0)
+        return Resident(*key, state, planned.get(key, ()), *counts, "", "", is_movable, has_left)
 
 
 class World:
@@ -187,6 +193,7 @@ class World:
         self.unplanned_starts: list[int] = []
         #: errors of its own that the controller may count in this test
         self.want_errors = 0
+        self.moves: dict[str, object] = {}
         self.settings: dict[str, object] = {"cycle_s": 0.1, "start_deadline_s": 60, "silent_after_s": 1.0}
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -195,6 +202,7 @@ class World:
     def config(self) -> Config:
         controller = {"host": "127.0.0.1", "state_dir": str(self.state_dir), **self.settings}
         raw = {"cluster": "mini", "partitions": ["gandiva"], "controller": controller, "quantum_s": 5}
+        raw["moves"] = self.moves
         return Config.model_validate(raw)
 
     async def start(self) -> Controller:

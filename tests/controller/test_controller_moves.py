@@ -1,0 +1,55 @@
+"""A job is moved by the controller alone, among fakes; killed in the midst of it, it does not get stuck."""
+
+import asyncio
+
+import pytest
+
+from tests.controller.test_controller_restart import restart
+
+
+async def crowd(world):
+    """Two jobs of four GPUs on one node, the other node empty; return the one that can be moved."""
+    world.moves = {"min_run_s": 0, "cost_s": 0}
+    jobs = [world.slurm.submit(f"user{n}", 4) for n in (1, 2, 3)]
+    await world.start()
+    await world.until(lambda: all(map(world.runs, jobs)))
+    homes = {job: world.slurm.jobs[job].nodes[0] for job in jobs}
+    home = next(name for name in world.fleet if list(homes.values()).count(name) == 2)
+    (job, _), (other,) = [[j for j in jobs if (homes[j] == home) is here] for here in (True, False)]
+    for node in world.fleet.values():
+        node.attached.add(job)
+    world.slurm.finish(other)
+    return job, homes[other]
+
+
+def is_there(world, job, target):
+    found = world.slurm.jobs[job]
+    return found.nodes == (target,) and found.restart == 1
+
+
+async def test_a_job_is_moved(world):
+    job, target = await crowd(world)
+    await world.until(lambda: is_there(world, job, target), "moved")
+    await world.cycles(5)
+    assert world.slurm.calls_of(job).count("requeue") == 1
+    assert is_there(world, job, target)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not asked", "done"])
+async def test_a_controller_killed_as_it_asks_for_the_requeue(world, monkeypatch, is_done):
+    """The journal has the action, without an outcome: the engine asks again where it was not done."""
+    requeue, asked = world.slurm.requeue, asyncio.Event()
+
+    async def hang(job_id):
+        if is_done:
+            await requeue(job_id)
+        asked.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(world.slurm, "requeue", hang)
+    job, target = await crowd(world)
+    await asyncio.wait_for(asked.wait(), 8)
+    monkeypatch.setattr(world.slurm, "requeue", requeue)
+    await restart(world, "kept")
+    await world.until(lambda: is_there(world, job, target), "moved")
+    assert world.slurm.calls_of(job).count("requeue") == 1
