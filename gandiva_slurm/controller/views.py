@@ -126,6 +126,10 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         yield f"exit code {job.exit_code}"
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
+    pack = world.engine.state.pairs.of(job.job_id)
+    if pack is not None and record.code not in ("Packed", "PackTrial"):
+        yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")
+        yield from pack.evidence
     seen = world.residents(record)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"

@@ -38,13 +38,13 @@ def decide_packs(at: Cycle) -> None:
     pairs.packs = [pack for pack in pairs.packs if {here.get(job) for job in pack.jobs} == {_home(pack)}]
     for pack in [*pairs.packs]:
         _judge(at, pack)
-    _forget(at)
     pairs.book.floor = at.settings.pack_floor
     pairs.book.learn(pairs)
-    mates, trials = pairs.mates(), {_home(pack) for pack in pairs.packs if pack.is_trial}
+    _forget(at)
+    mates, trials = pairs.mates(), {_home(pack): _key(at, pack) for pack in pairs.packs if pack.is_trial}
     for home, records in sorted(homes.items()):
         if home not in trials:
-            _pair_up(at, home, [record for record in records if record.job.job_id not in mates])
+            _pair_up(at, home, [record for record in records if record.job.job_id not in mates], trials)
 
 
 def trial_ns(settings: EngineSettings) -> int:
@@ -113,27 +113,30 @@ def _undo(at: Cycle, pack: Pack, why: str) -> None:
 
 
 def _forget(at: Cycle) -> None:
-    """What was found long ago counts no more: trainings change."""
+    """What was found long ago counts no more: trainings change; nor what models were that nobody trains."""
     pairs = at.state.pairs
     running = {_key(at, pack) for pack in pairs.packs}
     old_ns = at.now_ns - at.settings.pack_retry_ns
     pairs.found = {key: f for key, f in pairs.found.items() if key in running or f.seen_ns > old_ns}
+    live = {_model(record) for record in at.state.jobs.values() if record.state != states.ENDED}
+    pairs.book.forget(live, {_key(at, pack) for pack in pairs.packs if pack.is_trial})
 
 
-def _pair_up(at: Cycle, home: Home, free: list[JobRecord]) -> None:
-    """Pair those of a GPU that have no mate, the oldest first; one trial at a time."""
+def _pair_up(at: Cycle, home: Home, free: list[JobRecord], trials: dict[Home, PairKey]) -> None:
+    """Pair those of a GPU that have no mate, the oldest first; one trial at a time, of two models as well."""
     pairs = at.state.pairs
     gpu_type = at.state.nodes[home[0]].node.gpu_type
-    while len(free) > 1 and not any(pack.is_trial and _home(pack) == home for pack in pairs.packs):
-        host = free.pop(0)
-        tried = {_key(at, pack) for pack in pairs.packs if pack.is_trial}
+    while len(free) > 1 and home not in trials:
+        host, tried = free.pop(0), set(trials.values())
         guests = [guest for guest in free if key_of(_model(host), _model(guest), gpu_type)[0] not in tried]
         bench = Bench([(_view(host), gpu_type)], [_view(guest) for guest in guests], lambda job, kind: 1.0)
         for pair in pairs.book.match(bench, pairs):
             free = [record for record in free if record.job.job_id != pair.guest]
-            found = pairs.found.get(key_of(_model(host), _model(at.state.jobs[pair.guest]), gpu_type)[0])
-            gain = found.gain if found else 0.0
-            _begin(at, Pack(*home, pair.host, pair.guest, at.now_ns, pair.is_trial, gain))
+            pack = Pack(*home, pair.host, pair.guest, at.now_ns, pair.is_trial)
+            found = pairs.found.get(_key(at, pack))
+            _begin(at, replace(pack, gain=found.gain if found else 0.0))
+            if pack.is_trial:
+                trials[home] = _key(at, pack)
 
 
 def _begin(at: Cycle, pack: Pack) -> None:

@@ -66,6 +66,11 @@ class PairBook:
                 total, count = self._seen.get((model, gpu_type), (0.0, 0))
                 self._seen[(model, gpu_type)] = (total + sum(both), count + 1)
 
+    def forget(self, models: Set[str], on_trial: Set[tuple[str, str, str]]) -> None:
+        """Keep what was learnt of these models, and those trials that are under way."""
+        self._seen = {key: value for key, value in self._seen.items() if key[0] in models}
+        self._open &= on_trial
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
         seen = [[*key, *value] for key, value in sorted(self._seen.items())]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.accounting.database import Transaction, open_database
-from gandiva_slurm.accounting.ledger import Ledger, Tickets
+from gandiva_slurm.accounting.database import Transaction, open_database, open_reader
+from gandiva_slurm.accounting.ledger import MIGRATIONS, Ledger, Tickets
 from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
@@ -184,3 +184,17 @@ def test_migrations_are_applied_once_and_in_order(tmp_path):
     db.close()
     with pytest.raises(ConfigError, match="schema 2, this gandiva knows 1"):
         open_database(tmp_path / "x.sqlite", (first,))
+
+
+def test_holds_of_before_packing_are_shared_with_nobody(tmp_path):
+    """A file of the first schema is brought to the present one, its holds whole."""
+    path = tmp_path / "ledger.sqlite"
+    old = open_database(path, MIGRATIONS[:1])
+    old.execute("INSERT INTO holds VALUES ('n1', 'b', 1, NULL, 7, 0, 'user1', '0', 1, 10, 20, 0)")
+    old.close()
+    Ledger(path).close()
+    reader = open_reader(path)
+    assert [tuple(row) for row in reader.execute("SELECT job_id, t0_ns, t1_ns, shared_with FROM holds")] == [
+        (7, 10, 20, 0)
+    ]
+    reader.close()

@@ -35,10 +35,10 @@ class Book:
         job = replace(job, **{"start_s": start_s, "end_s": end_s, "nodes": nodes, **changes})
         self.ledger.record_jobs([job], {"n1": "v100"})
 
-    def hold(self, job_id, user, gpus, t0_s, t1_s, park_s=0) -> None:
+    def hold(self, job_id, user, gpus, t0_s, t1_s, **more) -> None:
         self._seq += 1
-        times = [round(value * NS) for value in (t0_s, t1_s, park_s)]
-        hold = Hold(self._seq, job_id, 0, user, tuple(range(gpus)), *times)
+        times = [round(value * NS) for value in (t0_s, t1_s, more.get("park_s", 0))]
+        hold = Hold(self._seq, job_id, 0, user, tuple(range(gpus)), *times, more.get("mate", 0))
         self.ledger.record_report(NodeReport(self.node, "b", 0, 0, 0, 4, (), (hold,), ()))
 
     def usage(self, window, wanted=Filter(), open_holds=()):  # noqa: B008 - immutable
@@ -234,3 +234,22 @@ def test_windows_side_by_side_sum_to_the_whole(tmp_path_factory, cuts, holds):
     assert sum(parts) == sum(length * gpus * NS for _, length, gpus in holds)
     book.db.close()
     book.ledger.close()
+
+
+def test_each_of_a_pack_is_charged_half_of_what_they_shared(book):
+    for job_id, user in ((7, "user1"), (8, "user2")):
+        book.job(job_id, user, 1, start_s=100, end_s=200)
+    book.hold(7, "user1", 1, 100, 120)
+    book.hold(7, "user1", 1, 120, 160, mate=8)
+    book.hold(8, "user2", 1, 120, 160, park_s=4, mate=7)
+    open_hold = OpenHold("n1", JobKey(8, 0), "user2", (0,), 160 * NS, 170 * NS, 0)
+    rows = book.usage(span(0, 1000), open_holds=[open_hold])
+    assert [(row["gpu_held_s"], row["gpu_packed_s"]) for row in rows.values()] == [(40, 40), (30, 40)]
+    assert [row["gpu_parked_s"] for row in rows.values()] == [40, 50]
+    assert rows[8]["gpu_run_s"] == 28
+    assert [row["packed_with"] for row in rows.values()] == [[8], [7]]
+    assert sum(held_by_job(book.db, span(0, 1000), [open_hold]).values()) == 70 * NS
+    book.ledger.record_tickets([Tickets(user, "lab", 100, 0.5) for user in ("user1", "user2")], 0)
+    assert [row["gpu_s"] for row in book.shares(span(0, 1000)).values()] == [40, 20]
+    assert [row["shared_with"] for row in holds_in(book.db, span(0, 1000), [])] == [0, 8, 7]
+    assert book.usage(span(130, 140))[7]["gpu_held_s"] == 5
