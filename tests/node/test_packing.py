@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -142,3 +144,29 @@ def test_packed_and_unpacked_trainings_lose_no_bit(make_node):
     subprocess.run([sys.executable, GANG, "1", "3000", ports[0]], env=env, check=True, timeout=60)
     alone = (node.out / "loss.alone").read_text()
     assert [(node.out / f"loss.{job_id}").read_text() == alone for job_id in (1, 2)] == [True, True]
+
+
+def test_kills_of_gandivad_while_packs_come_and_go_lose_no_gpu_time(make_node):
+    """Killed at any moment: nobody else shares a GPU, each hold of a pack has its like, both train on."""
+    node = make_node(gpus=1, quantum_s=0.3)
+    two_jobs(node)
+    node.plan(a_planned_job(3, "user3", (0,)))
+    node.start_job(3, LOOP)
+    chance = random.Random(5)
+    for number in range(8):
+        if number % 2:
+            pack(node, 1, 0)
+            pack(node, 2, 0)
+        else:
+            pack(node, 1, 2)
+        time.sleep(chance.uniform(0.0, 0.5))  # the moment of the kill, not a wait for anything
+        node.kill9()
+        node.start()
+    assert node.events("packed")
+    pack(node, 1, 0)
+    pack(node, 2, 0)
+    steps = {job: node.resident(job).steps for job in (1, 2, 3)}
+    node.wait(lambda: all(node.resident(job).steps > steps[job] + 20 for job in steps), 30)
+    found = holds(node)
+    assert invariants.no_gpu_held_twice(found) == []
+    assert invariants.packs_are_of_two(found) == []
