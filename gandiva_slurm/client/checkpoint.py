@@ -1,7 +1,7 @@
 """Checkpoints on disk: whole or not there at all, whatever is killed when (ADR 0022).
 
 One directory a checkpoint, in it one data file a rank and, written after it, the rank's marker, which names
-the ranks of the world and the data's digest. A checkpoint is complete when every rank named has its marker.
+the ranks of the world and the data's checksum. A checkpoint is complete when every rank named has its marker.
 Directories carry the incarnation (job and restart count), so no start of a job writes over another's.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
+import zlib
 from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gandiva_slurm.client.errors import NotSaved
@@ -102,7 +102,7 @@ def fault(saved: Saved, ranks: Set[int]) -> str:
         try:
             with open(data_path(saved, rank), "rb") as data:
                 _check_owner(data.name)
-                if _digest(data) != marker["sha256"]:
+                if _checksum(data) != marker["crc32"]:
                     return f"the data of rank {rank} is not what was written"
         except OSError as err:
             return f"the data of rank {rank} cannot be read: {err.strerror}"
@@ -131,14 +131,14 @@ def _write_part(
     store: Store, path: str, count: int, write: Callable[[Any], None], facts: Dict[str, Any]
 ) -> None:
     part = os.path.join(path, _part(store.rank, store.world))
-    size, digest = _write(part + ".data", store.rank, write)
+    size, crc32 = _write(part + ".data", store.rank, write)
     marker = {
         "version": VERSION,
         "rank": store.rank,
         "ranks": list(range(store.world)),
         "count": count,
         "bytes": size,
-        "sha256": digest,
+        "crc32": crc32,
         "facts": facts,
     }
     _write(part + ".json", store.rank, lambda out: out.write(json.dumps(marker, indent=1).encode()))
@@ -204,12 +204,12 @@ def _check_owner(path: str) -> None:
 
 
 class _Output:
-    """A file that is digested as it is written; keeps its error, which torch's writer does not hand on."""
+    """A file that is summed up as it is written; keeps its error, which torch's writer does not hand on."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.size = 0
-        self.digest = hashlib.sha256()
+        self.crc32 = 0
         self.error: Optional[OSError] = None
 
     def write(self, data: Any) -> int:
@@ -218,7 +218,7 @@ class _Output:
         except OSError as err:
             self.error = err
             raise
-        self.digest.update(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
         self.size += memoryview(data).nbytes
         return len(data)
 
@@ -226,8 +226,8 @@ class _Output:
         self._file.flush()
 
 
-def _write(path: str, rank: int, write: Callable[[Any], Any]) -> Any:
-    """Let `write` fill a file that appears under `path` whole; return its length and digest."""
+def _write(path: str, rank: int, write: Callable[[Any], Any]) -> Tuple[int, int]:
+    """Let `write` fill a file that appears under `path` whole; return its length and checksum."""
     temporary = f"{path}.{rank}.tmp"
     try:
         with open(temporary, "wb") as file:
@@ -244,7 +244,7 @@ def _write(path: str, rank: int, write: Callable[[Any], Any]) -> Any:
             os.unlink(temporary)
         raise
     _sync_directory(os.path.dirname(path))
-    return output.size, output.digest.hexdigest()
+    return output.size, output.crc32
 
 
 def _sync_directory(path: str) -> None:
@@ -255,11 +255,11 @@ def _sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
+def _checksum(file: IO[bytes]) -> int:
+    crc32 = 0
     for chunk in iter(lambda: file.read(_CHUNK), b""):
-        digest.update(chunk)
-    return digest.hexdigest()
+        crc32 = zlib.crc32(chunk, crc32)
+    return crc32
 
 
 def _sentence(err: OSError, directory: str) -> str:
