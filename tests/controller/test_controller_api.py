@@ -162,7 +162,8 @@ async def test_nodes_show_holders_and_silence(world, ask):
     home = rows[world.slurm.jobs[job_id].nodes[0]]
     assert (home["state"], home["gpus"], home["slots"], home["type"]) == ("up", 4, 16, "v100")
     assert [item["job_id"] for item in home["holders"]] == [job_id, job_id, None, None]
-    assert home["holders"][0] == {"gpu": 0, "job_id": job_id, "user": "user1", "state": "RUNNING"}
+    holder = {"gpu": 0, "job_id": job_id, "user": "user1", "state": "RUNNING", "packed_with": None}
+    assert home["holders"][0] == holder
     assert home["residents"][0]["user"] == "user1" and home["generation"] > 0
     assert rows[other]["state"] == "silent" and "cannot be reached" in rows[other]["reason"]
 
