@@ -7,7 +7,6 @@ started again runs to the place where it was saved without training, and gets ev
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -137,6 +136,8 @@ class Run:
         saved = vault.find() if vault is not None else None
         self._count = vault.first_count if vault is not None else 0
         if saved is None:
+            if vault is not None and start.restart_count() > 0:
+                say(f"started again, and begins anew: no checkpoint of it in {vault.store.directory}")
             return
         _has_loaded = True
         parts_of_training.put(self._parts, saved["parts"])
@@ -222,9 +223,12 @@ class Run:
 
     def _save_as_asked(self) -> None:
         self._is_save_wanted = False
-        if self._vault is not None:
-            with contextlib.suppress(NotSaved):
+        try:
+            if self._vault is not None:
                 self._save()
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
 
     def _save(self) -> None:
         """Save what is here at this boundary; whatever keeps it from that is said, and raised."""
@@ -251,7 +255,7 @@ class Run:
             "now": rng.capture(loaders),
             "head": self._head,
             "began": self._began,
-            "loader": iterable.state_dict() if _is_stateful(iterable) else None,
+            "loader": _state_of(iterable),
             "user": [function() for function in _on_save],
         }
         return vault.write(self._count, state)
@@ -275,6 +279,14 @@ def _fast_forward(iterable: Iterable[Any], batches: int, state: Any) -> Iterator
 
 def _is_stateful(iterable: Any) -> bool:
     return hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
+
+
+def _state_of(iterable: Any) -> Any:
+    """Return a loader's own state; None where it has none and is replayed."""
+    try:
+        return iterable.state_dict() if _is_stateful(iterable) else None
+    except Exception:
+        return None  # accelerate's loaders have the method, and mostly nothing behind it
 
 
 def _words(place: Place) -> str:

@@ -128,6 +128,40 @@ def test_failed_save_is_told_and_training_goes_on(fresh, monkeypatch, tmp_path, 
     )
 
 
+def test_failed_on_save_is_told_and_training_goes_on(fresh, capsys):
+    fresh()
+
+    @gandiva.on_save
+    def broken():
+        raise ValueError("no accuracy yet")
+
+    run, _ = attach()
+    for _ in run.steps("abc"):
+        run.save()
+    assert run.batch == 3
+    assert "not saved, training goes on: no accuracy yet" in capsys.readouterr().err
+    assert list(Path(gandiva.checkpoint_dir).glob("*-*")) == []
+
+
+def test_what_cannot_be_pickled_is_told(fresh, capsys):
+    fresh()
+    gandiva.on_save(lambda: lambda: "a function")
+    run, _ = attach()
+    for _ in run.steps("abc"):
+        run.save()
+    assert "not saved, training goes on: " in capsys.readouterr().err
+    assert list(Path(gandiva.checkpoint_dir).glob("*-*")) == []
+
+
+def test_restart_that_finds_nothing_says_so(fresh, monkeypatch, capsys):
+    fresh()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    attach()
+    assert f"started again, and begins anew: no checkpoint of it in {gandiva.checkpoint_dir}" in (
+        capsys.readouterr().err
+    )
+
+
 def test_sharded_model_is_not_saved(fresh, capsys):
     class ZeroRedundancyOptimizer(torch.optim.SGD):
         """Looks like torch's, which shards its state over ranks."""

@@ -1,6 +1,10 @@
 """The loops of an attached script: what runs again, what does not, and what the script is told."""
 
+import os
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -197,6 +201,20 @@ def test_loader_with_a_state_of_its_own_is_not_replayed(lives):
     assert Stateful.reads <= len(want) + 2, "one is read ahead of each kill"
 
 
+def test_loader_whose_state_cannot_be_had_is_replayed(lives):
+    class Hollow(list):
+        def state_dict(self):
+            raise AttributeError("dl_state_dict")
+
+        load_state_dict = state_dict
+
+    def script(training, train):
+        for word in training.steps(Hollow("abc")):
+            train(word)
+
+    assert lives(script, "b") == list("abc")
+
+
 def test_what_the_script_saves_itself_comes_back_once(lives, capfd):
     back = []
 
@@ -308,3 +326,35 @@ def test_directory_is_named_by_the_environment(monkeypatch, tmp_path):
     assert gandiva.checkpoint_dir == str(tmp_path / ".gandiva" / "71")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert gandiva.restarted
+
+
+TORCHLESS = """
+import sys
+import gandiva_slurm as gandiva
+
+class Weights:
+    value = 0
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+weights = Weights()
+run = gandiva.attach(model=weights)
+for n in run.steps(range(10)):
+    weights.value += n
+    if n == 6 and not gandiva.restarted:
+        sys.exit(3)
+    run.save()
+print(weights.value, "torch" in sys.modules)
+"""
+
+
+def test_training_without_torch(tmp_path):
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "GANDIVA_CHECKPOINT_DIR": "here"}
+    codes = []
+    for _ in range(2):
+        argv = [sys.executable, "-c", TORCHLESS]
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        codes.append(done.returncode)
+    assert codes == [3, 0] and done.stdout == "45 False\n", done.stderr
