@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gandiva_slurm.cli.main import cli
 from gandiva_slurm.policy.gandiva_market import GandivaMarket
 from gandiva_slurm.policy.port import Cluster, Plan, Policy, View
 from gandiva_slurm.sim.job import Spec
@@ -169,3 +173,21 @@ def test_a_lone_job_tries_all_types_and_stays_on_the_fastest() -> None:
     one = Spec(1, "1", "ann", 1, 0, steps=10 * LENGTH_S, model="LSTM")
     simulate(Scene([one], cluster, ORACLE, is_checked=True), Look())
     assert {*seen[:3]} == {*CLUSTER.counts} and {*seen[3:]} == {"v100"}
+
+
+def test_the_command_tells_trades_and_what_they_brought() -> None:
+    data = Path(__file__).parents[1] / "data/gavel"
+    told = ("--format", "gavel", "--throughputs", str(data / "simulation_throughputs.json.xz"), "--json", "-")
+    where = ("--cluster", "v100:3x4,p100:3x4,k80:3x4", "--users", "4", "--quantum", "360", "--limit", "60")
+    trace = ("--workload", str(data / "gavel_static100_s20.trace"), "--policy", "gandiva_market")
+    ran = CliRunner().invoke(cli, ["sim", "run", *trace, *told, *where, "--check-invariants"])
+    assert ran.exit_code == 0, (ran.output, ran.exception)
+    result = json.loads(ran.stdout)
+    assert result["finished"] == 60 and result["trades"] > 0
+    for kind in ("v100", "p100", "k80"):
+        came, went = (
+            sum(user[book].get(kind, 0.0) for user in result["users"].values())
+            for book in ("traded_in", "traded_out")
+        )
+        assert came == pytest.approx(went)
+    assert sum(user["traded_in"].get("v100", 0.0) for user in result["users"].values()) > 0
