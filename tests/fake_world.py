@@ -36,6 +36,8 @@ class Proc:
     #: it can save itself; told to leave, it has
     is_movable: bool = True
     has_left: bool = False
+    #: plans in a row that said it is to leave
+    told_to_leave: int = 0
 
 
 @dataclass
@@ -63,6 +65,8 @@ class FakeWorld:
         self.rigid: set[int] = set()
         self.saves_badly: set[int] = set()
         self.refuse_requeues = False
+        #: so many plans pass until a job's turn comes, in which it saves itself
+        self.turns_away = 0
         #: mini-batches a second alone on a GPU, by GPU type
         self.rates: dict[str, float] = {}
         #: GPU types of nodes that have another than the rest
@@ -232,7 +236,8 @@ class FakeWorld:
             if where != name:
                 continue
             is_able = proc.is_movable and key.job_id not in self.rigid | self.saves_badly
-            leaves = key in self.leaving[name] and (is_able or proc.has_left)
+            proc.told_to_leave = proc.told_to_leave + 1 if key in self.leaving[name] else 0
+            leaves = proc.told_to_leave > self.turns_away and (is_able or proc.has_left)
             if leaves or proc.has_left:
                 proc.state, proc.has_left = (states.SUSPENDED if leaves else states.RUNNING), leaves
 

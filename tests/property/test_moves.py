@@ -48,6 +48,7 @@ def a_crowded_world(at_once: int, gangs: list[int]) -> FakeWorld:
         {"n1": 2, "n2": 2, "n3": 1},
         EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=3, **short),
     )
+    world.turns_away = 3
     world.types, world.rates = {"n3": "k80"}, {"v100": 3.0, "k80": 1.0}
     for n, gpus in enumerate(gangs):
         job_id = world.submit(f"user{n % 3 + 1}", gpus)
