@@ -113,6 +113,7 @@ def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapp
             del ready[job_id]
         elif record.state == states.REQUEUED:
             fall_back(at, record, "its place there is taken")
+            del ready[job_id]  # it may come to be placed where it was, and not within the same second
         elif makes_room(at, job_id):
             for name, stay in kept.items():
                 board.lay(name, key, stay)
