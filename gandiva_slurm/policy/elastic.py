@@ -60,6 +60,9 @@ class Elastic:
 
     def grow(self, view: View, runs: Runs, shared: Set[int], waiting: Sequence[JobView]) -> dict[int, str]:
         """Let jobs grow in `runs`; return a sentence for each that grew or had to give back."""
+        if not any(is_elastic(job) for job in view.jobs.values()):
+            self._idle_since, self._grown = {}, {}
+            return {}
         idle = set(range(view.cluster.size)).difference(view.down, *runs.values())
         idle -= _waited_for(view, idle, waiting)
         self._idle_since = {gpu: self._idle_since.get(gpu, view.now_ns) for gpu in idle}

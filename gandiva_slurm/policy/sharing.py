@@ -49,7 +49,8 @@ class Sharing:
                 last.share(pair.host, pair.guest, name)
                 last.halved |= {pair.host, pair.guest}
         guests = [job for job in groups[SPARE].waiting(last.runs, last.owners) if _is_movable(job)]
-        hosts = [place for place in _hosts(view, last) if last.groups[place[0].job_id] != SPARE]
+        alone = _hosts(view, last) if guests else ()
+        hosts = [place for place in alone if last.groups[place[0].job_id] != SPARE]
         for pair in self._guard.match(hosts, guests, view.rates, before.guests):
             # The host keeps its speed, so it pays all of its GPU; the guest half of it, from what is left.
             last.share(pair.host, pair.guest, SPARE)
