@@ -145,11 +145,11 @@ class GandivaFair:
         self.vcs.follow(view)
         names = (*(self.vcs.names or ("",)), SPARE)
         self._groups = {name: self._groups.get(name, Group()) for name in names}
+        users, jobs = self._weights(view.jobs, tickets)
         for name, group in self._groups.items():
             group.jobs = {job_id: job for job_id, job in view.jobs.items() if self._is_in(job, name)}
-            users, jobs = self._weights(group.jobs, tickets)
-            group.turns.set_members(users, jobs)
-        users, jobs = self._weights(view.jobs, tickets)
+            is_all = len(group.jobs) == len(view.jobs)
+            group.turns.set_members(*((users, jobs) if is_all else self._weights(group.jobs, tickets)))
         whole = sum(users.values())
         merit.set_members(
             view.jobs,
@@ -206,6 +206,8 @@ class GandivaFair:
     def _borrowers(self, is_turn: bool) -> set[int]:
         """Jobs of virtual clusters that run on others' GPUs, where no turns are needed."""
         last, guests = self._last, self._last.guests.values()
+        if not self.vcs.names:
+            return set()
         return {
             job_id
             for name, group in self._groups.items()
