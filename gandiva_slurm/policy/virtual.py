@@ -148,6 +148,8 @@ class VirtualClusters:
                 self.cells.delete(gpu.gang.name)
         deed = deed_at(cluster, job.gpus)
         for kind in self._kinds.get(deed.chain, ()):
+            if not all(self._is_open(gpu, kind, vc) for gpu in self._cells_at(cluster, job.gpus)):
+                continue
             members = tuple(MemberDeed(m.node, m.gpus, (kind,) * len(m.gpus)) for m in deed.members)
             sizes = tuple(len(member.gpus) for member in members)
             request = CellRequest(str(job.job_id), vc, sizes, gpu_type=self.cells.chains[deed.chain].gpu_type)
@@ -155,6 +157,12 @@ class VirtualClusters:
                 return True
             self.cells.delete(request.gang)
         return False
+
+    def _is_open(self, gpu: PhysicalCell, kind: str, vc: str) -> bool:
+        """True when the cell of this kind above a GPU is this VC's, or can be."""
+        level = self.cells.chains[gpu.chain].level_of(kind)
+        root = next((cell for cell in gpu.line() if cell.level == level), None)
+        return root is not None and (root.is_loose or (root.virtual is not None and root.virtual.vc == vc))
 
     def _bind(self, cluster: Cluster, vc: str, wanted: Wanted, types: Sequence[str]) -> bool:
         """Bind a gang wherever its VC's cells allow, putting out whoever is there by chance."""
