@@ -24,3 +24,16 @@ def test_a_job_refused_once_is_not_shut_out_by_another_that_comes_in_its_place()
     world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), check=conserving)
     world.run([first, *short, late, gang])
     assert len(world.ends_ns) == 10
+
+
+def test_a_parked_gang_is_not_bound_where_its_cell_is_cut_up_for_others() -> None:
+    """A virtual cluster's whole node cannot be one in which another has a GPU."""
+    ones = [a_job(number, 1, length_s=1, can_pack=False) for number in (1, 3, 5, 7, 8)]
+    pair, fixed = a_job(2, 2, length_s=2000), a_job(4, 2, length_s=2000, can_pack=False, can_migrate=False)
+    gang = a_job(6, 4, length_s=1, vc="x")
+    spare = a_job(9, 4, at_s=60, length_s=300, job_class="opportunistic", can_pack=False)
+    late = a_job(10, 4, at_s=250, length_s=300, user="w")
+    shape, down = (("fast", 4), ("fast", 4), ("fast", 2), ("fast", 4)), ((271, 455, (10, 11, 12, 13)),)
+    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), outages=down, check=conserving)
+    world.run([*ones, pair, fixed, gang, spare, late])
+    assert len(world.ends_ns) == 10
