@@ -226,13 +226,14 @@ def _may_share_limit(waiting: SlurmJob, ended: SlurmJob) -> bool:
 
 def _give_back(at: Cycle, record: JobRecord) -> None:
     """A new incarnation: whatever was tried before counts no more. One on the move keeps its target."""
-    restart = f"restart {record.job.restart}"
+    restart, nodes = f"restart {record.job.restart}", record.nodes
     if record.state == states.CHECKPOINTING:
         record.move(states.REQUEUED, because("MovedOut", restart, to=record.target_text), at.now_ns)
     else:
         record.move(states.HELD, because("Requeued", restart), at.now_ns)
     record.failures = record.hold_asked_ns = 0
-    record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
+    may_return = not record.target or not record.target.keys().isdisjoint(nodes)
+    record.retry_ns = at.now_ns + (REQUEUE_PAUSE_NS if may_return else 0)
 
 
 def _pending(at: Cycle, record: JobRecord) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gandiva_slurm.engine.follow import ON_NODE, Cycle, job_of
+from gandiva_slurm.engine.follow import ON_NODE, REQUEUE_PAUSE_NS, Cycle, job_of
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
@@ -83,6 +83,7 @@ def fall_back(at: Cycle, record: JobRecord, why: str) -> None:
     to, wait_s = record.target_text, _count_failure(at, record)
     reason = because("MoveFailed", to=to, why=why, then="it is placed anywhere", wait_s=wait_s)
     record.move(states.HELD, reason, at.now_ns)
+    record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS  # it may be placed where it was
 
 
 def makes_room(at: Cycle, job_id: int) -> list[JobRecord]:
