@@ -48,6 +48,8 @@ class Exchange:
         self._types = [gpu_type for gpu_type, count in room.items() if count > 0]
         self._room = dict(room)
         self.at: dict[int, str] = {}
+        #: the same by type
+        self._on: dict[str, dict[int, Seeker]] = {gpu_type: {} for gpu_type in room}
 
     def settle(self, most: int) -> dict[int, str]:
         """Seat all, then exchange between all pairs of types at most so many times; return job → type."""
@@ -95,6 +97,7 @@ class Exchange:
 
     def _put(self, seeker: Seeker, gpu_type: str) -> None:
         self.at[seeker.job_id] = gpu_type
+        self._on[gpu_type][seeker.job_id] = seeker
         self._room[gpu_type] -= seeker.size
 
     def _sweep(self, first: str, second: str, unit: int) -> int:
@@ -122,7 +125,7 @@ class Exchange:
         """Cut the jobs of a type into blocks of at most `unit` GPUs; whoever gains most by going is last."""
         blocks: list[_Block] = []
         gain, size, jobs = 0.0, 0, []
-        for loss, need, job_id in self._by_loss(source, target):
+        for loss, need, job_id in self._by_loss(source, target, unit):
             if size + need > unit:
                 continue
             gain, size = gain - loss * need, size + need
@@ -135,15 +138,15 @@ class Exchange:
         blocks.sort(key=lambda block: block.gain)
         return blocks
 
-    def _by_loss(self, source: str, target: str) -> list[tuple[float, int, int]]:
-        """The jobs on a type by what each of their GPUs would lose on another."""
-        here = [self._seekers[job_id] for job_id, at in self.at.items() if at == source]
-        movable = [s for s in here if target in s.worth]
+    def _by_loss(self, source: str, target: str, most: int) -> list[tuple[float, int, int]]:
+        """The jobs of at most so many GPUs on a type, by what each of these would lose on another."""
+        movable = [s for s in self._on[source].values() if s.size <= most and target in s.worth]
         return sorted(((s.worth[source] - s.worth[target]) / s.size, s.size, s.job_id) for s in movable)
 
     def _move(self, block: _Block, source: str, target: str) -> None:
         for job_id in block.jobs:
             self.at[job_id] = target
+            self._on[target][job_id] = self._on[source].pop(job_id)
         self._room[source] += block.size
         self._room[target] -= block.size
 
