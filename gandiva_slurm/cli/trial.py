@@ -127,16 +127,23 @@ def run_moved(trial: Trial) -> None:
             node.start(trial.command)
             node.wait(node.is_training, trial.deadline_s)
             _train_on(trial, node, MOVE_AFTER)
-            if life < MOVES and not node.is_over() and node.status is None:
-                if node.park(True, trial.deadline_s):
-                    trial.moves += 1
-                    continue
-                errors = [text for text in map(error_text, node.views()) if text]
-                if errors:
-                    raise GandivaError(f"it could not save itself: {errors[0]}")
+            if life < MOVES and _save(trial, node):
+                trial.moves += 1
+                continue
             node.wait(lambda: trial.is_enough("moved"), trial.deadline_s)
             _check_end(trial, node, "moved")
             return
+
+
+def _save(trial: Trial, node: LoneNode) -> bool:
+    """Let it save itself, its ranks asked as often as it takes; False when it ends before."""
+    while not node.is_over() and node.status is None:
+        if node.park(True, trial.deadline_s):
+            return True
+        errors = [text for text in map(error_text, node.views()) if text]
+        if errors:
+            raise GandivaError(f"it could not save itself: {errors[0]}")
+    return False
 
 
 def compare(trial: Trial, name: str) -> str:

@@ -19,6 +19,8 @@ from gandiva_slurm.model.reason import Reason, because
 #: Who shares a job's limits: account, user, QOS, partition.
 Peers = tuple[str, str, str, str]
 
+_LIMITED = ("Limit", "BehindLimit")
+
 
 def take_back_limited(at: Cycle, record: JobRecord) -> bool:
     """Take back a start that Slurm puts off for a limit; True when it was."""
@@ -35,17 +37,20 @@ def take_back_limited(at: Cycle, record: JobRecord) -> bool:
 
 
 def waiting_for_limits(at: Cycle) -> Mapping[Peers, list[JobRecord]]:
-    """Return the jobs that wait for limits, by whom they share those with, first submitted first."""
+    """Return the jobs that wait for limits, or ask, by whom they share those with, first submitted first."""
     found: dict[Peers, list[JobRecord]] = {}
     for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
-        if record.state == states.HELD and record.code in ("Limit", "BehindLimit"):
+        is_limited = record.state == states.HELD and record.code in _LIMITED
+        if is_limited or record.state == states.STARTING:
             found.setdefault(peers_of(record), []).append(record)
     return found
 
 
 def behind(at: Cycle, record: JobRecord, waiting: Mapping[Peers, list[JobRecord]]) -> Reason | None:
-    """Why a job need not ask now: a peer that wants no more goes first, or was told to wait just now."""
+    """Why a job need not ask now: a peer that wants no more goes first, or asks, or was told to wait."""
     for peer in waiting.get(peers_of(record), ()):
+        if peer.state == states.STARTING and record.code not in _LIMITED:
+            continue  # nobody has told this one yet that there is a limit
         is_first = peer.order < record.order or (peer.code == "Limit" and peer.retry_ns > at.now_ns)
         if peer is not record and is_first and _wants_as_much(record, peer):
             return because("BehindLimit", peer.text, job=peer.job.job_id)

@@ -48,6 +48,7 @@ class Crowd:
 
     def __init__(self, fleet: Fleet, name: str, script: str, kind: str = "v100", *flags: str) -> None:
         self.fleet, self.name = fleet, name
+        wait_for(lambda: all(node["state"] == "up" for node in fleet.ask("nodes")["nodes"]), "all nodes", 60)
         flags = (f"--gandiva-gpu-types={kind}", "--gandiva-pack=never", f"--job-name={name}", *flags)
         count, gpus = f"exec python light.py {name}.count {name}.stop", GPUS[kind]
         others = [fleet.submit("user2", count, *flags, gpus=gpus) for _ in range(2)]

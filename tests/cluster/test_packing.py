@@ -1,5 +1,6 @@
 """Two jobs of a real Slurm on one GPU: packed where both gain by it, by turns where they do not."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -64,8 +65,9 @@ def check_packs(fleet: Fleet) -> None:
 
 
 def codes(fleet: Fleet, job: int) -> list[str]:
-    """The reasons of its story, oldest first."""
-    return [line["code"] for line in fleet.ask("why", str(job), "--story")["story"]]
+    """The reasons of its story, oldest first; none before the controller has seen it."""
+    told = fleet.mini.exec(["gandiva", "why", str(job), "--story", "--json"], check=False)
+    return [line["code"] for line in json.loads(told.stdout)["story"]] if told.returncode == 0 else []
 
 
 def queue_row(fleet: Fleet, job: int) -> dict:

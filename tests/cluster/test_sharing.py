@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gandiva_slurm.mini import conffiles, demo_checks, demo_watch
+from gandiva_slurm.mini import conffiles, demo_checks, demo_holds, demo_watch
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_checks import JobRecord
 from gandiva_slurm.mini.demo_jobs import (
@@ -197,7 +197,7 @@ def test_gpus_change_hands_at_boundaries_and_one_at_a_time(run: Run, records: li
         demo_checks.check_boundaries(parks, demo_checks.steps_in_parks(records, parks)),
         demo_checks.check_reaims(parks),
         demo_checks.check_overlaps(
-            demo_checks.overlaps_in_events(events), demo_checks.overlaps_in_steps(records, events)
+            demo_holds.overlaps_in_events(events), demo_checks.overlaps_in_steps(records, events)
         ),
     ]
     assert all(check.ok for check in checks), [str(check) for check in checks]

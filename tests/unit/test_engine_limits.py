@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain
 from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.pending import explain
+from gandiva_slurm.model.reason import because
 from tests.builders import SECOND_NS, a_job, a_node
 from tests.fake_world import FakeWorld, starts
 
@@ -75,6 +78,20 @@ def test_of_many_jobs_behind_one_limit_one_asks(world: LimitedWorld) -> None:
     codes = [world.code_of(job) for job in jobs]
     assert codes.count("Limit") == 1 and codes.count("BehindLimit") == 3
     assert str(jobs[codes.index("Limit")]) in world.engine.jobs[jobs[codes.index("BehindLimit")]].text
+
+
+def test_while_one_asks_the_other_that_was_told_to_wait_does_not(world: LimitedWorld) -> None:
+    first, second, third = (world.submit() for _ in range(3))
+    world.run(3)
+    jobs = world.engine.jobs
+    assert {world.code_of(second), world.code_of(third)} <= {"Limit", "BehindLimit"}
+    jobs[second].retry_ns = jobs[third].retry_ns = 0
+    world.cycle()
+    assert (world.state_of(first), world.state_of(second)) == (states.RUNNING, states.STARTING)
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    assert behind(at, jobs[third], waiting_for_limits(at)) is not None
+    jobs[third].reason = because("New")
+    assert behind(at, jobs[third], waiting_for_limits(at)) is None, "nobody has told it of a limit yet"
 
 
 def test_a_smaller_job_of_the_same_user_may_still_ask(world: LimitedWorld) -> None:
