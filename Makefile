@@ -37,8 +37,13 @@ check: setup ## ruff, mypy, C warnings, layer test
 	$(MAKE) --no-print-directory -C spank clean all
 	$(PY) -m pytest -q tests/test_layers.py
 
+# Floors that need no quiet machine share its cores; then, one test at a time, those of real processes and clusters.
+TOGETHER := tests/attach tests/property tests/sim tests/unit $(wildcard tests/test_*.py)
+ALONE := tests/contract tests/controller tests/node tests/cluster tests/docker
+
 test: setup ## all test floors this machine can run
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n 2 --dist loadscope $(TOGETHER)
+	$(PY) -m pytest -q $(ALONE)
 
 test-gpu: setup ## the tests that need a CUDA GPU
 	$(PY) -m pytest -q -m gpu

@@ -65,7 +65,7 @@ def test_script_with_the_hook_alone_is_parked(gandiva):
 def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, out = gandiva("try", "gang", launcher=launcher)
-    assert code == 0 and "the losses are identical, bit for bit" in out
+    assert code == 0 and "the losses are identical, bit for bit" in out, out
     assert "alone:   80 losses on 2 ranks\n" in out and "moved:   80 losses on 2 ranks, 2 moves\n" in out
 
 
