@@ -40,8 +40,8 @@ check: setup ## ruff, mypy, C warnings, layer test
 test: setup ## all test floors this machine can run
 	$(PY) -m pytest -q
 
-test-gpu: setup ## the tests that need a CUDA GPU
-	$(PY) -m pytest -q -m gpu
+test-gpu: setup ## the tests that need a CUDA GPU, and their figures
+	$(PY) -m pytest -q -s -m gpu
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench

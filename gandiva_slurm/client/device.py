@@ -32,7 +32,10 @@ class Cuda:
         if backend != "native":
             raise Refused(f"its memory is {backend}'s, not that of torch's own allocator")
         segments = self._cuda.memory_snapshot()
-        if any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in segments):
+        if _has_pools(segments):
+            self.empty_cache()  # of a graph that is gone, memory may be left
+            segments = self._cuda.memory_snapshot()
+        if _has_pools(segments):
             raise Refused("it has captured CUDA graphs, or has a memory pool of its own")
         self._torch._C._cuda_clearCublasWorkspaces()
         streams = {device: self._cuda.current_stream(device).cuda_stream for device in self._in_use()}
@@ -85,6 +88,11 @@ class Cuda:
     def _synchronize(self, devices: List[int]) -> None:
         for device in devices:
             self._cuda.synchronize(device)
+
+
+def _has_pools(segments: List[Dict[str, Any]]) -> bool:
+    """Return True where memory belongs to a graph, or is registered: its addresses may not change."""
+    return any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in segments)
 
 
 class CpuGauge:

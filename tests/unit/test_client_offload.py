@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gandiva_slurm.wire.page import LEFT, TIER_TORCH, W_SEQ, W_STATE, W_TIER_USED
 from tests import offload_kit as kit
+from tests.park_harness import Harness
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, PARKS = 130, 100
@@ -68,3 +71,41 @@ def test_gangs_keep_their_bits_and_hold_their_buckets_only(kind, most_held, tmp_
         for live, released, held in found["said"]:
             assert released + held == live and released >= GANG_PARAMETERS
             assert held <= most_held * GANG_PARAMETERS
+
+
+SIGNALLED = """
+import signal, sys, torch
+import gandiva_slurm as gandiva
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+def save(number, frame):
+    print(sum(value.sum().item() for value in model.parameters()), flush=True)
+
+signal.signal(signal.SIGUSR1, save)
+for _ in gandiva.steps(range(1_000_000_000)):
+    model(torch.ones(2, 64)).square().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_handler_of_a_signal_that_comes_during_the_park_finds_the_weights(tmp_path):
+    node = Harness(str(tmp_path / "node.sock"), 1)
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
+    env |= {"PYTHONPATH": str(ROOT), "GANDIVA_TIER": "torch-cpu", "OMP_NUM_THREADS": "1"}
+    env |= {"GANDIVA_SOCKET": str(tmp_path / "node.sock")}
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        node.serve()
+        node.park()
+        assert node.views()[0][W_TIER_USED] == TIER_TORCH
+        process.send_signal(signal.SIGUSR1)
+        node.wait(lambda: node.views()[0][W_STATE] == LEFT, "the rank to leave the park")
+        float(process.stdout.readline())
+        seq = node.views()[0][W_SEQ]
+        node.wait(lambda: node.views()[0][W_SEQ] > seq + 3, "training to go on", between=node.tick)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        node.close()

@@ -265,6 +265,9 @@ class PlayedCuda:
     def memory_snapshot(self):
         return self.segments
 
+    def empty_cache(self):
+        self.segments = [segment for segment in self.segments if segment["total_size"]]
+
     def device_count(self):
         return 2
 
@@ -291,6 +294,12 @@ def soon():
 def test_captured_graphs_are_refused():
     with pytest.raises(Refused, match="captured CUDA graphs"):
         played((1000, 7, (0, 0)), (2000, 7, (0, 1))).begin(soon())
+
+
+def test_memory_that_a_graph_has_left_is_none_in_the_way():
+    device = played((1000, 7, (0, 0)), (2000, 7, (0, 1)))
+    device._cuda.segments[1]["total_size"] = 0
+    device.begin(soon())
 
 
 def test_other_allocators_are_refused():
