@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import sys
-import weakref
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable, Dict, Optional
@@ -102,6 +101,8 @@ class Rank:
 
     def see(self, thing: Any) -> None:
         """Note an optimizer, a module, or what else keeps tensors of the training."""
+        import weakref  # torch has it; a script without torch need not pay for it
+
         key = id(thing)
         if key not in self.seen:
             with contextlib.suppress(TypeError):  # some cannot be referred to weakly

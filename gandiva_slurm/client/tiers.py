@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from typing import Any, Callable, Dict, NamedTuple, Optional
@@ -22,7 +21,8 @@ DRAIN_S = 2.0
 MOST_FAILURES = 3
 #: What GANDIVA_TIER may say; CPU is a device that tests can do without a GPU.
 AUTO, KEEP, CPU = "auto", "hold", "torch-cpu"
-_NUMBER = re.compile(r"\d+")
+#: Two reasons that differ in digits alone are the same.
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Released(NamedTuple):
@@ -132,7 +132,7 @@ class BestTier:
         if self._failures >= MOST_FAILURES:
             self._never = f"it failed {MOST_FAILURES} times, and is not tried again ({why})"
         why = f"its memory stays on the GPU while it is parked: {why}"
-        if _NUMBER.sub("", why) != _NUMBER.sub("", self._said):
+        if why.translate(_NO_DIGITS) != self._said.translate(_NO_DIGITS):
             self._said = why
             say(why)
         done = self._hold.release()
