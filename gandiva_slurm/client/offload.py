@@ -52,7 +52,7 @@ class TorchTier:
 
     def is_called(self) -> bool:
         """Return True when a signal waits for its handler, which needs the memory."""
-        return bool(self._signals.pending)
+        return self._signals.is_called()
 
     def release(self) -> Released:
         """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections import deque
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, Iterable, List, Tuple
 
+from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 
 #: The heap is walked, once, when more than the larger of these is not accounted for: bytes, part of all.
@@ -22,7 +24,9 @@ MOST_OBJECTS, MOST_LINKS, MOST_STEPS = 20_000, 4_096, 8
 WATCHED_BOUNDARIES = 3
 #: Frames of these hold none of the script's variables.
 _NOT_THE_SCRIPTS = ("gandiva_slurm.client", "torch.")
-#: Who calls one of these may keep the dictionary that Python before 3.13 shows a frame's variables in.
+#: Set in the flags of functions' code; other frames' variables are a dictionary that is theirs.
+_CO_OPTIMIZED = 1
+#: Who calls one of these may keep the dictionary that Python before 3.13 shows a function's variables in.
 _KEEPERS = frozenset(("locals", "vars", "dir", "eval", "exec"))
 _PLAIN: Tuple[type, ...] = (type, ModuleType, CodeType, FrameType, str, bytes, int, float, type(None))
 _PLAIN += (weakref.ReferenceType, weakref.ProxyType, weakref.CallableProxyType)
@@ -76,15 +80,16 @@ class Haul:
         #: Everything looked at; kept, so that no address is used anew meanwhile.
         self.known: Dict[int, Any] = {}
         self._shared = _shared_storages()
-        self._stack: List[Tuple[Any, int]] = []
+        #: What is still to be looked at, and how many steps away it is: the nearest first.
+        self._queue: Deque[Tuple[Any, int]] = deque()
         self._left = MOST_OBJECTS
 
     def explore(self, things: Iterable[Any]) -> None:
         """Look into things, and what hangs on them."""
         self._left = MOST_OBJECTS
-        self._stack = [(thing, 0) for thing in things]
-        while self._stack:
-            thing, steps = self._stack.pop()
+        self._push(things, 0)
+        while self._queue:
+            thing, steps = self._queue.popleft()
             if id(thing) not in self.known:
                 self._look(thing, type(thing), steps)
 
@@ -93,7 +98,12 @@ class Haul:
             return
         nn, optim = self._torch.nn, self._torch.optim
         if issubclass(kind, self._torch.Tensor):
-            self._look_at_tensor(thing, kind)
+            self.known[id(thing)] = thing
+            try:
+                self._look_at_tensor(thing, kind)
+            except (RuntimeError, AttributeError, TypeError) as err:
+                if is_from_signal_handler(err):
+                    raise  # else a kind of tensor without memory of its own: what it has is held
         elif issubclass(kind, (nn.Module, optim.Optimizer)):
             self.known[id(thing)] = thing
             self._push(_insides(vars(thing)), 0)
@@ -105,10 +115,9 @@ class Haul:
                 self._push(links, steps + 1)
 
     def _push(self, things: Iterable[Any], steps: int) -> None:
-        self._stack.extend((thing, steps) for thing in things)
+        self._queue.extend((thing, steps) for thing in things)
 
     def _look_at_tensor(self, tensor: Any, kind: type) -> None:
-        self.known[id(tensor)] = tensor
         if tensor.grad_fn is not None:
             self._look_at_graph(tensor.grad_fn)
         if tensor.is_leaf or tensor.retains_grad:
@@ -121,8 +130,8 @@ class Haul:
             self._take(tensor.untyped_storage())
 
     def _take(self, storage: Any) -> None:
-        key = storage._cdata
-        if key in self.storages or not storage.nbytes() or not self._device.is_movable(storage):
+        key, is_there = storage._cdata, storage.device.type == self._device.kind and storage.nbytes()
+        if key in self.storages or not is_there or not self._device.is_movable(storage):
             return
         if self._is_fixed(storage):
             self.fixed.append(storage)
@@ -215,11 +224,12 @@ def script_variables() -> List[Any]:
 
 
 def _local_variables(frame: FrameType, is_traced: bool) -> List[Any]:
-    if sys.version_info >= (3, 13):
+    is_function = frame.f_code.co_flags & _CO_OPTIMIZED
+    if sys.version_info >= (3, 13) or not is_function:
         return list(frame.f_locals.values())
-    if frame.f_code.co_name == "<module>" or is_traced or not _KEEPERS.isdisjoint(frame.f_code.co_names):
+    if is_traced or not _KEEPERS.isdisjoint(frame.f_code.co_names):
         return []
-    # Before 3.13 this fills a dictionary that outlives the variables: emptied, it holds nothing on.
+    # Before 3.13 this fills a dictionary that outlives the variables: emptied, it keeps nothing alive.
     shown = frame.f_locals
     values = list(shown.values())
     shown.clear()
@@ -242,4 +252,6 @@ def watch_modules(rank: Any, torch: Any) -> None:
         if rank.seq >= last:
             handle.remove()
 
+    # torch.compile must call the hook, not trace into it.
+    seen._torchdynamo_disable = True  # type: ignore[attr-defined]
     handle = register(seen)

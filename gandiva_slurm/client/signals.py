@@ -10,6 +10,9 @@ import signal
 import threading
 from typing import Any, Dict, List
 
+#: Signals that come of themselves, as when a child of some monitor ends: they wait for the park's end.
+_PATIENT = frozenset((signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG, signal.SIGPROF, signal.SIGVTALRM))
+
 
 class Deferral:
     """Puts the script's handlers aside from `begin` to `end`; only in the main thread, where they run."""
@@ -18,6 +21,10 @@ class Deferral:
         """Nothing is put aside yet."""
         self.pending: List[int] = []
         self._kept: Dict[int, Any] = {}
+
+    def is_called(self) -> bool:
+        """Return True when a signal came whose handler should not wait for the park's end."""
+        return not _PATIENT.issuperset(self.pending)
 
     def begin(self) -> None:
         """Note signals from now on."""

@@ -5,6 +5,7 @@ import queue
 import signal
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from gandiva_slurm.client import host, notice, offload, roots, tiers
 from gandiva_slurm.client.device import CpuGauge, Cuda
 from gandiva_slurm.client.errors import Refused
+from gandiva_slurm.client.rank import Rank
 from gandiva_slurm.client.tiers import BestTier
 from gandiva_slurm.wire.page import TIER_HOLD, TIER_TORCH
 from tests import offload_kit as kit
@@ -206,6 +208,19 @@ def test_signal_waits_for_the_memory_to_be_back():
         signal.signal(signal.SIGUSR1, old)
 
 
+def test_childs_end_does_not_end_the_park():
+    training, served = Training(), []
+    old = signal.signal(signal.SIGCHLD, lambda number, frame: served.append(training.is_out()))
+    try:
+        training.tier.release()
+        signal.raise_signal(signal.SIGCHLD)
+        assert not training.tier.is_called() and served == []
+        training.tier.restore()
+        assert served == [False]
+    finally:
+        signal.signal(signal.SIGCHLD, old)
+
+
 def test_interrupt_comes_out_when_the_memory_is_back():
     training = Training()
     before = training.weights()
@@ -239,6 +254,65 @@ def test_heap_is_walked_once_and_only_for_much(monkeypatch):
         assert len(finder.find(live)) == 5 and walked == [1]
     hidden.tensor = None
     assert len(finder.find(known + 9000)) == 4 and walked == [1]
+
+
+def addresses():
+    """What is found in the variables of those who call this."""
+    haul = roots.Haul(torch, CpuGauge(torch))
+    haul.explore(roots.script_variables())
+    return set(haul.storages)
+
+
+def hold_for_a_while():
+    """Have tensors in variables; tell whether they were found, and what is left when a variable is deleted."""
+    tensor, box = torch.zeros(3), {"deep": [(torch.ones(3),)]}
+    keys = {thing.untyped_storage()._cdata for thing in (tensor, box["deep"][0][0])}
+    is_found = keys <= addresses()
+    left = weakref.ref(tensor)
+    del tensor
+    return is_found, left()
+
+
+def test_variables_of_running_functions_are_found_and_kept_no_longer():
+    # A function of its own: pytest's assertions call locals(), whose callers are left alone.
+    assert hold_for_a_while() == (True, None)
+
+
+def test_variables_that_a_script_shows_itself_are_left_alone():
+    tensor, shown = torch.zeros(3), locals()
+    addresses()
+    assert shown.get("tensor", tensor) is tensor
+
+    class Body:
+        inside = torch.zeros(4)
+        is_found = inside.untyped_storage()._cdata in addresses()
+
+    assert Body.is_found and Body.inside.shape == (4,)
+
+
+class Odd(torch.Tensor):
+    """A tensor that does not tell what it stands on."""
+
+    def untyped_storage(self):
+        raise NotImplementedError("no storage here")
+
+
+def test_tensor_of_an_unknown_kind_is_passed_by():
+    training = Training()
+    training.model.odd = torch.zeros(3).as_subclass(Odd)
+    park_and_go_on(training)
+
+
+def test_modules_are_watched_for_the_first_steps_only():
+    rank, model, late = Rank(""), kit.net("cpu"), torch.nn.Linear(2, 2)
+    roots.watch_modules(rank, torch)
+    model(torch.zeros(1, kit.WIDTH))
+    rank.seq = roots.WATCHED_BOUNDARIES
+    model(torch.zeros(1, kit.WIDTH))
+    late(torch.zeros(2))
+    assert {id(module) for module in model.modules()} == set(rank.seen) and id(late) not in rank.seen
+    del model
+    assert rank.seen == {}
 
 
 def test_what_only_a_graph_has_saved_is_found_by_it_alone(monkeypatch):
