@@ -37,7 +37,7 @@ class Cuda:
             segments = self._cuda.memory_snapshot()
         if _has_pools(segments):
             raise Refused("it has captured CUDA graphs, or has a memory pool of its own")
-        self._torch._C._cuda_clearCublasWorkspaces()
+        getattr(self._torch._C, "_cuda_clearCublasWorkspaces", int)()
         streams = {device: self._cuda.current_stream(device).cuda_stream for device in self._in_use()}
         self._elsewhere = [
             (segment["address"], segment["address"] + segment["total_size"])
