@@ -45,8 +45,8 @@ test: setup ## all test floors this machine can run
 	$(PY) -m pytest -q -n 2 --dist loadscope $(TOGETHER)
 	$(PY) -m pytest -q $(ALONE)
 
-test-gpu: setup ## the tests that need a CUDA GPU
-	$(PY) -m pytest -q -m gpu
+test-gpu: setup ## the tests that need a CUDA GPU, and their figures
+	$(PY) -m pytest -q -s -m gpu
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench

@@ -19,10 +19,12 @@ from gandiva_slurm.wire.page import (
     KIND_RUN,
     KIND_STEP,
     KIND_STEPS,
+    TIER_TORCH,
     W_FIRST_NS,
     W_HELD,
     W_KIND,
     W_LAST_NS,
+    W_TIER_USED,
 )
 
 KINDS = {
@@ -126,8 +128,9 @@ def _park(node: LoneNode, deadline_s: float) -> str:
         return f"no: {node.gang.last_error if node.gang else 'it ended'}"
     spent_ms = (time.monotonic() - start) * 1e3
     held = sum(view[W_HELD] for view in node.views())
+    tier = "torch" if any(view[W_TIER_USED] == TIER_TORCH for view in node.views()) else "hold"
     node.resume(deadline_s)
-    return f"yes, within {spent_ms:.0f} ms; {_size(held)} stay on the GPU meanwhile (tier hold)"
+    return f"yes, within {spent_ms:.0f} ms; {_size(held)} stay on the GPU meanwhile (tier {tier})"
 
 
 def _move(node: LoneNode, path: Path, deadline_s: float) -> str:

@@ -10,3 +10,7 @@ class BadCheckpoint(RuntimeError):
 
     GANDIVA_ON_BAD_CHECKPOINT=restart in the environment starts anew instead.
     """
+
+
+class Refused(Exception):
+    """Memory cannot be moved off the device; the text says why. Never leaves the client."""

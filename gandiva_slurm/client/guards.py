@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+from types import FrameType
+from typing import List, Optional
+
+#: Threads in these only touch host memory, or wait for other processes.
+_HARMLESS = (
+    "torch.utils.data._utils.pin_memory",
+    "torch._inductor.compile_worker",
+    "torch._inductor.async_compile",
+)
 
 
 def is_fit_to_park() -> bool:
@@ -21,3 +31,24 @@ def is_loader_worker() -> bool:
     """Return True in a worker process of torch's DataLoader, which trains nothing."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
+
+
+def thread_inside_torch() -> str:
+    """Name another thread that is inside torch now, and where; "" when there is none."""
+    mine = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        modules = [] if ident == mine else _modules_of(frame)
+        inside = [name for name in modules if name == "torch" or name.startswith("torch.")]
+        if inside and not any(name.startswith(_HARMLESS) for name in inside):
+            return f"{names.get(ident, ident)} in {inside[0]}"
+    return ""
+
+
+def _modules_of(frame: Optional[FrameType]) -> List[str]:
+    """Return the modules of a thread's frames, the innermost first."""
+    modules = []
+    while frame is not None:
+        modules.append(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    return modules

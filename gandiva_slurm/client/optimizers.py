@@ -70,6 +70,8 @@ class StepWatch:
         owner = rank.owner
         if owner is not None and owner != get_ident():
             return
+        if id(optimizer) not in rank.seen:
+            rank.see(optimizer)
         self._depth = depth = self._depth - 1
         if depth and self._is_nested(sys._getframe(1)):
             return

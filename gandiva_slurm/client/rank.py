@@ -8,10 +8,12 @@ are private memory whose AT is 0, so that the same comparison leads to the join.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 from threading import get_ident
 from time import monotonic_ns
-from typing import Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.guards import is_loader_worker
@@ -19,6 +21,7 @@ from gandiva_slurm.client.identity import find_identity, hello, start_ticks
 from gandiva_slurm.client.join import NotJoined, join
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.stop import Stop
+from gandiva_slurm.client.tiers import wants_to_move
 from gandiva_slurm.wire.page import (
     DONE,
     KIND_HOOK,
@@ -58,6 +61,8 @@ class Rank:
         self.save: Optional[Callable[[], None]] = None
         #: Identifies the thread that passed the first boundary; None before there was one.
         self.owner: Optional[int] = None
+        #: What the script trains with, as far as it was seen: weak references by id.
+        self.seen: Dict[int, Callable[[], Any]] = {}
         self._socket_path = socket_path
         self._is_stopped = False
         self._tries = 0
@@ -93,6 +98,15 @@ class Rank:
         if kind != self.kind:
             self.kind = kind
             self.words[W_KIND] = kind
+
+    def see(self, thing: Any) -> None:
+        """Note an optimizer, a module, or what else keeps tensors of the training."""
+        import weakref  # torch has it; a script without torch need not pay for it
+
+        key = id(thing)
+        if key not in self.seen:
+            with contextlib.suppress(TypeError):  # some cannot be referred to weakly
+                self.seen[key] = weakref.ref(thing, lambda _: self.seen.pop(key, None))
 
     def disarm(self) -> None:
         """In a forked child: a rank's child is no rank; another process's child may become one."""
@@ -144,8 +158,12 @@ class Rank:
         jitter_s = WAKE_JITTER_S * int.from_bytes(os.urandom(2), "big") / 65536
         grace_s = float(page.answer.get("wake_grace_s", WAKE_GRACE_S)) + jitter_s
         self._introduce(page.words)
-        self.stop, self.words = Stop(page.words, int(grace_s * 1e9)), page.words
+        self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
         self.stop.save = self.save
+        if wants_to_move():
+            from gandiva_slurm.client.roots import watch_modules
+
+            watch_modules(self, sys.modules["torch"])
 
     def _introduce(self, words: memoryview) -> None:
         words[W_PID], words[W_START] = os.getpid(), start_ticks()

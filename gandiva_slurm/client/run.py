@@ -53,6 +53,9 @@ def attach(
     is_alone = rank is None and start.checkpoint_dir() is None
     if is_alone:
         say(_ALONE)
+    if rank is not None:
+        for part in parts:
+            rank.see(part.thing)
     run = Run(parts, [one for one in loaders if one is not None])
     run.go_under(rank, None if is_alone else open_vault(parts, lockstep))
     return run

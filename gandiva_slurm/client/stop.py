@@ -7,13 +7,13 @@ so that signals are served and other threads run.
 from __future__ import annotations
 
 from time import monotonic_ns, sleep
-from typing import Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from gandiva_slurm.client import machine
 from gandiva_slurm.client.blame import is_from_signal_handler
-from gandiva_slurm.client.errors import NotSaved
+from gandiva_slurm.client.errors import NotSaved, Refused
 from gandiva_slurm.client.guards import is_fit_to_park
-from gandiva_slurm.client.tiers import HoldTier
+from gandiva_slurm.client.tiers import BestTier, Released
 from gandiva_slurm.wire.page import (
     ERROR_BYTES,
     ERROR_OFFSET,
@@ -27,6 +27,8 @@ from gandiva_slurm.wire.page import (
     W_BEAT,
     W_ERROR,
     W_HELD,
+    W_LIVE,
+    W_PEAK,
     W_RELEASED,
     W_TIER,
     W_TIER_USED,
@@ -48,15 +50,22 @@ _READS = 50
 class Stop:
     """A rank's place in the park protocol, and the page it is told and shown on."""
 
-    def __init__(self, words: memoryview, grace_ns: int) -> None:
-        """Nobody has asked to park yet; `grace_ns` is borne beyond WAKE_BY with a silent node."""
+    def __init__(
+        self, words: memoryview, grace_ns: int, seen: Optional[Dict[int, Callable[[], Any]]] = None
+    ) -> None:
+        """Nobody has asked to park yet; `grace_ns` is borne beyond WAKE_BY with a silent node.
+
+        `seen`, by weak reference, is what the script trains with.
+        """
         self.words = words
         self.place = machine.Place()
-        self.tier = HoldTier()
+        self.tier: Any = BestTier({} if seen is None else seen)
         #: Saves an attached training; None where the boundaries are no places to save at.
         self.save: Optional[Callable[[], None]] = None
         self.waited_ns = 0
         self._grace_ns = grace_ns
+        #: Why memory was held, as last told.
+        self._told = ""
 
     def obey(self, seq: int, hold_ns: int) -> None:
         """Do what the order says at boundary `seq` until the machine says GO; hold at most `hold_ns`."""
@@ -74,7 +83,7 @@ class Stop:
 
     def tell(self, err: Exception) -> None:
         """Show the node an error."""
-        text = str(err) if isinstance(err, NotSaved) else f"{type(err).__name__}: {err}"
+        text = str(err) if isinstance(err, (NotSaved, Refused)) else f"{type(err).__name__}: {err}"
         shown = text.encode()[:ERROR_BYTES].ljust(ERROR_BYTES, b"\0")
         self.words.cast("B")[ERROR_OFFSET : ERROR_OFFSET + ERROR_BYTES] = shown
         self.words[W_ERROR] = self.words[W_ERROR] + 1
@@ -95,6 +104,9 @@ class Stop:
                     continue
                 longest_s = RESTORE_PAUSE_S
             sleep(pause_s)
+            if self.tier.is_called():
+                self._abandon()
+                return
             pause_s = min(pause_s * 1.5, longest_s)
 
     def _release(self) -> bool:
@@ -109,9 +121,18 @@ class Stop:
             self.tell(err)
             self._move(machine.failed(self.place))
             return False
-        self.words[W_RELEASED], self.words[W_HELD] = done.released, done.held
+        self._show(done)
         self.words[W_TIER_USED] = self.tier.number if save is None else TIER_REQUEUE
         return True
+
+    def _show(self, done: Released) -> None:
+        words = self.words
+        words[W_RELEASED], words[W_HELD] = done.released, done.held
+        words[W_LIVE], words[W_PEAK] = done.released + done.held, done.peak
+        if done.why != self._told:
+            self._told = done.why
+            if done.why:
+                self.tell(Refused(done.why))
 
     def _restore(self) -> bool:
         try:
@@ -126,10 +147,12 @@ class Stop:
 
     def _abandon(self) -> None:
         """The wait was interrupted, by the script or an error of ours: take everything back and train on."""
-        if self.place.state in (RELEASING, PARKED, RESTORING):
-            self.tier.restore()
-        if self.place.state in (HOLD, RELEASING, PARKED, RESTORING):
-            self._move(machine.left(self.place))
+        try:
+            if self.place.state in (RELEASING, PARKED, RESTORING):
+                self.tier.restore_at_last()
+        finally:
+            if self.place.state in (HOLD, RELEASING, PARKED, RESTORING):
+                self._move(machine.left(self.place))
 
     def _move(self, place: machine.Place) -> None:
         for index, value in machine.publish(self.place, place):

@@ -13,7 +13,9 @@ from gandiva_slurm.wire.page import (
     KIND_RUN,
     TIER_HOLD,
     TIER_REQUEUE,
+    TIER_TORCH,
     W_KIND,
+    W_RELEASED,
     W_STATE,
     W_TIER,
     W_TIER_USED,
@@ -152,6 +154,25 @@ def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
     if recipe in ("wrapped", "synced_late"):
         small, large = (room.checkpoints()[-1] / f"rank-{n}-of-2.data" for n in (1, 0))
         assert small.stat().st_size < large.stat().st_size, "rank 0 saves the weights for all"
+
+
+@pytest.mark.parametrize("case", ["solo", "shards of each rank"])
+def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, alone):
+    """Parked without its memory, then saved and parked without its memory, then started again."""
+    recipe, world, options, _ = CASES[case]
+    for life in range(2):
+        room.start(recipe, *options, "--step-ms", "20", world=world, restart=life, GANDIVA_TIER="torch-cpu")
+        if life == 0:
+            room.node.park(DEADLINE_S)
+            views = room.node.views()
+            assert all(view[W_TIER_USED] == TIER_TORCH and view[W_RELEASED] > 0 for view in views)
+            room.node.resume(DEADLINE_S)
+            views = room.leave()
+            assert room.node.gang.phase == "parked", room.node.gang.last_error
+            assert all(view[W_TIER_USED] == TIER_REQUEUE and view[W_RELEASED] > 0 for view in views)
+            room.kill()
+    room.finish()
+    assert [room.lines("moved", rank) for rank in range(world)] == alone(recipe, world, *options)
 
 
 def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(room):

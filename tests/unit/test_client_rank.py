@@ -12,7 +12,7 @@ from gandiva_slurm.client import machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_TRIES, Rank
-from gandiva_slurm.client.tiers import Released
+from gandiva_slurm.client.tiers import HoldTier, Released
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire import page
 from tests.park_harness import Harness
@@ -110,7 +110,7 @@ def test_last_word_of_a_rank_is_done(node, training):
     assert words_of(node)[page.W_STATE] == page.DONE
 
 
-class BrokenTier:
+class BrokenTier(HoldTier):
     """Fails as often as it is told to, then works."""
 
     number = page.TIER_TORCH

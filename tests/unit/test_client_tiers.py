@@ -28,6 +28,9 @@ class Cuda:
     def memory_allocated(self, device):
         return (0, 4096)[device]
 
+    def max_memory_allocated(self, device):
+        return (0, 8192)[device]
+
     def current_stream(self, device):
         return device
 
@@ -51,7 +54,7 @@ def play(monkeypatch):
 
 def test_hold_tier_waits_for_the_device_and_says_what_it_holds(play):
     cuda = play(Cuda(busy=3))
-    assert HoldTier().release() == Released(0, 4096)
+    assert HoldTier().release() == Released(0, 4096, 8192)
     assert cuda.recorded == [1], "only the device in use"
     HoldTier().restore()
 

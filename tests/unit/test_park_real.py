@@ -8,19 +8,35 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.wire.page import KIND_HOOK, KIND_STEPS, W_KIND, W_SEQ, W_STATE_SEQ, W_USER_STEPS
+from gandiva_slurm.wire.page import (
+    KIND_HOOK,
+    KIND_STEPS,
+    TIER_TORCH,
+    W_ERROR,
+    W_HELD,
+    W_KIND,
+    W_LIVE,
+    W_PEAK,
+    W_RELEASED,
+    W_SEQ,
+    W_STATE_SEQ,
+    W_TIER_USED,
+    W_USER_STEPS,
+)
 from tests.park_harness import Harness, is_alive, open_page, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "gandiva_slurm" / "client" / "hook"
 #: Of a hundred parks fewer than so many may be aimed anew (measured: none in 1,100, on two cores under load).
 REAIMS_IN_100 = 5
+#: Weights and Adam's two moments of the model in tests/park_train.py.
+PARAMETER_BYTES = 3 * 4 * (64 * 128 + 128 + 128 * 10 + 10)
 
 
 class Job:
     """The ranks of one job; ends at a file's appearance, after all ranks have agreed on it."""
 
-    def __init__(self, directory, world, *options, socket=None):
+    def __init__(self, directory, world, *options, socket=None, tier=""):
         self.directory, self.world = directory, world
         directory.mkdir()
         self.stop_file = directory / "stop"
@@ -29,7 +45,7 @@ class Job:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("GANDIVA", "SLURM"))}
         env.update(OMP_NUM_THREADS="1", PYTHONPATH=str(HOOK))
         if socket is not None:
-            env["GANDIVA_SOCKET"] = str(socket)
+            env |= {"GANDIVA_SOCKET": str(socket), "GANDIVA_TIER": tier}
         self.ranks = [
             subprocess.Popen(
                 command, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
@@ -58,8 +74,8 @@ class Job:
 def start(tmp_path):
     jobs = []
 
-    def _start(name, world, *options, socket=None):
-        jobs.append(Job(tmp_path / name, world, *options, socket=socket))
+    def _start(name, world, *options, socket=None, tier=""):
+        jobs.append(Job(tmp_path / name, world, *options, socket=socket, tier=tier))
         return jobs[-1]
 
     yield _start
@@ -109,6 +125,23 @@ def test_gang_is_parked_a_hundred_times_and_computes_the_same(start, node):
     assert [view[W_USER_STEPS] for view in views] == [len(series) for series in losses]
     alone = start("alone", 2, "--steps", str(len(losses[0])), "--mark", "none").wait()
     assert losses == alone
+
+
+def test_gang_whose_memory_is_moved_away_computes_the_same(start, node):
+    harness, socket = node(2)
+    job = start("moved", 2, "--steps", "1000000", socket=socket, tier="torch-cpu")
+    harness.serve()
+    for number in range(20):
+        harness.park()
+        assert harness.gang.phase == "parked", harness.gang.last_error
+        for view in harness.views():
+            assert view[W_TIER_USED] == TIER_TORCH and view[W_RELEASED] > PARAMETER_BYTES
+            assert view[W_LIVE] == view[W_RELEASED] + view[W_HELD] <= view[W_PEAK]
+            assert view[W_ERROR] == 0
+        harness.resume()
+        train_on(harness, 1 + number % 5)
+    losses = job.finish()
+    assert losses == start("alone", 2, "--steps", str(len(losses[0])), "--mark", "none").wait()
 
 
 def test_single_rank_is_parked_and_computes_the_same(start, node):

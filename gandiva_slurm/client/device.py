@@ -1,0 +1,147 @@
+"""The devices whose memory the tier `torch` moves: CUDA's, and for tests the CPU as if it were one."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any, Dict, List, Tuple
+
+from gandiva_slurm.client.errors import Refused
+
+#: Start and end of device memory that belongs to another stream than its device's current one.
+Ranges = List[Tuple[int, int]]
+
+
+class Cuda:
+    """All CUDA devices of this process."""
+
+    kind = "cuda"
+    #: Memory that nothing found accounts for is looked for in the script's variables above this many bytes.
+    slack = 1 << 20
+
+    def __init__(self, torch: Any) -> None:
+        """Take torch, whose CUDA is initialised."""
+        self._torch, self._cuda = torch, torch.cuda
+        self._elsewhere: Ranges = []
+
+    def begin(self, deadline: float) -> None:
+        """Come to rest, and Refused where addresses may not change; TimeoutError when it stays busy."""
+        self.drain(deadline)
+        backend = getattr(self._cuda, "get_allocator_backend", lambda: "native")()
+        if backend != "native":
+            raise Refused(f"its memory is {backend}'s, not that of torch's own allocator")
+        segments = self._cuda.memory_snapshot()
+        if _has_pools(segments):
+            self.empty_cache()  # of a graph that is gone, memory may be left
+            segments = self._cuda.memory_snapshot()
+        if _has_pools(segments):
+            raise Refused("it has captured CUDA graphs, or has a memory pool of its own")
+        getattr(self._torch._C, "_cuda_clearCublasWorkspaces", int)()
+        streams = {device: self._cuda.current_stream(device).cuda_stream for device in self._in_use()}
+        self._elsewhere = [
+            (segment["address"], segment["address"] + segment["total_size"])
+            for segment in segments
+            if segment["stream"] != streams.get(segment["device"])
+        ]
+
+    def is_movable(self, storage: Any) -> bool:
+        """Return True for memory of the current stream: elsewhere, whoever frees it trusts in the order."""
+        address = storage.data_ptr()
+        return not any(start <= address < end for start, end in self._elsewhere)
+
+    def size(self, storage: Any) -> int:
+        """Return what a storage takes: the allocator's blocks are multiples of 512 bytes."""
+        return -(-int(storage.nbytes()) // 512) * 512
+
+    def live(self) -> int:
+        """Return the bytes in use by tensors."""
+        return sum(self._cuda.memory_allocated(device) for device in self._devices())
+
+    def peak(self) -> int:
+        """Return the most that was ever in use."""
+        return sum(self._cuda.max_memory_allocated(device) for device in self._devices())
+
+    def drain(self, deadline: float) -> None:
+        """Wait until all streams are idle; TimeoutError when that takes too long."""
+        devices = self._in_use()
+        waiter = threading.Thread(target=self._synchronize, args=(devices,), daemon=True)
+        waiter.start()
+        waiter.join(max(0.0, deadline - time.monotonic()))
+        if waiter.is_alive():
+            raise TimeoutError(f"devices {devices} were still busy")
+
+    def empty_cache(self) -> None:
+        """Give free memory back to the driver, where others can have it."""
+        self._cuda.empty_cache()
+
+    def allocate(self, size: int, is_pinned: bool) -> Any:
+        """Return that many bytes of host memory."""
+        return self._torch.empty(size, dtype=self._torch.uint8, device="cpu", pin_memory=is_pinned)
+
+    def _devices(self) -> range:
+        return range(self._cuda.device_count())
+
+    def _in_use(self) -> List[int]:
+        return [device for device in self._devices() if self._cuda.memory_reserved(device)]
+
+    def _synchronize(self, devices: List[int]) -> None:
+        for device in devices:
+            self._cuda.synchronize(device)
+
+
+def _has_pools(segments: List[Dict[str, Any]]) -> bool:
+    """Return True where memory belongs to a graph, or is registered: its addresses may not change."""
+    return any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in segments)
+
+
+class CpuGauge:
+    """The CPU as if it were a device, to test with (GANDIVA_TIER=torch-cpu): all tensors seen count."""
+
+    kind = "cpu"
+    slack = 0
+
+    def __init__(self, torch: Any) -> None:
+        """Nothing is counted yet."""
+        self._torch = torch
+        self._peak = 0
+        self._mine: Dict[int, Any] = {}
+
+    def begin(self, deadline: float) -> None:
+        """Nothing is under way on a CPU."""
+
+    def is_movable(self, storage: Any) -> bool:
+        """All but what we keep ourselves."""
+        return storage._cdata not in self._mine
+
+    def size(self, storage: Any) -> int:
+        """Return what a storage takes."""
+        return int(storage.nbytes())
+
+    def live(self) -> int:
+        """Return the bytes of all tensors that Python knows of."""
+        tensor, found = self._torch.Tensor, {}
+        for thing in gc.get_objects():
+            kind = type(thing)
+            if kind is tensor or kind is self._torch.nn.Parameter:
+                storage = thing.untyped_storage() if thing.layout is self._torch.strided else None
+                if storage is not None and storage.device.type == "cpu" and self.is_movable(storage):
+                    found[storage._cdata] = self.size(storage)
+        self._peak = max(self._peak, sum(found.values()))
+        return sum(found.values())
+
+    def peak(self) -> int:
+        """Return the most that was ever counted."""
+        return self._peak
+
+    def drain(self, deadline: float) -> None:
+        """Nothing is under way on a CPU."""
+
+    def empty_cache(self) -> None:
+        """A CPU has no cache of torch's."""
+
+    def allocate(self, size: int, is_pinned: bool) -> Any:
+        """Return that many bytes of host memory."""
+        made = self._torch.empty(size, dtype=self._torch.uint8, device="cpu")
+        self._mine[made.untyped_storage()._cdata] = made
+        return made

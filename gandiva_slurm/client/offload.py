@@ -1,0 +1,158 @@
+"""The tier `torch`: a parked rank's device memory is copied to the host, storage by storage, and released.
+
+Tensors keep their identity; only the bytes behind them go and come back, so that views, optimizer state and
+buckets stay what they are. Nothing is let go before everything is copied; whatever fails is undone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List, NamedTuple, Tuple
+
+from gandiva_slurm.client.errors import Refused
+from gandiva_slurm.client.guards import thread_inside_torch
+from gandiva_slurm.client.host import Slabs
+from gandiva_slurm.client.roots import Roots, Seen
+from gandiva_slurm.client.signals import Deferral
+from gandiva_slurm.client.tiers import DRAIN_S, Released
+from gandiva_slurm.wire.page import TIER_TORCH
+
+#: Longest that copying may take, one way: less than a node waits for a park (30 s by default).
+COPY_S = 20.0
+#: Between two tries to put back what had been let go.
+AGAIN_S = 0.1
+
+
+class Moved(NamedTuple):
+    """A storage whose bytes are on the host, in pieces, each with its place in the whole."""
+
+    storage: Any
+    size: int
+    pieces: List[Tuple[int, Any]]
+
+
+class TorchTier:
+    """Moves a training's memory off the device and back."""
+
+    number = TIER_TORCH
+
+    def __init__(self, torch: Any, device: Any, seen: Seen) -> None:
+        """Try the whole way with a few bytes first; Refused where this torch cannot do it."""
+        self.device = device
+        self.host = Slabs(device.allocate)
+        #: Bytes copied by the newest release.
+        self.copied = 0
+        self._torch = torch
+        self._roots = Roots(torch, device, seen)
+        self._moved: List[Moved] = []
+        #: How many of the moved have been let go and are not back yet.
+        self._gone = 0
+        self._signals = Deferral()
+        self._probe()
+
+    def is_called(self) -> bool:
+        """Return True when a signal waits for its handler, which needs the memory."""
+        return self._signals.is_called()
+
+    def release(self) -> Released:
+        """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""
+        self.device.begin(time.monotonic() + DRAIN_S)
+        thread = thread_inside_torch()
+        if thread:
+            raise Refused(f"another thread is inside torch: {thread}")
+        live, peak = self.device.live(), self.device.peak()
+        self._offload(self._roots.find(live))
+        held = self.device.live()
+        return Released(max(0, live - held), held, peak)
+
+    def restore(self) -> None:
+        """Allocate everything and copy it back; on any error what was missing is missing still."""
+        moved, first = self._moved, len(self._moved) - self._gone
+        taken = first
+        try:
+            for one in moved[first:]:
+                one.storage.resize_(one.size)
+                taken += 1
+            for one in moved[first:]:
+                self._copy(one, is_out=False)
+            self.device.drain(time.monotonic() + COPY_S)
+        except BaseException:
+            for one in moved[first:taken]:
+                one.storage.resize_(0)
+            self.device.empty_cache()
+            raise
+        self._moved, self._gone = [], 0
+        self.host.give_back()
+        self._signals.end()
+
+    def restore_at_last(self) -> None:
+        """Restore, however often it takes: without its memory the script must not go on."""
+        while self._gone:
+            try:
+                self.restore()
+            except Exception:
+                if not self._gone:
+                    raise  # the script's own signal handler did
+                time.sleep(AGAIN_S)
+
+    def _offload(self, storages: List[Any]) -> None:
+        try:
+            self._copy_out(storages)
+            self._signals.begin()
+            self._let_go()
+        except BaseException:
+            self._undo()
+            raise
+
+    def _copy_out(self, storages: List[Any]) -> None:
+        deadline = time.monotonic() + COPY_S
+        sizes = [int(storage.nbytes()) for storage in storages]
+        self.copied = sum(sizes)
+        self.host.make_room(self.copied)
+        for storage, size in zip(storages, sizes):  # noqa: B905 (3.8)
+            one = Moved(storage, size, list(self.host.take(size)))
+            self._moved.append(one)
+            self._copy(one, is_out=True)
+            if time.monotonic() > deadline:
+                raise Refused(f"copying it to the host took longer than {COPY_S:g} s")
+        try:
+            self.device.drain(deadline)
+        except TimeoutError:
+            raise Refused(f"copying it to the host took longer than {COPY_S:g} s") from None
+
+    def _let_go(self) -> None:
+        # From the last to the first, so that those that are gone are always the list's end.
+        for one in reversed(self._moved):
+            one.storage.resize_(0)
+            self._gone += 1
+        self.device.empty_cache()
+
+    def _undo(self) -> None:
+        self.restore_at_last()
+        self._moved = []
+        self.host.give_back()
+        self._signals.end()
+
+    def _copy(self, one: Moved, is_out: bool) -> None:
+        torch = self._torch
+        with torch.no_grad():
+            flat = torch.empty(0, dtype=torch.uint8, device=one.storage.device)
+            flat.set_(one.storage, 0, (one.size,), (1,))
+            for at, piece in one.pieces:
+                there = flat[at : at + len(piece)]
+                target, source = (piece, there) if is_out else (there, piece)
+                target.copy_(source, non_blocking=True)
+
+    def _probe(self) -> None:
+        torch = self._torch
+        want = torch.arange(512, dtype=torch.int32)
+        tensor = want.to(self.device.kind, copy=True)
+        try:
+            self._offload([tensor.untyped_storage()])
+            is_gone = tensor.untyped_storage().nbytes() == 0
+            self.restore()
+            is_whole = bool((tensor.cpu() == want).all())
+        except (AttributeError, TypeError, RuntimeError) as err:
+            raise Refused(f"this torch cannot do it ({type(err).__name__}: {err})") from err
+        if not (is_gone and is_whole):
+            raise Refused("this torch did not release memory when it was tried, or not give it back")

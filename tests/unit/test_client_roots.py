@@ -1,0 +1,103 @@
+"""Where the tensors of a training are looked for: what was seen, variables, graphs, at last the heap."""
+
+import weakref
+
+import torch
+
+from gandiva_slurm.client import roots
+from gandiva_slurm.client.device import CpuGauge
+from gandiva_slurm.client.rank import Rank
+from tests import offload_kit as kit
+
+
+class Hidden:
+    """Keeps a tensor where only the heap's walk finds it."""
+
+    __slots__ = ("tensor",)
+
+
+def test_heap_is_walked_once_and_only_for_much(monkeypatch):
+    model, hidden = kit.net("cpu"), Hidden()
+    hidden.tensor = torch.zeros(1000)
+    hidden.tensor.fill_(3.0)
+    device = CpuGauge(torch)
+    walked = []
+    monkeypatch.setattr(roots, "script_variables", lambda: [])
+    monkeypatch.setattr(roots.gc, "get_objects", lambda: walked.append(1) or [hidden.tensor, model[0].weight])
+    finder = roots.Roots(torch, device, {1: lambda: model})
+    known = sum(value.nbytes for value in model.parameters())
+    assert len(finder.find(known + 4000)) == 4 and not walked, "not for so little"
+    monkeypatch.setattr(roots, "HEAP_FLOOR", 100)
+    for live in (known + 4000, known + 9000):
+        assert len(finder.find(live)) == 5 and walked == [1]
+    hidden.tensor = None
+    assert len(finder.find(known + 9000)) == 4 and walked == [1]
+
+
+def addresses():
+    """What is found in the variables of those who call this."""
+    haul = roots.Haul(torch, CpuGauge(torch))
+    haul.explore(roots.script_variables())
+    return set(haul.storages)
+
+
+def hold_for_a_while():
+    """Have tensors in variables; tell whether they were found, and what is left of a deleted one."""
+    tensor, box = torch.zeros(3), {"deep": [(torch.ones(3),)]}
+    keys = {thing.untyped_storage()._cdata for thing in (tensor, box["deep"][0][0])}
+    is_found = keys <= addresses()
+    left = weakref.ref(tensor)
+    del tensor
+    return is_found, left()
+
+
+def test_variables_of_running_functions_are_found_and_kept_no_longer():
+    # A function of its own: pytest's assertions call locals(), whose callers are left alone.
+    assert hold_for_a_while() == (True, None)
+
+
+def test_variables_that_a_script_shows_itself_are_left_alone():
+    tensor, shown = torch.zeros(3), locals()
+    addresses()
+    assert shown.get("tensor", tensor) is tensor
+
+    class Body:
+        inside = torch.zeros(4)
+        is_found = inside.untyped_storage()._cdata in addresses()
+
+    assert Body.is_found and Body.inside.shape == (4,)
+
+
+def test_modules_are_watched_for_the_first_steps_only():
+    rank, model, late = Rank(""), kit.net("cpu"), torch.nn.Linear(2, 2)
+    roots.watch_modules(rank, torch)
+    model(torch.zeros(1, kit.WIDTH))
+    rank.seq = roots.WATCHED_BOUNDARIES
+    model(torch.zeros(1, kit.WIDTH))
+    late(torch.zeros(2))
+    assert {id(module) for module in model.modules()} == set(rank.seen) and id(late) not in rank.seen
+    del model
+    assert rank.seen == {}
+
+
+def test_what_only_a_graph_has_saved_is_found_by_it_alone(monkeypatch):
+    """The gauge counts what Python cannot see; without the walk along graphs it would be held."""
+    monkeypatch.setattr(roots.Haul, "_look_at_graph", lambda self, node: None)
+    torch.manual_seed(1)
+    with kit.AllStorages() as storages:
+        parks = kit.Parks(kit.ExactGauge(storages), 1, 1)
+        kit.train(kit.kept_graph, "cpu", 1, parks.between)
+    assert parks.said[0][2] > 0
+
+
+class Odd(torch.Tensor):
+    """A tensor that does not tell what it stands on."""
+
+    def untyped_storage(self):
+        raise NotImplementedError("no storage here")
+
+
+def test_tensor_of_an_unknown_kind_is_passed_by():
+    haul, sound = roots.Haul(torch, CpuGauge(torch)), torch.ones(2)
+    haul.explore([torch.zeros(3).as_subclass(Odd), sound])
+    assert list(haul.storages) == [sound.untyped_storage()._cdata]
