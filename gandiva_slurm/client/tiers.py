@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.wire.page import TIER_HOLD
+from gandiva_slurm.wire.page import HELD_BECAUSE, TIER_HOLD
 
 #: Longest wait for the device to finish the step it was given.
 DRAIN_S = 2.0
@@ -131,7 +131,7 @@ class BestTier:
         self._failures += not isinstance(err, (Refused, TimeoutError))
         if self._failures >= MOST_FAILURES:
             self._never = f"it failed {MOST_FAILURES} times, and is not tried again ({why})"
-        why = f"its memory stays on the GPU while it is parked: {why}"
+        why = HELD_BECAUSE + why
         if why.translate(_NO_DIGITS) != self._said.translate(_NO_DIGITS):
             self._said = why
             say(why)

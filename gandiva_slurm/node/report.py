@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, packs
+from gandiva_slurm.node import leaving, packs, tiers
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.wire import page as wire
@@ -76,7 +76,7 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if job.state == SUSPENDED:
         if not job.counts.suspends:
             return "WaitingTurn", detail or "its tasks are stopped before they begin"
-        return ("Frozen", _frozen(node, job) or detail) if job.is_frozen else ("Parked", detail)
+        return ("Frozen", _frozen(node, job) or detail) if job.is_frozen else ("Parked", _parked(job, detail))
     if job.state == SUSPENDING:
         return "Parking", detail
     if job.refusal.failures and job.has_client():
@@ -90,6 +90,11 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if packs.told(node, job):
         return "Packed", packs.told(node, job)
     return "Running", detail or _quiet(job, now)
+
+
+def _parked(job: Job, detail: str) -> str:
+    """Say what of it is still on its GPUs, and why, after what else is special about it."""
+    return "; ".join(filter(None, (detail, tiers.told(job))))
 
 
 def _refused(node: Node, job: Job) -> str:

@@ -42,6 +42,9 @@ KIND_HOOK, KIND_STEPS, KIND_STEP = 1, 2, 3
 KIND_RUN = 4
 # TIER_USED
 TIER_HOLD, TIER_TORCH, TIER_VMM, TIER_DRIVER, TIER_FREEZE, TIER_REQUEUE = 0, 1, 2, 3, 4, 5
+TIER_NAMES = ("hold", "torch", "vmm", "driver", "freeze", "requeue")
+#: How the error text of a rank begins that is parked and could not move its memory.
+HELD_BECAUSE = "its memory stays on the GPU while it is parked: "
 
 
 def word(generation: int, command: int) -> int:

@@ -1,0 +1,83 @@
+"""How a job can give its GPUs back, in the order of trial: facts in, names and reasons out (ADR 0029).
+
+`client` is a park at a boundary, where the rank itself moves its memory or holds it (client/tiers has that
+order); `driver` is NVIDIA's process checkpoint; `freeze` stops the processes and leaves their memory. To save
+itself and be requeued is a park, too, and the controller's word (`leaving`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.wire import page as wire
+
+CLIENT, DRIVER, FREEZE = "client", "driver", "freeze"
+#: What ranks may still hold after their park, before the driver is asked to move it. A context is not in it.
+RESIDUE = 64 << 20
+
+
+class Facts(NamedTuple):
+    """What is known of a job and its node when the job is to give its GPUs back."""
+
+    #: its ranks come to boundaries, and have not refused to park for too long
+    is_parkable: bool
+    #: ranks have said hello
+    has_ranks: bool = False
+    #: processes it is said to train with: its ranks' world, else its tasks
+    processes: int = 1
+    #: all of it is on this node
+    is_whole: bool = True
+    #: bytes that its ranks hold although they are parked
+    held: int = 0
+    #: why the driver cannot do it on this node, "" where it can
+    driver: str = ""
+    #: why the driver is not tried for this job any more, "" while it is
+    failed: str = ""
+
+
+class Order(NamedTuple):
+    """The tiers to try, one after the other, and why the others are left out."""
+
+    tiers: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def order(facts: Facts) -> Order:
+    """Return the order for a job: at the boundary where there is one, then the driver, then the freezer."""
+    why = _why_not_driver(facts)
+    first, last = (CLIENT, "") if facts.is_parkable else ("", FREEZE)
+    tiers = tuple(filter(None, (first, "" if why else DRIVER, last)))
+    left_out = {DRIVER: why} if why else {}
+    if not facts.is_parkable:
+        left_out[CLIENT] = "it comes to no boundary of all its ranks"
+    return Order(tiers, left_out)
+
+
+def _why_not_driver(facts: Facts) -> str:
+    if facts.driver or facts.failed:
+        return facts.driver or facts.failed
+    if not facts.is_whole:
+        return "it runs on several nodes: the driver moves one process at a time"
+    if facts.processes > 1:
+        return f"it trains with {facts.processes} processes: the driver moves one at a time, and NCCL hangs"
+    if facts.is_parkable and facts.held <= RESIDUE:
+        return "its ranks moved their memory themselves: little but its context is left"
+    if facts.has_ranks and not facts.is_parkable:
+        return "its ranks would be stopped in the middle of a mini-batch"
+    return ""
+
+
+def held_bytes(resident: Resident) -> int:
+    """Return what its parked ranks say that they still hold on their GPUs."""
+    views = [rank.look() for rank in resident.ranks if rank.is_alive]
+    return sum(view[wire.W_HELD] for view in views if view[wire.W_STATE] == wire.PARKED)
+
+
+def told(resident: Resident) -> str:
+    """Say why a parked job's memory is still on its GPUs, "" where it is not or nothing kept it."""
+    views = [rank.look() for rank in resident.ranks]
+    kept = [view for view in views if view[wire.W_TIER_USED] == wire.TIER_HOLD and view[wire.W_HELD]]
+    reasons = {text for text in map(error_text, kept) if text.startswith(wire.HELD_BECAUSE)}
+    return "; ".join(sorted(reasons))
