@@ -12,7 +12,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import time
 from array import array
@@ -20,10 +19,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gandiva_slurm
-from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import procs
 from gandiva_slurm.node.pages import Page, reopen
 from gandiva_slurm.node.park import Gang, Write
+from gandiva_slurm.node.sock import peer_of
 from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ, W_STATE, W_TIER
 
 #: gandivad ticks this often while a park or a resume is under way.
@@ -42,7 +43,7 @@ class LoneNode:
         self.gang: Gang | None = None
         self.pages: dict[int, Page] = {}
         self.kind = 0
-        self._pids: dict[int, int] = {}
+        self._ranks: dict[int, procs.ProcId] = {}
         self._world = 0
         self._beaten_ns = 0
         self._restart = restart
@@ -87,12 +88,21 @@ class LoneNode:
         return self._process.poll()
 
     def end(self) -> None:
-        """Kill the script and what it started."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        """Kill the script and what it started, in sessions of their own too (torchrun's workers)."""
+        if self._process is None:
+            return
+        # Stopped, it starts nobody anew, and what it started can still be found below it.
+        self._kill_group(signal.SIGSTOP)
+        killed = set(self._ranks.values())
+        for proc in killed:
+            procs.send(proc, signal.SIGKILL)
+        while found := {proc.id for proc in procs.descendants(procs.table(), [self._process.pid])} - killed:
+            for proc in found:
+                procs.send(proc, signal.SIGKILL)
+            killed |= found
+        self._kill_group(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
 
     def look(self) -> None:
         """Greet who knocks, beat, and let the coordinator go on."""
@@ -151,13 +161,18 @@ class LoneNode:
         """Boundaries passed, by rank."""
         return [view[W_SEQ] for view in self.views()]
 
+    def _kill_group(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
     def _gang(self) -> Gang:
         if self.gang is None:
             self.gang = Gang(self._world)
         return self.gang
 
     def _alive(self) -> list[bool]:
-        return [os.path.exists(f"/proc/{self._pids[rank]}") for rank in sorted(self.pages)]
+        return [procs.is_alive(self._ranks[rank]) for rank in sorted(self.pages)]
 
     def _write(self, writes: Sequence[Write]) -> None:
         for rank, words in writes:
@@ -165,17 +180,20 @@ class LoneNode:
 
     def _greet(self) -> None:
         link, _ = self._listener.accept()
-        with link:
+        # One that has given up or died meanwhile is not seated, and may knock again.
+        with link, contextlib.suppress(OSError, ValueError, PeerError):
             link.settimeout(1.0)
-            pid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-            reader = link.makefile("rb")
-            hello = json.loads(reader.readline())
-            self._world, rank = hello["world"], hello["rank"]
-            page = Page.make(JobKey(1, self._restart), rank, self._world, time.monotonic_ns())
-            fd = reopen(page.fd)
-            try:
-                link.sendmsg([b'{"ok": true}\n'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
-            finally:
-                os.close(fd)
-            reader.readline()
-        self.pages[rank], self._pids[rank], self.kind = page, pid, hello["kind"]
+            self._seat(link)
+
+    def _seat(self, link: socket.socket) -> None:
+        proc, reader = peer_of(link).proc, link.makefile("rb")
+        hello = json.loads(reader.readline())
+        self._world, rank = hello["world"], hello["rank"]
+        page = Page.make(JobKey(1, self._restart), rank, self._world, time.monotonic_ns())
+        fd = reopen(page.fd)
+        try:
+            link.sendmsg([b'{"ok": true}\n'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+        finally:
+            os.close(fd)
+        self.pages[rank], self._ranks[rank], self.kind = page, proc, hello["kind"]
+        reader.readline()  # it has mapped the page

@@ -1,11 +1,15 @@
 """`gandiva try` and `gandiva doctor` on scripts that keep the rules, and on such that break one."""
 
 import json
+import socket
 import sys
 
 import pytest
 
+from gandiva_slurm.cli.lone import LoneNode
 from gandiva_slurm.cli.main import main
+from gandiva_slurm.node import procs
+from tests.park_harness import wait_until
 
 HEAD = """
 import torch, gandiva_slurm as gandiva
@@ -32,7 +36,8 @@ SCRIPTS = {
     "unseeded": HEAD.replace("torch.manual_seed(0)", "") + LOOP,
     "unmarked": HEAD.replace("    optimizer.step()\n", "") + LOOP,
     "failing": HEAD + "raise SystemExit('no data')",
-    "gang": HEAD.replace(
+    # It takes its time, lest it end before it has been parked and moved.
+    "gang": HEAD.replace("def train(x):", "import time\ndef train(x):\n    time.sleep(0.01)").replace(
         "model = torch.nn.Linear(4, 1)",
         "torch.distributed.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
@@ -41,9 +46,17 @@ SCRIPTS = {
 }
 
 
+def running(script):
+    """The processes that run this script."""
+    return [pid for pid in procs.table() if script in procs.read_text(pid, "cmdline")]
+
+
 @pytest.fixture
 def gandiva(tmp_path, capfd):
-    """Run `gandiva COMMAND OPTIONS -- python SCRIPT`; return exit code and what it printed."""
+    """Run `gandiva COMMAND OPTIONS -- python SCRIPT`; return exit code and what it printed.
+
+    No process of the script may be left behind.
+    """
 
     def run(command, script, *options, launcher=()):
         path = tmp_path / f"{script}.py"
@@ -51,6 +64,7 @@ def gandiva(tmp_path, capfd):
         with pytest.raises(SystemExit) as end:
             main([command, *options, "--deadline", "120", "--", sys.executable, *launcher, str(path)])
         out, err = capfd.readouterr()
+        wait_until(lambda: not running(str(path)), "the script's processes to be gone")
         return end.value.code, out + err
 
     return run
@@ -81,6 +95,17 @@ BROKEN = {
 def test_broken_rule_is_named(script, gandiva):
     code, out = gandiva("try", script, "--steps", "50")
     assert code == 1 and BROKEN[script] in out
+
+
+def test_rank_that_gives_up_while_it_is_greeted_ends_no_trial(tmp_path):
+    hello = b'{"rank": 0, "world": 2, "kind": 1}\n'
+    with LoneNode(tmp_path, "run") as node:
+        for words in (b"", b"no hello\n", hello):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(str(tmp_path / "run.socket0"))
+                link.sendall(words)
+            node.look()
+        assert not node.is_training()
 
 
 def test_program_that_is_not_there_is_told(capfd):
