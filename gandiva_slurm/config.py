@@ -83,6 +83,8 @@ class NodeConfig(_Section):
     max_park_s: float = Field(default=3600, ge=1, le=604800)
     #: the longest freeze: half of NCCL's default time-out
     freeze_bound_s: float = Field(default=300, ge=1, le=3600)
+    #: NVIDIA's process checkpoint may move the memory of a job of one process that cannot move it itself
+    driver_checkpoint: bool = False
     #: a gang that does not park and holds GPUs for so long while others wait is frozen, too; 0: never;
     #: auto (None): the longer of 4 park_deadline_s and 10 quanta
     refusal_bound_s: float | None = Field(default=None, ge=0, le=86400)

@@ -17,7 +17,7 @@ from typing import Any
 
 from gandiva_slurm import logs
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import lock, procs
+from gandiva_slurm.node import driver_checkpoint, lock, procs
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.settings import NodeSettings
@@ -25,6 +25,8 @@ from gandiva_slurm.node.store import StateFile
 
 #: How often it looks for a new daemon.
 _LOOK_S = 0.25
+#: How long it is tried to bring memory back that the driver has moved out.
+PATIENCE_S = 7200
 
 log = logging.getLogger("gandivad-guard")
 
@@ -41,7 +43,12 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
-    return sum(_thaw_job(row, state["node"]) for row in state["jobs"] if row["is_frozen"] or row["stopped"])
+    count = sum(_thaw_job(row, state["node"]) for row in state["jobs"] if row["is_frozen"] or row["stopped"])
+    for row in state["jobs"]:
+        if row.get("away", {}).get("is_out"):
+            # It waits for room on the GPU, whoever leaves it next, and outlives this guard.
+            driver_checkpoint.start("back", {**row["away"], "patience_s": PATIENCE_S})
+    return count
 
 
 def _thaw_job(row: dict[str, Any], node: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from gandiva_slurm.engine import local
 from gandiva_slurm.engine.refusal import Refusal
@@ -18,6 +19,8 @@ from gandiva_slurm.node.ranks import Rank, RankSet
 
 #: A gang that failed to park so often is asked in every fourth quantum only.
 PATIENCE, PAUSE_QUANTA = 3, 4
+#: After so many failures in a row the driver is not asked to keep a job's memory any more.
+MOST_FAILURES = 3
 #: Ranks of one job on one node, at most: each costs the daemon two descriptors.
 MAX_RANKS = 1024
 
@@ -54,6 +57,40 @@ class Leave:
     #: quanta in which it is not asked to, and why its last save failed
     rest_quanta: int = 0
     error: str = ""
+
+
+@dataclass
+class Away:
+    """How a job stands with the driver, which may keep its memory (`away`)."""
+
+    is_out: bool = False
+    #: its processes when the driver was asked; when it has answered, the one it took, and its bytes by GPU
+    procs: list[ProcId] = field(default_factory=list)
+    bytes: dict[str, int] = field(default_factory=dict)
+    failures: int = 0
+    #: why the last call failed
+    why: str = ""
+    #: the order to park that the driver was asked for, and when it is asked to bring back next
+    asked_ns: int = 0
+    again_ns: int = 0
+    #: asked before the job is frozen, which it is whatever the answer
+    is_before_freeze: bool = False
+
+    @property
+    def failed(self) -> str:
+        """Why the driver is not asked for this job any more, "" while it is."""
+        is_over = self.failures >= MOST_FAILURES
+        return f"it is not tried any more, for it failed {self.failures} times" if is_over else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what must survive this daemon."""
+        names = ("is_out", "procs", "bytes", "failures", "why")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Away:
+        """Read it again."""
+        return cls(**{**row, "procs": [ProcId(*proc) for proc in row["procs"]]})
 
 
 @dataclass(eq=False)
@@ -96,6 +133,7 @@ class Resident:
     refusal: Refusal = field(default_factory=Refusal)
     is_refusing: bool = False
     leave: Leave = field(default_factory=Leave)
+    away: Away = field(default_factory=Away)
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     #: by the plan, the job it may hold its GPUs together with; 0: none

@@ -76,13 +76,15 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if job.state == SUSPENDED:
         if not job.counts.suspends:
             return "WaitingTurn", detail or "its tasks are stopped before they begin"
-        return ("Frozen", _frozen(node, job) or detail) if job.is_frozen else ("Parked", _parked(job, detail))
+        if job.is_frozen:
+            return "Frozen", _with_memory(job, _frozen(node, job) or detail)
+        return "Parked", _with_memory(job, detail)
     if job.state == SUSPENDING:
         return "Parking", detail
     if job.refusal.failures and job.has_client():
         return "NotParkable", _refused(node, job)
     if job.state == RESUMING:
-        return "Resuming", detail
+        return "Resuming", _with_memory(job, detail)
     if job.is_blind(node.settings.client_wait_ns):
         return "NoClient", detail
     if not job.has_client():
@@ -92,8 +94,8 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     return "Running", detail or _quiet(job, now)
 
 
-def _parked(job: Job, detail: str) -> str:
-    """Say what of it is still on its GPUs, and why, after what else is special about it."""
+def _with_memory(job: Job, detail: str) -> str:
+    """Add where its memory is, if that needs a word, to what else is special about it."""
     return "; ".join(filter(None, (detail, tiers.told(job))))
 
 

@@ -26,6 +26,8 @@ class NodeSettings:
     save_deadline_ns: int = 300 * NS_PER_S
     max_park_ns: int = 3600 * NS_PER_S
     freeze_bound_ns: int = 300 * NS_PER_S
+    #: the driver may move a process's memory to the host
+    driver_checkpoint: bool = False
     #: how long a gang that does not park may hold its GPUs while others wait for them; 0 = for ever
     refusal_bound_ns: int = 600 * NS_PER_S
     #: how long after its bound a parked rank goes on by itself when this daemon is gone
@@ -55,6 +57,7 @@ class NodeSettings:
             save_deadline_ns=round(part.save_deadline_s * NS_PER_S),
             max_park_ns=round(part.max_park_s * NS_PER_S),
             freeze_bound_ns=round(part.freeze_bound_s * NS_PER_S),
+            driver_checkpoint=part.driver_checkpoint,
             refusal_bound_ns=config.refusal_bound_ns,
             wake_grace_s=part.wake_grace_s,
             checkpoint_dir=part.checkpoint_dir,

@@ -15,14 +15,14 @@ from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, procs
+from gandiva_slurm.node.away import Mover
 from gandiva_slurm.node.charging import charge, look_at_refusal
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
+from gandiva_slurm.node.orders import order_run
 from gandiva_slurm.node.parkfacts import last_error, park_facts
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.procs import ProcId
-from gandiva_slurm.node.ranks import RankSet
-from gandiva_slurm.wire import page as wire
 
 MS = 1_000_000
 #: How often pages are read while something moves: at first, after 0.2 s, after 2 s. (epoll counts in ms.)
@@ -31,8 +31,6 @@ _SLOW_PACE_S = 0.01
 #: A process that has been sent SIGSTOP and does not show it by then sits in the kernel and runs no code of
 #: its own.
 _STOP_NS = 2000 * MS
-#: States of a rank that goes on only when it is told to.
-_WAITING = (wire.HOLD, wire.RELEASING, wire.PARKED)
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ class Switcher:
     def __init__(self, node: Node, on_change: Callable[[], None]) -> None:
         self._node = node
         self._on_change = on_change
+        self._mover = Mover(node)
         self._moving: dict[JobKey, Resident] = {}
         self._wake = asyncio.Event()
 
@@ -75,12 +74,17 @@ class Switcher:
         resident.leave.is_saving = False
         step_ms = self.begin(resident, now)
         self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
-        self._stop_where_it_is(resident, now)
+        resident.away.is_before_freeze = self._mover.takes(resident, is_parkable=False)
+        if resident.away.is_before_freeze:
+            self.follow(resident)
+        else:
+            self._stop_where_it_is(resident, now)
 
     def _stop_where_it_is(self, resident: Resident, now: int) -> None:
         """Orders are taken back first: no rank is left holding for one that was stopped before it came."""
+        resident.away.is_before_freeze = False
         for group in resident.sets:
-            _order_run(group, now, True)
+            order_run(group, now, True)
         if resident.refusal.failures and resident.has_client():
             resident.refusal.freeze(now)
         resident.is_refusing = False
@@ -113,8 +117,13 @@ class Switcher:
         """Let a gang that was granted its GPUs run: its order first, so that no old one acts."""
         node, now = self._node, self._node.clock.mono()
         was_stopped = len(resident.stopped)
+        if resident.away.is_out:
+            # The driver works in the job's own threads; its orders follow when its memory is back.
+            self.thaw(resident)
+            self.follow(resident)
+            return
         for group in resident.sets:
-            _order_run(group, now, resident.is_frozen)
+            order_run(group, now, resident.is_frozen)
         self.thaw(resident)
         node.note("resume", resident, now, world=resident.world, thawed=was_stopped)
         self._tick_resuming(resident, now)
@@ -178,6 +187,10 @@ class Switcher:
             return
         if resident.is_frozen:
             return self._tick_freezing(resident, now)
+        if resident.away.is_before_freeze:
+            if not self._mover.takes(resident, is_parkable=False):
+                self._stop_where_it_is(resident, now)
+            return
         phases = self._advance(resident, now)
         if not phases:
             self._give_up(resident, now, "its ranks are gone")
@@ -199,6 +212,11 @@ class Switcher:
             self._arrived(resident, now)
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
+        if resident.away.is_out:
+            if not self._mover.brings(resident):
+                resident.ordered_ns = now
+                self.go(resident)
+            return
         phases = self._advance(resident, now)
         is_late = now - resident.ordered_ns > self._node.settings.park_deadline_ns
         if is_late:
@@ -224,7 +242,9 @@ class Switcher:
     def _arrived(self, resident: Resident, now: int) -> None:
         """All here have released. A part of a span keeps its GPUs until all of its parts have."""
         if resident.part is None:
-            self.give_on(resident)
+            is_parked = not resident.is_frozen and not resident.leave.is_saving
+            if not (is_parked and self._mover.takes(resident, is_parkable=True)):
+                self.give_on(resident)
             return
         resident.part.is_released = True
         self._node.note("released", resident, now, frozen=resident.is_frozen)
@@ -293,7 +313,7 @@ class Switcher:
             return
         self._keep(resident, now)
         for group in resident.sets:
-            _order_run(group, now, False)
+            order_run(group, now, False)
         self._on_change()
 
     def _count_failure(self, resident: Resident, now: int, why: str) -> None:
@@ -320,20 +340,6 @@ class Switcher:
             self.stop_processes(resident)
         else:
             self._give_up(resident, now, "no boundary of all its ranks within park_deadline_s")
-
-
-def _order_run(group: RankSet, now: int, was_frozen: bool) -> None:
-    gang = group.form()
-    if gang.phase == "running" and any(view[wire.W_STATE] in _WAITING for view in group.views()):
-        # Formed anew while some of its ranks were parked: one of them died, and its successor said hello.
-        group.apply(gang.adopt(group.views(), now))
-    if gang.phase in ("running", "resuming"):
-        return
-    if was_frozen and gang.phase == "committing":
-        # A lone rank that was frozen before it came to the boundary: its order can be taken back.
-        group.apply(gang.adopt(group.views(), now))
-    if gang.phase != "resuming":
-        group.apply(gang.resume(group.views(), now))
 
 
 def _step_ns(resident: Resident) -> int:

@@ -7,6 +7,7 @@ itself and be requeued is a park, too, and the controller's word (`leaving`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gandiva_slurm.node.jobs import Resident
@@ -36,6 +37,11 @@ class Facts(NamedTuple):
     #: why the driver is not tried for this job any more, "" while it is
     failed: str = ""
 
+    @property
+    def has_moved(self) -> bool:
+        """True when its ranks moved their memory themselves: little but a context is left of each."""
+        return self.is_parkable and self.held <= RESIDUE
+
 
 class Order(NamedTuple):
     """The tiers to try, one after the other, and why the others are left out."""
@@ -62,7 +68,7 @@ def _why_not_driver(facts: Facts) -> str:
         return "it runs on several nodes: the driver moves one process at a time"
     if facts.processes > 1:
         return f"it trains with {facts.processes} processes: the driver moves one at a time, and NCCL hangs"
-    if facts.is_parkable and facts.held <= RESIDUE:
+    if facts.has_moved:
         return "its ranks moved their memory themselves: little but its context is left"
     if facts.has_ranks and not facts.is_parkable:
         return "its ranks would be stopped in the middle of a mini-batch"
@@ -76,8 +82,16 @@ def held_bytes(resident: Resident) -> int:
 
 
 def told(resident: Resident) -> str:
-    """Say why a parked job's memory is still on its GPUs, "" where it is not or nothing kept it."""
+    """Say what of a job's memory is where it need not be, and why; "" where all is as usual."""
     views = [rank.look() for rank in resident.ranks]
     kept = [view for view in views if view[wire.W_TIER_USED] == wire.TIER_HOLD and view[wire.W_HELD]]
     reasons = {text for text in map(error_text, kept) if text.startswith(wire.HELD_BECAUSE)}
-    return "; ".join(sorted(reasons))
+    return "; ".join([*sorted(reasons), *_told_of_driver(resident)])
+
+
+def _told_of_driver(resident: Resident) -> Iterator[str]:
+    away = resident.away
+    if away.is_out and away.bytes:
+        yield f"the driver keeps {sum(away.bytes.values()) >> 20} MiB of GPU memory for it in the host's"
+    if away.why:
+        yield ", ".join(filter(None, (f"the driver could not move its memory: {away.why}", away.failed)))

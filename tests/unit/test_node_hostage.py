@@ -5,10 +5,10 @@ import os
 import pytest
 
 from gandiva_slurm.model.job import SUSPENDED
+from gandiva_slurm.node.orders import order_run
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
-from gandiva_slurm.node.switch import _order_run
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import Bench
 
@@ -72,7 +72,7 @@ def test_a_gang_formed_anew_in_the_middle_of_a_park_is_told_to_run(tmp_path):
         job.join(Rank(ProcId(10 + rank, 1), rank, page, None), 2, "host:1")
     pages[1].write([(wire.W_STATE, wire.RUN)])
     assert job.sets[0].gang is None
-    _order_run(job.sets[0], bench.clock.mono(), False)
+    order_run(job.sets[0], bench.clock.mono(), False)
     orders = [wire.command_of(page.read()[wire.W_WORD]) for page in pages]
     generations = [wire.generation_of(page.read()[wire.W_WORD]) for page in pages]
     for page in pages:

@@ -1,0 +1,97 @@
+"""NVIDIA's management library: which GPUs there are, and which processes use them. Nothing else imports it.
+
+Needs the extra `nvml` (nvidia-ml-py) and a driver; where either is missing nothing is known of GPUs, and that
+is said once. A GPU's number here is its number in PCI order, as nvidia-smi shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Use(NamedTuple):
+    """A process on a GPU: bytes it has there, and how busy it kept it of late, in percent (-1: not known)."""
+
+    gpu: int
+    pid: int
+    memory: int
+    percent: int
+
+
+class Library(Protocol):
+    """What is asked of the library; a test has its own."""
+
+    def cards(self) -> tuple[int, ...]:
+        """Return the memory of each GPU in bytes, by its number."""
+
+    def free(self) -> tuple[int, ...]:
+        """Return what is free of each GPU's memory now, in bytes."""
+
+    def uses(self) -> list[Use]:
+        """Return which processes have a context on which GPU now."""
+
+
+def load() -> Library | None:
+    """Return the library, ready to be asked; None where it or the driver is missing."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return Nvml(pynvml)
+    except ImportError:
+        log.info("nvidia-ml-py is not installed: memory of GPUs and processes on them are not known")
+    except Exception as err:  # pynvml.NVMLError; a broken driver must not keep gandivad from its work
+        log.warning("NVML does not work (%s): memory of GPUs and processes on them are not known", err)
+    return None
+
+
+class Nvml:
+    """The library itself."""
+
+    def __init__(self, pynvml: Any) -> None:
+        """Take the module, initialised."""
+        self._nvml = pynvml
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
+        self._cards = tuple(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in self._handles)
+        #: by GPU: the driver's time stamp of the newest sample seen
+        self._seen = [0] * len(self._handles)
+
+    def cards(self) -> tuple[int, ...]:
+        """Return the memory of each GPU in bytes, by its number."""
+        return self._cards
+
+    def free(self) -> tuple[int, ...]:
+        """Return what is free of each GPU's memory now, in bytes."""
+        return tuple(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in self._handles)
+
+    def uses(self) -> list[Use]:
+        """Return which processes have a context on which GPU now."""
+        found = []
+        for gpu, handle in enumerate(self._handles):
+            busy = self._busy(gpu, handle)
+            for process in self._running(gpu, handle):
+                memory = process.usedGpuMemory or 0  # None where the driver does not tell it
+                found.append(Use(gpu, int(process.pid), int(memory), busy.get(int(process.pid), -1)))
+        return found
+
+    def _running(self, gpu: int, handle: Any) -> list[Any]:
+        try:
+            return list(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        except self._nvml.NVMLError as err:
+            log.debug("NVML does not list the processes of GPU %d: %s", gpu, err)
+            return []
+
+    def _busy(self, gpu: int, handle: Any) -> dict[int, int]:
+        """Mean utilisation by process since the last look; empty where the driver keeps none."""
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen[gpu])
+        except self._nvml.NVMLError:
+            return {}
+        by_pid: dict[int, list[int]] = {}
+        for sample in samples:
+            self._seen[gpu] = max(self._seen[gpu], int(sample.timeStamp))
+            by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        return {pid: round(sum(values) / len(values)) for pid, values in by_pid.items()}
