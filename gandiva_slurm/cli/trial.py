@@ -78,7 +78,7 @@ def try_(steps: int, seed: int, deadline: float, command: tuple[str, ...]) -> in
             click.echo(f"moved:   {_count(trial.losses('moved'))}, {trial.moves} moves")
             verdict = compare(trial, "moved")
         if not trial.is_attached:
-            click.echo("moved:   no: only a script with gandiva.attach() can be moved")
+            click.echo("moved:   no: only a script with gandiva.attach() can be moved, or a GandivaCallback")
         click.echo(verdict or "the losses are identical, bit for bit")
         return int(bool(verdict))
 
@@ -113,9 +113,9 @@ def run_parked(trial: Trial) -> None:
                 _note_refusal(trial, node)
                 continue
             trial.parks += 1
+            trial.is_attached |= any(view[W_KIND] == KIND_RUN for view in node.views())
             _pause(node, trial.chance.random() * PARK_S)
             node.resume(trial.deadline_s)
-        trial.is_attached = any(view[W_KIND] == KIND_RUN for view in node.views())
         node.wait(lambda: trial.is_enough("parked"), trial.deadline_s)
         _check_end(trial, node, "parked")
 

@@ -67,7 +67,7 @@ def claim(store: Store, is_start: bool) -> None:
 
 def save(store: Store, count: int, write: Callable[[Any], None], facts: Dict[str, Any]) -> str:
     """Write this rank's part of a checkpoint, then drop what is too old; NotSaved leaves all as it was."""
-    path = os.path.join(store.directory, f"{store.script}-{count:09d}-{store.job}.{store.restart}")
+    path = path_of(store, count)
     try:
         os.makedirs(store.directory, exist_ok=True)
         _check_owner(store.directory)
@@ -82,6 +82,11 @@ def save(store: Store, count: int, write: Callable[[Any], None], facts: Dict[str
             os.rmdir(path)  # where nothing came to be in it
     prune(store)
     return path
+
+
+def path_of(store: Store, count: int) -> str:
+    """Return the directory of the checkpoint that this start writes at `count`."""
+    return os.path.join(store.directory, f"{store.script}-{count:09d}-{store.job}.{store.restart}")
 
 
 def complete(store: Store) -> List[Saved]:

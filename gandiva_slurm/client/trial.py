@@ -7,11 +7,12 @@ written beside it. Installed by the hook where GANDIVA_TRIAL names the file.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List
+
+from gandiva_slurm.client.identity import find_identity
 
 #: The facts are written when so many optimizer steps have been made.
 FACTS_AFTER = 10
@@ -19,7 +20,6 @@ FACTS_AFTER = 10
 
 def watch(module: ModuleType, path: str) -> None:
     """Note losses and facts of this process; `module` is torch.optim.optimizer."""
-    path = f"{path}.{os.environ.get('RANK', '0')}"
     autograd = module.torch.autograd
     autograd.backward = _noted(autograd.backward, path)
     optimizers: List[Callable[[], Any]] = []
@@ -30,11 +30,16 @@ def watch(module: ModuleType, path: str) -> None:
         if all(known() is not optimizer for known in optimizers):
             optimizers.append(weakref.ref(optimizer))
         if steps[0] == FACTS_AFTER:
-            with open(path + ".facts", "w", encoding="utf-8") as file:
+            with open(_of_rank(path) + ".facts", "w", encoding="utf-8") as file:
                 json.dump(_facts(module.torch, [known() for known in optimizers]), file)
 
     after._torchdynamo_disable = True  # type: ignore[attr-defined]
     module.register_optimizer_step_post_hook(after)
+
+
+def _of_rank(path: str) -> str:
+    """Return this rank's file; launchers tell the rank in ways of their own, so ask late."""
+    return f"{path}.{find_identity().rank}"
 
 
 def _noted(backward: Callable[..., None], path: str) -> Callable[..., None]:
@@ -42,7 +47,7 @@ def _noted(backward: Callable[..., None], path: str) -> Callable[..., None]:
 
     def noted(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not out:
-            out.append(open(path, "a", buffering=1, encoding="ascii"))  # noqa: SIM115 - as long as the script
+            out.append(open(_of_rank(path), "a", buffering=1, encoding="ascii"))  # noqa: SIM115 - as long as the script
         first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
         out[0].write(float(first.detach().double().sum()).hex() + "\n")
         backward(tensors, *args, **kwargs)

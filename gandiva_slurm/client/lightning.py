@@ -1,0 +1,122 @@
+"""Lightning: with `Trainer(callbacks=[GandivaCallback()])` a training can be moved.
+
+Lightning writes it as `hpc_ckpt_1.ckpt` into a checkpoint of ours and is given that to load when the job is
+started again; its own requeueing on a signal is off meanwhile. A boundary is the top of its batch loop,
+behind all hooks and validations: no hook of Lightning's is called there, so the loop is wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from typing import Any, List, Optional
+
+from gandiva_slurm.client.keeper import Keeper
+from gandiva_slurm.client.notice import say
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback
+else:
+    from lightning.pytorch import Callback
+
+
+class GandivaCallback(Callback):  # type: ignore[misc]
+    """Lets a training be parked and saved between two batches; does nothing outside Gandiva."""
+
+    def __init__(self) -> None:
+        """Look for nothing before a training is set up."""
+        self._keeper: Optional[Keeper] = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Look for a checkpoint, and stand at the top of the batch loop from now on."""
+        if stage != "fit":
+            return
+        keeper = Keeper(lambda path: trainer.save_checkpoint(_file(path)))
+        self._keeper = None if keeper.is_alone else keeper
+        if self._keeper is None:
+            return
+        _wrap(trainer.fit_loop.epoch_loop, "advance", functools.partial(_stand, trainer, keeper))
+        if keeper.saved is not None:
+            _wrap(trainer._checkpoint_connector, "resume_start", functools.partial(_load, _file(keeper.path)))
+        _disarm(trainer, keeper)
+        keeper.go_on()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """The first pass over the data is begun behind this, and no hook is nearer to it."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.see(pl_module, *trainer.optimizers)
+        if keeper.saved is None:
+            keeper.begin_pass([])
+        else:
+            keeper.put_began([])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Go to where it was saved, be it in the middle of a pass."""
+        keeper = self._keeper
+        if keeper is None or keeper.saved is None:
+            return
+        fetcher = trainer.fit_loop._data_fetcher
+        if trainer.current_epoch > 0:  # else the pass was begun as it was then, in on_fit_start
+            keeper.put_began(_loaders(trainer))
+            iter(fetcher)
+        for _ in range(keeper.saved["done"]):
+            next(fetcher.iterator)  # Lightning itself sets the fetcher's own count
+        keeper.put_now()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """A later pass is begun behind this."""
+        if self._keeper is not None and trainer.current_epoch > 0:
+            self._keeper.begin_pass(_loaders(trainer))
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave Lightning's loop as it was."""
+        if stage == "fit" and self._keeper is not None:
+            self._keeper.stop()
+            vars(trainer.fit_loop.epoch_loop).pop("advance", None)
+            vars(trainer._checkpoint_connector).pop("resume_start", None)
+
+
+def _wrap(owner: Any, name: str, function: Any) -> None:
+    """Let `function`, given the owner's own method first, stand for it."""
+    setattr(owner, name, functools.partial(function, functools.partial(getattr(type(owner), name), owner)))
+
+
+def _stand(trainer: Any, keeper: Keeper, advance: Any, *args: Any) -> Any:
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    done = progress.current.completed
+    # Gradients of an accumulation are in no checkpoint of Lightning's.
+    if done % trainer.accumulate_grad_batches == 0:
+        keeper.boundary(progress.total.completed, done)
+    return advance(*args)
+
+
+def _load(path: str, resume_start: Any, *_: Any, **options: Any) -> Any:
+    # It is the user's own file, which may hold whatever his callbacks put into it.
+    return resume_start(path, **{name: False for name in options if name == "weights_only"})
+
+
+def _disarm(trainer: Any, keeper: Keeper) -> None:
+    """Let Lightning's signal for a requeue save, and not requeue: two would requeue the same job."""
+    environment = trainer._accelerator_connector.cluster_environment
+    if not getattr(environment, "auto_requeue", False):
+        return
+    environment.auto_requeue = False
+    number = environment.requeue_signal or signal.SIGUSR1
+    if signal.getsignal(number) is signal.SIG_DFL:  # which would end the job
+        signal.signal(number, keeper.save_soon)
+    say(f"Lightning does not requeue this job on {signal.Signals(number).name}: it is saved then")
+
+
+def _file(path: str) -> str:
+    return os.path.join(path, "hpc_ckpt_1.ckpt")
+
+
+def _loaders(trainer: Any) -> List[Any]:
+    given = trainer.train_dataloader
+    if isinstance(given, dict):
+        return list(given.values())
+    return list(given) if isinstance(given, (list, tuple)) else [given]
