@@ -68,7 +68,7 @@ class Auditor:
         self._runs: dict[int, tuple[int, ...]] = {}
         self._since_ns = 0
         self._held: dict[int, int] = {}
-        self._total = self._ended_halves = 0
+        self._total = 0
         self._done: dict[int, int] = {}
         self._passes: Mapping[str, int] = {}
 

@@ -20,11 +20,11 @@ def make_policy(name: str, settings: PolicySettings) -> tuple[Policy, bool]:
     """Make a policy, and tell whether it got true rates: only where its `make` is marked `takes_oracle`."""
     found: list[EntryPoint] = [entry for entry in entry_points(group=GROUP) if entry.name == name]
     if not found:
-        raise UsageError(f"--policy: there is no policy {name!r}; there are: {' '.join(policy_names())}")
+        raise UsageError(f"there is no policy {name!r}; there are: {' '.join(policy_names())}")
     try:
         make = found[0].load()
     except (ImportError, AttributeError) as err:
-        raise UsageError(f"--policy: {name} ({found[0].value}) cannot be loaded: {err}") from err
+        raise UsageError(f"policy {name} ({found[0].value}) cannot be loaded: {err}") from err
     is_told = bool(getattr(make, "takes_oracle", False))
     policy: Policy = make(settings if is_told else replace(settings, oracle=None))
     return policy, is_told

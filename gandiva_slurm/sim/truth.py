@@ -135,7 +135,8 @@ def read_oracle(path: Path) -> Oracle:
         raise UsageError(f"{path}: {err.strerror}") from err
     except (ValueError, SyntaxError, AttributeError, TypeError, KeyError, lzma.LZMAError) as err:
         form = '{type: {"(\'model\', GPUs)": {"null": steps/s}}}'
-        raise UsageError(f"{path} is not a table of throughputs ({err}); it takes {form}") from err
+        where = f" ({err})" if isinstance(err, json.JSONDecodeError) else ""
+        raise UsageError(f"{path} is not a table of throughputs{where}; it takes JSON, {form}") from err
     return Oracle(tables)
 
 

@@ -90,6 +90,9 @@ def test_the_same_command_gives_the_same_result() -> None:
         (("--policy", "fifo", "--cluster", "gpu:x"), 2, "'gpu:x' is not TYPE:NODESxGPUS"),
         (("--policy", "fifo", "--users", "2", "--users-column", "user"), 2, "give one of them"),
         (("--policy", "fifo", "--quantum", "0"), 2, "--quantum"),
+        (("--policy", "fifo", "--quantum", "nan"), 2, "'--quantum': 'nan' is no number in the range"),
+        (("--policy", "fifo", "--switch-cost", "inf"), 2, "--switch-cost"),
+        (("--policy", "fifo", "--rate-noise", "nan"), 2, "--rate-noise"),
         (("--policy", "fifo", "--jobs", "/nowhere/x.csv"), 2, "/nowhere/x.csv: No such file"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import Cluster
-from gandiva_slurm.sim.job import Spec
+from gandiva_slurm.sim.job import RATE, Spec
 from gandiva_slurm.sim.truth import Homogeneous, Oracle, Truth, read_oracle
 from gandiva_slurm.sim.workloads import elasticflow, gandiva, gavel, muri, sacct
 from gandiva_slurm.sim.workloads.rows import Row
@@ -21,6 +21,8 @@ FORMATS: Mapping[str, Reader] = {
     "sacct": sacct.read,
     "gandiva": gandiva.read,
 }
+#: Whoever runs for longer, or arrives later, was read in a wrong unit: ten years, and the year 2100.
+_LONGEST_NS, _LATEST_NS = 10 * 365 * 86_400 * 10**9, 130 * 365 * 86_400 * 10**9
 #: Whose jobs they are where nobody says.
 NOBODY = "all"
 
@@ -114,6 +116,9 @@ def _fitting(row: Row, spec: Spec, cluster: Cluster, truth: Truth) -> Spec:
             raise row.error(f"asks for {spec.size} GPUs of one {spec.cell}: --cluster has none so large")
     if not wide:
         raise row.error(f"{spec.model} runs on {spec.size} GPUs of no type of --cluster; drop the row")
+    slowest = min(truth.alone(spec, spec.size, name, True) for name in wide)
+    if truth.work(spec) > _LONGEST_NS * RATE * slowest or spec.submit_ns > _LATEST_NS:
+        raise row.error("runs for more than ten years, or comes after 2100: is the format the right one?")
     return spec if wide == tuple(cluster.counts) else replace(spec, gpu_types=wide)
 
 

@@ -59,12 +59,11 @@ def read_table(
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in needs if name not in header]
     unknown = [] if knows is None else [name for name in header if name not in {*needs, *knows}]
-    if missing or unknown:
-        wrong = (
-            f"has no column {' '.join(missing)}" if missing else f"has unknown columns {' '.join(unknown)}"
-        )
-        takes = f"it takes {' '.join(needs)}" + (f" and may have {' '.join(knows)}" if knows else "")
-        raise UsageError(f"{path}:1: {wrong}; {takes}")
+    twice = [name for number, name in enumerate(header) if name and name in header[:number]]
+    for wrong, names in (("no column", missing), ("unknown columns", unknown), ("twice the column", twice)):
+        if names:
+            takes = f"it takes {' '.join(needs)}" + (f" and may have {' '.join(knows)}" if knows else "")
+            raise UsageError(f"{path}:1: has {wrong} {' '.join(names)}; {takes}")
     for cells in reader:
         if not any(cell.strip() for cell in cells):
             continue

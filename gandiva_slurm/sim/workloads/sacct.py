@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gandiva_slurm.sim.job import Spec
-from gandiva_slurm.sim.workloads.rows import Row, read_lines, read_table
+from gandiva_slurm.sim.workloads.rows import Row, read_table
 
 NEEDS = ("JobID", "Submit")
 _ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?")
@@ -22,11 +22,8 @@ _TRES = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
 
 def read(path: Path) -> Iterator[tuple[Row, Spec]]:
     """Yield the rows with their jobs, those that held GPUs for a time."""
-    rows = read_table(path, NEEDS, None, separator="|")
-    if (read_lines(path) or [""])[0].rstrip().endswith("|"):
-        rows = read_table(path, NEEDS, None, separator="|")
     number = 0
-    for row in rows:
+    for row in read_table(path, NEEDS, None, separator="|"):
         if "." in row.text("JobID"):
             continue
         size, gpu_type = _gpus(row)
