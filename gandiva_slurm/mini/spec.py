@@ -75,21 +75,19 @@ class MiniSpec:
         return most
 
 
-def default_backend() -> str:
+def default_backend(suite: str = "") -> str:
     """The back end meant when none is named: $GANDIVA_MINI_BACKEND, else `local`."""
-    kind, _, suite = (os.environ.get(BACKEND_VARIABLE) or "local").partition(":")
-    return backend_text(kind, suite)
+    kind, _, usual = (os.environ.get(BACKEND_VARIABLE) or "local").partition(":")
+    return backend_text(kind, suite or usual)
 
 
 def backend_text(kind: str, suite: str) -> str:
     """`--backend` and `--suite`, checked, as one word: `local` or `docker:SUITE`."""
     if kind not in BACKENDS:
         raise UsageError(f"--backend {kind}: choose from {', '.join(BACKENDS)}")
-    if kind == "local":
-        return kind
-    if (suite or "bookworm") not in SUITES:
+    if suite and suite not in SUITES:
         raise UsageError(f"--suite {suite}: choose from {', '.join(SUITES)}")
-    return f"{kind}:{suite or 'bookworm'}"
+    return kind if kind == "local" else f"{kind}:{suite or 'bookworm'}"
 
 
 def parse_nodes(text: str) -> tuple[MiniNode, ...]:

@@ -12,7 +12,14 @@ from gandiva_slurm.mini import docker, engine
 from gandiva_slurm.mini.commands import mini
 from gandiva_slurm.mini.engine import Engine
 from gandiva_slurm.mini.layout import CLONE, Layout
-from gandiva_slurm.mini.spec import BACKEND_VARIABLE, SUITES, MiniSpec, backend_text, parse_nodes
+from gandiva_slurm.mini.spec import (
+    BACKEND_VARIABLE,
+    SUITES,
+    MiniSpec,
+    backend_text,
+    default_backend,
+    parse_nodes,
+)
 from gandiva_slurm.model.errors import GandivaError, UsageError
 
 
@@ -23,7 +30,7 @@ def test_backend_and_suite_are_one_word(kind: str, suite: str, want: str) -> Non
     assert backend_text(kind, suite) == want
 
 
-@pytest.mark.parametrize(("kind", "suite"), [("podman", ""), ("docker", "sid")])
+@pytest.mark.parametrize(("kind", "suite"), [("podman", ""), ("docker", "sid"), ("local", "sid")])
 def test_backend_refuses_what_there_is_not(kind: str, suite: str) -> None:
     with pytest.raises(UsageError, match="choose from"):
         backend_text(kind, suite)
@@ -32,6 +39,7 @@ def test_backend_refuses_what_there_is_not(kind: str, suite: str) -> None:
 def test_the_variable_names_the_back_end_of_every_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BACKEND_VARIABLE, "docker:forky")
     assert MiniSpec().backend == "docker:forky"
+    assert default_backend("trixie") == "docker:trixie"
     monkeypatch.setenv(BACKEND_VARIABLE, "docker:hamm")
     with pytest.raises(UsageError, match="bookworm, trixie, forky"):
         MiniSpec()
@@ -101,6 +109,11 @@ def test_without_an_engine_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatc
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker.os, "geteuid", lambda: 1000)
     assert "run it as root" in clusters.missing("docker:forky")
+
+
+def test_the_demo_says_at_once_that_its_report_could_not_be_written() -> None:
+    done = CliRunner().invoke(mini, ["demo", "--json", "/nowhere/report.json"])
+    assert isinstance(done.exception, UsageError) and "make /nowhere first" in str(done.exception)
 
 
 def test_up_refuses_a_suite_there_is_not() -> None:
