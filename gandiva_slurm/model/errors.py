@@ -4,7 +4,6 @@ GandivaError
 ├── ConfigError        gandiva.yaml or a Slurm file is wrong: file, key, what is allowed (exit 2)
 ├── UsageError         a command was typed wrong (exit 2)
 ├── NotNow             cannot be done yet; waiting may help
-├── Never              cannot be done on this cluster; the text goes to the user
 ├── SlurmUnreachable   slurmctld or slurmdbd did not answer in time; the old picture stays, stale (exit 3)
 ├── SlurmRefused       Slurm answered no; its own sentence is kept
 │   └── SlurmBusy      Slurm answered not yet; the same call may be granted a moment later (a NotNow too)
@@ -33,10 +32,6 @@ class UsageError(GandivaError):
 
 class NotNow(GandivaError):
     """Cannot be done yet."""
-
-
-class Never(GandivaError):
-    """Cannot be done on this cluster, however long one waits."""
 
 
 class SlurmUnreachable(GandivaError):
