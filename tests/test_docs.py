@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.model.job import STATES
+
 ROOT = Path(__file__).parents[1]
 FOREIGN = {".venv", "build", ".pytest_cache"}
 PAGES = sorted(page for page in ROOT.rglob("*.md") if not FOREIGN & set(page.relative_to(ROOT).parts))
@@ -21,6 +23,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_nothing_waits_to_be_filled_in(page: Path) -> None:
     assert not re.search(r"@@|\bTBD\b", page.read_text())
+
+
+def test_a_jobs_way_is_that_of_the_table() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.split("## A job's way\n")[1].split("\n\n")[0].splitlines()[3:]
+    told = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    ways = {row[0].split()[0]: {*row[2].split(" · ")} for row in told if row[0].split()[0] in STATES}
+    assert {*ways, "ENDED"} == {*STATES}
+    assert all(leads <= {*STATES[state].then} for state, leads in ways.items()), ways
 
 
 def test_readme_opens_with_its_two_commands() -> None:

@@ -1,6 +1,6 @@
 """The states of a job, as data: the one table of what holds in each, what may follow, and what survives.
 
-`docs/` draws its diagram from it, the engine moves jobs by it, the tests walk it.
+docs/architecture.md tells it in words, the engine moves jobs by it, the tests walk it.
 """
 
 from __future__ import annotations
