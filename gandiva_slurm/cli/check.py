@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query, to_json
-from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.errors import GandivaError, PeerError
 
 ERROR = "error"
 
@@ -43,7 +43,9 @@ def _daemons(config: str | None) -> Iterable[Any]:
     try:
         told, nodes = query(config, "ping", {}), query(config, "nodes", {})
     except GandivaError as err:
-        yield error("gandivactld", str(err), "start it (`systemctl start gandivactld`)")
+        # Whoever is not heard for want of munge has its cure in his sentence.
+        cure = "start it (`systemctl start gandivactld`)" if isinstance(err, PeerError) else "then try again"
+        yield error("gandivactld", str(err), cure)
         return
     if told["slurm_error"]:
         yield error("gandivactld", told["slurm_error"], "see that Slurm's commands work where it runs")

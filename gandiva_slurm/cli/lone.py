@@ -77,7 +77,7 @@ class LoneNode:
                 "SLURM_RESTART_COUNT": str(self._restart),
             }
         if shutil.which(command[0]) is None:
-            raise GandivaError(f"there is no program {command[0]!r}; next: gandiva try -- python train.py")
+            raise GandivaError(f"there is no program {command[0]!r}; name one as in: -- python train.py")
         with open(f"{self._run}.log", "ab") as out:
             self._process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
 
