@@ -13,6 +13,7 @@ from gandiva_slurm.client import machine
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import NotSaved, Refused
 from gandiva_slurm.client.guards import is_fit_to_park
+from gandiva_slurm.client.sharing import ooms
 from gandiva_slurm.client.tiers import BestTier, Released
 from gandiva_slurm.wire.page import (
     ERROR_BYTES,
@@ -28,6 +29,7 @@ from gandiva_slurm.wire.page import (
     W_ERROR,
     W_HELD,
     W_LIVE,
+    W_OOMS,
     W_PEAK,
     W_RELEASED,
     W_TIER,
@@ -128,7 +130,8 @@ class Stop:
     def _show(self, done: Released) -> None:
         words = self.words
         words[W_RELEASED], words[W_HELD] = done.released, done.held
-        words[W_LIVE], words[W_PEAK] = done.released + done.held, done.peak
+        words[W_LIVE], words[W_PEAK] = done.released + done.held, max(1, done.peak)
+        words[W_OOMS] = ooms()
         if done.why != self._told:
             self._told = done.why
             if done.why:

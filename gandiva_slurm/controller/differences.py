@@ -111,4 +111,6 @@ def _key(item: Resident) -> JobKey:
 def _seen(node: str, item: Resident) -> ResidentSeen:
     words = (item.reason, item.detail)
     leave, rates = (item.is_movable, item.has_left), (item.rate_alone, item.rate_packed, item.rate_noise)
-    return ResidentSeen(node, _key(item), item.state, item.gpus, *words, item.parked_ns, *leave, *rates)
+    memory = (item.card_bytes, item.peak_bytes, item.held_bytes, item.ooms)
+    stand = (_key(item), item.state, item.gpus)
+    return ResidentSeen(node, *stand, *words, item.parked_ns, *leave, *rates, *memory, item.is_elastic)

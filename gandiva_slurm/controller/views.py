@@ -130,6 +130,10 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if pack is not None and record.code not in ("Packed", "PackTrial"):
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")
         yield from pack.evidence
+    for pair, said in world.engine.state.pairs.not_tried.items():
+        if job.job_id in pair:
+            yield f"not tried together with job {sum(pair) - job.job_id}: {said.why}"
+            yield from said.evidence
     seen = world.residents(record)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"

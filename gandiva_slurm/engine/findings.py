@@ -48,6 +48,8 @@ class Pack:
     #: how long it is tried at the least, and what was known when that was last looked at
     least_s: int = 0
     evidence: tuple[str, ...] = ()
+    #: how often either had run out of GPU memory before they were packed
+    ooms: int = 0
 
     @property
     def jobs(self) -> tuple[int, int]:
@@ -66,6 +68,14 @@ class Pack:
         return because("Packed", *self.evidence, mate=mate, gain=self.gain)
 
 
+@dataclass(frozen=True)
+class NotTried:
+    """Why two residents of a GPU are not even tried together, as they were told, and the figures of now."""
+
+    why: str
+    evidence: tuple[str, ...]
+
+
 @dataclass
 class Pairs:
     """All packs of now, and what was found out; it is asked like a table of rates (policy.port.Rates)."""
@@ -73,6 +83,8 @@ class Pairs:
     packs: list[Pack] = field(default_factory=list)
     found: dict[PairKey, Finding] = field(default_factory=dict)
     book: PairBook = field(default_factory=PairBook)
+    #: by the ids of both, the older job's first
+    not_tried: dict[tuple[int, int], NotTried] = field(default_factory=dict)
 
     def of(self, job_id: int) -> Pack | None:
         """The pack of a job."""
@@ -104,7 +116,9 @@ class Pairs:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
         found = [[*key, plain(finding)] for key, finding in sorted(self.found.items())]
-        return {"packs": [plain(pack) for pack in self.packs], "found": found, "book": self.book.to_json()}
+        not_tried = [[*pair, plain(said)] for pair, said in sorted(self.not_tried.items())]
+        packs = [plain(pack) for pack in self.packs]
+        return {"packs": packs, "found": found, "book": self.book.to_json(), "not_tried": not_tried}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pairs:
@@ -115,6 +129,7 @@ class Pairs:
             [build(Pack, raw) for raw in data["packs"]],
             {PairKey(*key): build(Finding, raw) for *key, raw in data["found"]},
             PairBook.from_json(data["book"]),
+            {(one, two): build(NotTried, raw) for one, two, raw in data.get("not_tried", ())},
         )
 
 

@@ -131,10 +131,13 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
-    sighting.is_movable = event.is_movable
+    sighting.is_movable, sighting.is_elastic = event.is_movable, event.is_elastic
     sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
     sighting.rate_alone = event.rate_alone or sighting.rate_alone
     sighting.rate_packed, sighting.rate_noise = event.rate_packed, event.rate_noise
+    sighting.card_bytes = event.card_bytes or sighting.card_bytes
+    sighting.peak_bytes = event.peak_bytes or sighting.peak_bytes
+    sighting.held_bytes, sighting.ooms = event.held_bytes, event.ooms
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)

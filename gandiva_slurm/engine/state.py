@@ -13,6 +13,7 @@ from gandiva_slurm.engine.giving import Giving
 from gandiva_slurm.engine.plain import build, plain
 from gandiva_slurm.engine.settings import SECOND_NS as SECOND_NS
 from gandiva_slurm.engine.settings import EngineSettings as EngineSettings
+from gandiva_slurm.engine.sighting import Sighting as Sighting
 from gandiva_slurm.engine.travels import Travels
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.bounds import Bounds
@@ -28,7 +29,7 @@ OWNER_HOLD_S = 4_102_444_800
 SCHEMA = 2
 #: Lines kept of a job's story, how many of them may tell of slicing alone, and codes that tell of more.
 STORY_LINES, SLICING_LINES = 50, 10
-DECIDED = ("Started", "PackTrial", "PackUndone")
+DECIDED = ("Started", "PackTrial", "PackUndone", "PackNotTried")
 
 
 class StoryLine(NamedTuple):
@@ -225,29 +226,6 @@ CLOSED = frozenset(
         "UNKNOWN",
     }
 )
-
-
-@dataclass
-class Sighting:
-    """An incarnation that a node reports, with the GPUs it is bound to (none: to none yet)."""
-
-    gpus: tuple[int, ...] = ()
-    #: how the node slices it, as it said last; "" = it has not said
-    state: str = ""
-    reason: str = ""
-    detail: str = ""
-    #: since when it should not be there; 0 = it should
-    odd_ns: int = 0
-    #: its tasks are stopped before they begin
-    is_unborn: bool = False
-    #: it can save itself and go on elsewhere
-    is_movable: bool = False
-    #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
-    is_fenced: bool = False
-    #: mini-batches a second alone on its GPUs (the last that was told) and beside its mate; 0: not measured
-    rate_alone: float = 0.0
-    rate_packed: float = 0.0
-    rate_noise: float = 0.0
 
 
 @dataclass(frozen=True)

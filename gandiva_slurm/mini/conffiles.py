@@ -18,6 +18,8 @@ from gandiva_slurm.model.errors import GandivaError
 SLOT_DIR = "/etc/slurm/gandiva-slots"
 CPUS_PER_NODE = 32
 MEMORY_PER_NODE_MIB = 65536
+#: Fake GPUs have no memory; so much is said of each.
+GPU_MEMORY_MIB = 16384
 LUA_MODULE = "gandiva_job_submit.lua"
 #: Stands in for the Lua module in a clone that has none: ordinary jobs pass, Gandiva's flags do nothing.
 LUA_STUB = """\
@@ -62,6 +64,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             "port": layout.FIRST_GANDIVAD_PORT, "socket": "/run/gandiva/%n.sock",
             "state_dir": f"{at.spool}/gandivad/%n", "client_wait_s": 30, "park_deadline_s": 10,
             "max_park_s": 600, "freeze_bound_s": 300, "wake_grace_s": 60, "addresses": addresses,
+            "gpu_memory_mib": GPU_MEMORY_MIB,
         },
         "packing": {"enabled": spec.packing},
     }

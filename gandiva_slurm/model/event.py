@@ -74,6 +74,14 @@ class ResidentSeen:
     rate_packed: float = 0.0
     #: how far off the ratio of the two may be, as a part of it
     rate_noise: float = 0.0
+    #: bytes: of its smallest GPU, of its tensors at their peak, what it keeps there parked; 0: not known
+    card_bytes: int = 0
+    peak_bytes: int = 0
+    held_bytes: int = 0
+    #: how often it asked for more GPU memory than there was
+    ooms: int = 0
+    #: what it saves can be loaded by another number of ranks
+    is_elastic: bool = False
 
 
 @dataclass(frozen=True)

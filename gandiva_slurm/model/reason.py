@@ -98,6 +98,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "takes turns with job {mate} again: {why}",
         "it is packed with another, or what was measured is older than {retry_s} s",
     ),
+    "PackNotTried": (
+        "takes turns with job {mate}, not tried together: {why}",
+        "that changes, or either ends",
+    ),
     "Started": ("Slurm started it", "its ranks register at their first boundary"),
     "Adopted": ("found running on {node}", "nothing to be done"),
     "Unbound": ("runs on {node}, which GPUs is not known yet", "the node reports them, or they are assigned"),
@@ -117,6 +121,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Leaving": (
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
+    ),
+    "Growing": (
+        "saves itself in its next turn, to go on with more GPUs, on {to}: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on as it is",
+    ),
+    "Shrinking": (
+        "saves itself in its next turn, to go on with fewer GPUs, on {to}: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on as it is",
     ),
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),

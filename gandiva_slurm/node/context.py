@@ -15,6 +15,7 @@ from gandiva_slurm.node.clock import Clock, host_boot
 from gandiva_slurm.node.events import EventLog
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.ledger import Ledger
+from gandiva_slurm.node.nvml import Library
 from gandiva_slurm.node.saved import state_of
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.store import StateFile
@@ -51,12 +52,21 @@ class Node:
         self.lease_ns = 0
         #: what they had held, and the monotonic time of their end: spans are charged by it elsewhere
         self.past: dict[JobKey, tuple[HeldTime, int]] = {}
+        #: NVML, where there is one
+        self.library: Library | None = None
         self._sync: asyncio.TimerHandle | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs of this node by the plan; none before the first."""
         return self.local.gpus
+
+    def card_bytes(self, gpu: int) -> int:
+        """Return how much memory a GPU has, as the site says, else NVML; 0: not known."""
+        if self.settings.card_bytes:
+            return self.settings.card_bytes
+        cards = self.library.cards() if self.library is not None else ()
+        return cards[gpu] if gpu < len(cards) else 0
 
     def holders(self) -> list[Resident]:
         """Return the jobs that hold their GPUs."""

@@ -8,6 +8,7 @@ from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, tiers
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
+from gandiva_slurm.node.memory import card_bytes, memory_of
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import NodeReport, Resident
 
@@ -42,7 +43,7 @@ def _has_begun(job: Job) -> bool:
 def _resident(node: Node, job: Job) -> Resident:
     now = node.clock.mono()
     reason, detail = _why(node, job, now)
-    counts = job.counts
+    counts, memory = job.counts, memory_of(job)
     return Resident(
         job_id=job.key.job_id,
         restart=job.key.restart,
@@ -65,6 +66,11 @@ def _resident(node: Node, job: Job) -> Resident:
         rate_alone=round(job.gauge.alone.rate, 6),
         rate_packed=round(job.gauge.packed.rate, 6),
         rate_noise=round(job.gauge.noise, 6),
+        card_bytes=card_bytes(node, job),
+        live_bytes=memory.live,
+        peak_bytes=memory.peak,
+        held_bytes=memory.held,
+        ooms=memory.ooms,
     )
 
 

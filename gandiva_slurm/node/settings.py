@@ -36,6 +36,8 @@ class NodeSettings:
     checkpoint_dir: str = ""
     #: how long the guard waits for a new gandivad before it thaws what the dead one froze
     guard_grace_ns: int = 30 * NS_PER_S
+    #: memory of each GPU; 0: as NVML tells
+    card_bytes: int = 0
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
     isolation_ns: int = 0
 
@@ -61,4 +63,5 @@ class NodeSettings:
             refusal_bound_ns=config.refusal_bound_ns,
             wake_grace_s=part.wake_grace_s,
             checkpoint_dir=part.checkpoint_dir,
+            card_bytes=part.gpu_memory_mib << 20,
         )

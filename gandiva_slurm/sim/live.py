@@ -31,6 +31,7 @@ ACCOUNT, PARTITION = "sim", "gandiva"
 #: Nothing but GPUs is scarce.
 _PLENTY = 10**9
 _LEAST_RATE = 1e-9
+_AMPLE_BYTES = 1 << 50
 #: Numbers of arrays, apart from those of jobs.
 _FIRST_ARRAY = 10**9
 
@@ -215,7 +216,9 @@ class LivePolicy:
         leave = (is_movable, key in nodes.left)
         # Measured as nothing (they do not fit) is not the same as not measured.
         rates = (alone or 0.0, max(pair[0], _LEAST_RATE) if pair else 0.0)
-        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates)
+        # Whether two fit into a GPU's memory is in the rates.
+        memory = (_AMPLE_BYTES, 1)
+        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates, 0.0, *memory)
 
     def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
         first = {host.name: host.gpus[0] for host in view.cluster.hosts}

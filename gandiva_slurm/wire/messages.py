@@ -118,6 +118,16 @@ class Resident:
     rate_packed: float = 0.0
     #: how far off the ratio of the two may be, as a part of it
     rate_noise: float = 0.0
+    #: bytes: of its smallest GPU, of all its ranks' tensors at a boundary and at their peak, what they keep
+    #: on their GPUs while parked; 0: not known. Ranks that use no GPU memory tell a peak of 1.
+    card_bytes: int = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    held_bytes: int = 0
+    #: how often its ranks asked for more GPU memory than there was
+    ooms: int = 0
+    #: what it saves, or has saved to leave, can be loaded by another number of ranks
+    is_elastic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,8 @@ TABLE = {
     "resnext50": 0.89,
 }
 TICK_NS = SECOND_NS
+#: Memory of each GPU.
+CARD_BYTES = 16 << 30
 
 
 @dataclass
@@ -39,6 +41,11 @@ class Train:
     speed: float
     steps: float = 0.0
     gauge: Gauge = field(default_factory=Gauge)
+    #: of GPU memory; 0: not told yet
+    peak_bytes: int = 1
+    #: while it is parked
+    held_bytes: int = 0
+    ooms: int = 0
 
 
 class PackingWorld:
@@ -66,12 +73,12 @@ class PackingWorld:
         self._news.append(ev.JobSeen(job))
         return job_id
 
-    def end(self, key: JobKey) -> None:
+    def end(self, key: JobKey, state: str = "COMPLETED") -> None:
         """A job is over; its processes are gone."""
         del self.trains[key]
         self.held = tuple(held for held in self.held if held != key)
         end_s = self.now_ns // SECOND_NS
-        self._news += [ev.JobGone(key.job_id, "COMPLETED", end_s, "0:0"), ev.ResidentGone("n1", key)]
+        self._news += [ev.JobGone(key.job_id, state, end_s, "0:0"), ev.ResidentGone("n1", key)]
 
     def run(self, seconds: int) -> None:
         """Let time pass; a report and a cycle a second."""
@@ -105,7 +112,9 @@ class PackingWorld:
         detail = f"shares its GPU with job {mate.key.job_id}" if mate else ""
         gauge = train.gauge
         rates = {"rate_alone": gauge.alone.rate, "rate_packed": gauge.packed.rate, "rate_noise": gauge.noise}
-        return ev.ResidentSeen("n1", train.key, state, (train.gpu,), reason, detail, **rates)
+        memory = {"card_bytes": CARD_BYTES, "peak_bytes": train.peak_bytes, "ooms": train.ooms}
+        memory["held_bytes"] = train.held_bytes if state == "SUSPENDED" else 0
+        return ev.ResidentSeen("n1", train.key, state, (train.gpu,), reason, detail, **rates, **memory)
 
     def _slice(self) -> None:
         plan = {place.key: place for place in self.engine.plan_jobs("n1")}

@@ -1,0 +1,151 @@
+"""How a rank behaves while it shares its GPU with another job's: within a memory cap, and a part of the time.
+
+The node says so by two words of the page: THROTTLE is 0 while it has the GPU alone, else its duty in percent;
+MEM_CAP holds meanwhile, in bytes, 0 for none. Looked at only at a boundary with a THROTTLE that is not 0, so
+that a rank alone pays for nothing but the comparison. What fails here never reaches the script.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns, sleep
+from typing import Any, Dict, List
+
+from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.notice import say
+from gandiva_slurm.client.tiers import cuda_in_use
+from gandiva_slurm.wire.page import (
+    NEVER,
+    W_AT,
+    W_BEAT,
+    W_LIVE,
+    W_MEM_CAP,
+    W_OOMS,
+    W_PEAK,
+    W_THROTTLE,
+)
+
+#: THROTTLE of a rank that may go as fast as it can.
+FULL = 100
+#: A pause ends so soon after the node has changed its mind, and when the node has been silent for so long.
+SLICE_S, SILENT_NS = 2e-3, 5_000_000_000
+#: How often its memory is told while it shares.
+TELL_NS = 1_000_000_000
+
+
+class Share:
+    """A rank's side of sharing."""
+
+    def __init__(self, words: memoryview) -> None:
+        """Nothing is shared yet; `words` are the page's."""
+        self.words = words
+        self._cap = 0
+        #: What each device was capped at before we came, as a part of its memory.
+        self._before: Dict[int, float] = {}
+        self._since_ns = 0
+        #: How much longer than it was to the last pause was.
+        self._over_ns = 0
+        self._told_ns = 0
+        self._is_broken = False
+
+    def heed(self) -> int:
+        """At a boundary: take the node's word on cap and duty, and pause for as long as the duty asks.
+
+        Return the THROTTLE word with which it need not be called: none while there is something to undo.
+        """
+        words = self.words
+        duty, cap = words[W_THROTTLE], words[W_MEM_CAP]
+        try:
+            self._bound(cap if duty else 0)
+            self._tell()
+            if 0 < duty < FULL:
+                self._pause(duty)
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
+            self._break(err)
+        self._since_ns = monotonic_ns()
+        return NEVER if duty else 0
+
+    def rest(self) -> None:
+        """The rank has been parked: that time was no step's."""
+        self._since_ns = 0
+
+    def _bound(self, cap: int) -> None:
+        if cap == self._cap or self._is_broken:
+            return
+        cuda = cuda_in_use()
+        if cuda is None:
+            return
+        for device in devices_of(cuda) if cap else list(self._before):
+            self._bound_device(cuda, device, cap)
+        self._cap = cap
+
+    def _bound_device(self, cuda: Any, device: int, cap: int) -> None:
+        total = cuda.get_device_properties(device).total_memory
+        ask = getattr(cuda, "get_per_process_memory_fraction", lambda device: 1.0)
+        before = self._before.setdefault(device, ask(device))
+        if not cap:
+            cuda.set_per_process_memory_fraction(self._before.pop(device), device)
+            return
+        # Never below what it has needed so far: the cap is there for the other's sake, not to end this one.
+        least = max(cap, cuda.max_memory_allocated(device))
+        cuda.set_per_process_memory_fraction(min(before, least / total), device)
+        if cuda.memory_reserved(device) > least:
+            cuda.empty_cache()
+
+    def _tell(self) -> None:
+        now = monotonic_ns()
+        if now - self._told_ns >= TELL_NS:
+            self._told_ns = now
+            tell_memory(self.words)
+
+    def _pause(self, duty: int) -> None:
+        """Wait until the step has taken `duty` percent of the time since the last boundary."""
+        _finish_step()
+        now = monotonic_ns()
+        took = now - self._since_ns if self._since_ns else 0
+        until, words = now + took * (FULL - duty) // duty - self._over_ns, self.words
+        while now < until and words[W_AT] == NEVER and words[W_THROTTLE] == duty:
+            if now - words[W_BEAT] > SILENT_NS:
+                return
+            sleep(min(SLICE_S, (until - now) / 1e9))
+            now = monotonic_ns()
+        self._over_ns = min(now - until, took) if now > until else 0
+
+    def _break(self, err: Exception) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            say(f"its GPU memory cannot be bounded ({type(err).__name__}: {err}); training goes on without")
+
+
+def devices_of(cuda: Any) -> List[int]:
+    """Return the devices on which this process has memory."""
+    return [device for device in range(cuda.device_count()) if cuda.memory_reserved(device)]
+
+
+def tell_memory(words: memoryview) -> None:
+    """Write what its tensors take now and took at most (1: nothing), and how often memory ran out."""
+    cuda = cuda_in_use()
+    if cuda is None:
+        words[W_PEAK] = 1
+        return
+    devices = devices_of(cuda)
+    words[W_LIVE] = sum(cuda.memory_allocated(device) for device in devices)
+    words[W_PEAK] = max(1, sum(cuda.max_memory_allocated(device) for device in devices))
+    words[W_OOMS] = ooms()
+
+
+def ooms() -> int:
+    """Return how often this process asked for more GPU memory than there was."""
+    cuda = cuda_in_use()
+    if cuda is None:
+        return 0
+    return sum(cuda.memory_stats(device).get("num_ooms", 0) for device in devices_of(cuda))
+
+
+def _finish_step() -> None:
+    """Wait for the GPU: a step that is only queued has not been taken yet."""
+    cuda = cuda_in_use()
+    if cuda is not None:
+        for device in devices_of(cuda):
+            cuda.synchronize(device)
