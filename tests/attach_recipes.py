@@ -203,6 +203,25 @@ def buffers() -> Recipe:
     return Recipe(model, optimizer, _plain(model, optimizer))
 
 
+def kept_graph() -> Recipe:
+    """Each backward goes through the graph of the mini-batch before. No checkpoint has a graph."""
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    kept: list[Any] = []
+
+    def step(number: int, x: Any, y: Any) -> Any:
+        kept.append(cross_entropy(model(x), y))
+        if len(kept) == 2:
+            optimizer.zero_grad()
+            kept.pop(0).backward()
+            # A step in place would spoil what the newer graph has saved.
+            for value in model.parameters():
+                value.data.add_(value.grad, alpha=-0.05)
+        return kept[-1]
+
+    return Recipe(model, optimizer, step)
+
+
 def wrapped() -> Recipe:
     """DistributedDataParallel, with statistics of its own on every rank."""
     model = nn.parallel.DistributedDataParallel(_Averaged(), broadcast_buffers=False)
@@ -251,4 +270,6 @@ def sharded() -> Recipe:
 SOLO = {
     recipe.__name__: recipe for recipe in (sgd, adam, schedule, scaler, accumulation, gan, frozen, buffers)
 }
+#: Trainings that can be parked and not moved.
+FIXED = {recipe.__name__: recipe for recipe in (kept_graph,)}
 GANG = {recipe.__name__: recipe for recipe in (wrapped, synced_late, sharded)}

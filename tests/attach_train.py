@@ -28,7 +28,7 @@ def parse() -> argparse.Namespace:
 def train(args: argparse.Namespace, note, watch=lambda run, number: None) -> None:
     """Train; `watch` is called before mini-batch `number` of its epoch, and behind the last one."""
     rank = int(os.environ.get("RANK", "0"))
-    recipe = {**recipes.SOLO, **recipes.GANG}[args.recipe]()
+    recipe = {**recipes.SOLO, **recipes.FIXED, **recipes.GANG}[args.recipe]()
     torch.manual_seed(100 + rank)
     loader = recipes.loader(args.workers)
     run = gandiva.attach(recipe.model, recipe.optimizer, recipe.scheduler, recipe.scaler, loader)

@@ -85,6 +85,22 @@ def adam(device: str) -> Step:
     return plain(model, torch.optim.Adam(model.parameters(), lr=1e-2, amsgrad=True), device)
 
 
+def schedule(device: str) -> Step:
+    """A scheduler steps with every mini-batch."""
+    model = net(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=400)
+    inner = plain(model, optimizer, device)
+
+    def step(number: int) -> Any:
+        loss = inner(number)
+        rates.step()
+        return loss
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
 def scaler(device: str) -> Step:
     """Mixed precision's scaler, which skips a step now and then."""
     model = net(device)
@@ -229,10 +245,9 @@ def kept_graph(device: str) -> Step:
     return step
 
 
-SOLO = {
-    recipe.__name__: recipe
-    for recipe in (sgd, adam, scaler, batchnorm, tied, views, frozen, buffers, gan, accumulation, kept_graph)
-}
+_PLAIN = (sgd, adam, schedule, scaler, batchnorm, buffers)
+_ODD = (tied, views, frozen, gan, accumulation, kept_graph)
+SOLO = {recipe.__name__: recipe for recipe in (*_PLAIN, *_ODD)}
 
 
 def train(recipe: Callable[[str], Step], device: str, steps: int, between: Callable[[], None]) -> list[str]:
