@@ -1,4 +1,4 @@
-"""Cells: GPUs that hang together, as trees (papers.md, section 7).
+"""Cells: GPUs that hang together, as trees (HiveD, OSDI 2020).
 
 A physical cell is a GPU, or what its children share: a PCIe switch, a socket, a node, a rack; the levels are
 the site's. A virtual cell is a tree of the same shape that a virtual cluster (VC) owns without knowing which

@@ -2,7 +2,7 @@
 
 A root that is not bound yet is found by buddy allocation: take a free cell of its level, else split the
 lowest higher one. Bad cells and nodes that may not be used are searched around. When that fails, higher
-cells are split as well, but only those that no VC is owed ("safe relaxed splitting", papers.md section 7).
+cells are split as well, but only those that no VC is owed ("safe relaxed splitting", HiveD, OSDI 2020).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster in cells: virtual clusters that cannot take each other's shapes away (papers.md, section 7).
+"""A cluster in cells: virtual clusters that cannot take each other's shapes away (HiveD, OSDI 2020).
 
 `ask` says where a gang could go. BIND is taken by `allocate`. PREEMPT has set the gang's GPUs aside already:
 `delete` the victims, then ask again. The same calls in the same order give the same answers.

@@ -1,7 +1,7 @@
 """Where a gang's members fit: nodes in an order of preference, then near GPUs inside each node.
 
 The same for a VC's virtual cells and, for opportunistic gangs, for the physical ones. Order of the nodes:
-healthy, suggested, most used alike, least used by higher priorities (papers.md, section 7).
+healthy, suggested, most used alike, least used by higher priorities (HiveD, OSDI 2020).
 """
 
 from __future__ import annotations

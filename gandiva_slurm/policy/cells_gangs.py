@@ -1,4 +1,4 @@
-"""Gangs on cells: what is asked, what is answered, and in which state a gang is (papers.md, section 7).
+"""Gangs on cells: what is asked, what is answered, and in which state a gang is (HiveD, OSDI 2020).
 
 PENDING (asked, waits; nothing is kept) → PREEMPTING (its GPUs are promised, others still leave them) →
 ALLOCATED → BEING_PREEMPTED (some of its GPUs are promised to another) → deleted. Only ALLOCATED gangs

@@ -3,7 +3,7 @@
 Promises are counted in whole cells by level, for healthy and bad cells alike: while the cells left at each
 level cover what all VCs may still claim, every claim can be met (safety). Bad cells that are free are counted
 apart. When the healthy ones no longer cover what a VC may claim, some of its cells are *doomed*: bound at
-once to bad ones, so that the VC places nothing there (papers.md, section 7).
+once to bad ones, so that the VC places nothing there (HiveD, OSDI 2020).
 """
 
 from __future__ import annotations

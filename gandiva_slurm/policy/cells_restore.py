@@ -1,4 +1,4 @@
-"""Gangs back from their deeds, in a cluster that may have been changed since (papers.md, section 7)."""
+"""Gangs back from their deeds, in a cluster that may have been changed since (HiveD, OSDI 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The free cells of a chain: buddy allocation with merge (papers.md, section 7).
+"""The free cells of a chain: buddy allocation with merge (HiveD, OSDI 2020).
 
 A cell is taken out of the lists by splitting what it is part of; when it comes back and all its buddies are
 free, they become the cell above again. The order of a list is part of the result: what comes in goes to the

@@ -1,4 +1,4 @@
-"""Who uses how many GPUs of which type, before anybody trades (Gandiva_fair, papers' §2).
+"""Who uses how many GPUs of which type, before anybody trades (Gandiva_fair, EuroSys 2020).
 
 Each user owns a share of every type by tickets. He uses it best type first, never above his demand; what
 he leaves goes to those who want it: for GPUs that they lack, or in place of slower ones, which then become

@@ -1,4 +1,4 @@
-"""One market of two GPU types: who buys from whom, how much, and at whose bid (papers' §2; ADR 0019).
+"""One market of two GPU types: who buys from whom, how much, at whose bid (Gandiva_fair; ADR 0019).
 
 A user bids for a fast GPU what it is worth to him in slow ones: his measured speed-up. The highest bidder who
 has slow GPUs in use buys from the holder of fast ones to whom they are worth least. The price is the best bid

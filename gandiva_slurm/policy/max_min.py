@@ -1,4 +1,4 @@
-"""Gavel's max-min fairness as a linear programme, with packing (papers' §6).
+"""Gavel's max-min fairness as a linear programme, with packing (OSDI 2020).
 
 Jobs that are alike share their rows: the greatest minimum is the same, for an allocation may be averaged over
 jobs that are alike, and the programme has hundreds of columns instead of tens of thousands. A column is a

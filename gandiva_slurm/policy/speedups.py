@@ -1,4 +1,4 @@
-"""How much faster a user's jobs run on one GPU type than on another (Gandiva_fair, papers' §2).
+"""How much faster a user's jobs run on one GPU type than on another (Gandiva_fair, EuroSys 2020).
 
 Only measured rates count. What a job claims about itself is no argument of any function here, so no claim can
 be a lie; and a type without a measurement is missing from the answer, so that nobody trades on a guess.

@@ -80,7 +80,7 @@ def run_round(
     quantum: int,
     charged: Mapping[str, int] | None = None,
 ) -> list[Hashable]:
-    """Return the gangs that run this round, in the order they were picked (papers: gang-aware stride).
+    """Return the gangs that run this round, in the order they were picked (gang-aware stride: Gandiva_fair).
 
     `charged` is GPU work already given to users in this round (gangs that cannot be parked now).
     Nothing is charged for good here: the pick costs a user `size * quantum` for the rest of this round only.

@@ -1,4 +1,4 @@
-"""Near GPUs and shared links: lowest common ancestor, and who uses which link (papers.md, section 5)."""
+"""Near GPUs and shared links: lowest common ancestor, and who uses which link (BytePS, OSDI 2020)."""
 
 from __future__ import annotations
 

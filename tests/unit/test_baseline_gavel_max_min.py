@@ -35,7 +35,7 @@ TWO = (("new", 1), ("old", 1))
 
 
 def test_realised_parts_come_near_the_allocation() -> None:
-    """papers.md, section 6: within 5 % of the allocation after 100 rounds. Here thirds of one GPU."""
+    """Gavel, OSDI 2020: within 5 % of the allocation after 100 rounds. Here thirds of one GPU."""
     policy, jobs = make(SETTINGS), [a_job(n, model=f"m{n}", length_s=10**6) for n in range(3)]
     runs: Counter[int] = Counter()
     for turn in range(100):

@@ -78,7 +78,7 @@ def test_the_trading_run_is_the_same_in_any_order_of_users() -> None:
 
 
 def test_four_users_of_two_types() -> None:
-    """papers.md, section 2.1: trade_4users_added_by_us."""
+    """Worked out by hand, by the rule of Gandiva_fair."""
     counts = {"v100": 12, "k80": 128}
     users = users_of("VAE", "SuperRes", "LSTM", "ResNeXt50", counts=counts)
     division = divide(users, counts)
@@ -93,7 +93,7 @@ def test_four_users_of_two_types() -> None:
 
 
 def test_the_slide() -> None:
-    """papers.md, section 2.1: trade_slide."""
+    """The example of the talk on Gandiva_fair (EuroSys 2020)."""
     users = [a_claimant("U1", "1.2", None, "1"), a_claimant("U2", "6", None, "1")]
     users.append(a_claimant("U3", "2", None, "1"))
     sale = divide(users, {"v100": 3, "k80": 30}).trades[0]

@@ -1,4 +1,4 @@
-"""AntMan: guaranteed jobs within quotas, opportunistic ones on what is left (papers.md, section 3).
+"""AntMan: guaranteed jobs within quotas, opportunistic ones on what is left (OSDI 2020).
 
 A guaranteed job within its virtual cluster's quota gets GPUs that no other guaranteed job holds, idle ones
 first. When they are too few, those that exist are reserved for it and serve opportunistic jobs meanwhile. A

@@ -1,4 +1,4 @@
-"""FfDL: gangs first come, first served, packed onto few nodes or spread over many (papers.md, section 10).
+"""FfDL: gangs first come, first served, packed onto few nodes or spread over many (Middleware 2019).
 
 All learners of a job start together or not at all. The first job that finds no room blocks those behind it;
 of jobs that arrive at one moment the largest gang goes first. Spread puts each GPU on the emptiest node, as

@@ -1,4 +1,4 @@
-"""Optimus' two models, fitted: loss over epochs, speed over workers (papers.md, section 9).
+"""Optimus' two models, fitted: loss over epochs, speed over workers (EuroSys 2018).
 
 All coefficients are at least zero. Of so few of them, every subset may be tried: the best non-negative fit
 is the plain least-squares fit on its own support, and that is solved in fractions, so nothing is ill-

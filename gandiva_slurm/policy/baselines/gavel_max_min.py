@@ -1,4 +1,4 @@
-"""Gavel, max-min fairness with packing: a linear programme, realised by rounds (papers.md, section 6).
+"""Gavel, max-min fairness with packing: a linear programme, realised by rounds (OSDI 2020).
 
 The allocation says how many groups (a job, or two packed ones) of each kind run at once on each GPU type.
 Each round goes to the groups of the highest priority: allocation / (time received / worker time); of the jobs

@@ -1,4 +1,4 @@
-"""HiveD: virtual clusters made of cells (papers.md, section 7).
+"""HiveD: virtual clusters made of cells (OSDI 2020).
 
 Each virtual cluster (VC) owns equal cells; a newcomer reconfigures them. Guaranteed jobs draw on their VC's
 cells, in order of arrival, and whoever does not fit holds up nobody. Opportunistic jobs use any free cell,

@@ -1,4 +1,4 @@
-"""Optimus: each worker to the job whose remaining time it cuts most (papers.md, section 9).
+"""Optimus: each worker to the job whose remaining time it cuts most (EuroSys 2018).
 
 Every job first gets the least it can run on, in order of arrival. The GPUs that are left go one by one to
 the elastic job with the largest drop in remaining time per GPU. Remaining time is what is left to train, by

@@ -1,4 +1,4 @@
-"""Philly: virtual clusters with GPU quotas, gangs, and waiting for locality (papers.md, section 10).
+"""Philly: virtual clusters with GPU quotas, gangs, and waiting for locality (ATC 2019).
 
 The virtual cluster that uses least of its quota is served first, its jobs in order of arrival. Idle GPUs of
 the others may be borrowed; when the cluster is nearly full, a job within its quota takes them back from

@@ -1,4 +1,4 @@
-"""Themis: finish-time fairness by leases and partial-allocation auctions (papers.md, section 11).
+"""Themis: finish-time fairness by leases and partial-allocation auctions (NSDI 2020).
 
 Each job is an app. Its finish-time fairness is rho = T_shared / T_isolated: the time from submission to its
 end, over that alone on 1/N of the cluster, N being the mean number of jobs while it lived. GPUs whose lease

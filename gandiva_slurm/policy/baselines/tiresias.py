@@ -1,4 +1,4 @@
-"""Tiresias, discretised 2D-LAS: who got least GPU time so far goes first (papers.md, section 8).
+"""Tiresias, discretised 2D-LAS: who got least GPU time so far goes first (NSDI 2019).
 
 Attained service is GPUs × time run. It is cut into K queues: a job falls to the next one when its service
 reaches the queue's limit. Inside a queue whoever started first goes first, those who never ran last, so
