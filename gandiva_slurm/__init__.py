@@ -8,6 +8,7 @@ names below are fetched when they are first used.
 __version__ = "0.1.0"
 __all__ = [
     "BadCheckpoint",
+    "ElasticSampler",
     "attach",
     "checkpoint_dir",
     "on_load",
@@ -20,6 +21,7 @@ __all__ = [
 #: As in typing, which is too dear to import here; type checkers know the names.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gandiva_slurm.client.elastic import ElasticSampler
     from gandiva_slurm.client.errors import BadCheckpoint
     from gandiva_slurm.client.loop import step, steps
     from gandiva_slurm.client.run import attach, on_load, on_save
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BadCheckpoint": "errors",
+    "ElasticSampler": "elastic",
     "attach": "run",
     "on_load": "run",
     "on_save": "run",

@@ -9,10 +9,11 @@ saves them for all.
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple
 
 from gandiva_slurm.client.errors import BadCheckpoint
-from gandiva_slurm.client.shards import as_shard, is_shard, local, put_optimizer, put_weights
+from gandiva_slurm.client.reshard import reshard
+from gandiva_slurm.client.shards import as_shard, is_shard, layout, local, put_optimizer, put_weights
 
 
 class Part(NamedTuple):
@@ -64,6 +65,14 @@ def borrow(own: Dict[str, Any], lent: Dict[str, Any]) -> Dict[str, Any]:
     return whole
 
 
+def deal(parts: List[Part], saved: Dict[str, Any], everyone: Callable[[], List[Dict[str, Any]]]) -> None:
+    """Make a state saved by another number of ranks this rank's: shards are cut anew out of everyone's."""
+    for part in parts:
+        if part.name in saved:
+            thing, name = part.thing.module if _is_ddp(part.thing) else part.thing, part.name
+            reshard(thing, saved[name], lambda name=name: [state[name] for state in everyone()])  # type: ignore[misc]
+
+
 def check(parts: List[Part], saved: Dict[str, Any]) -> None:
     """BadCheckpoint unless every part can take its state; nothing is changed."""
     for name in sorted({part.name for part in parts} ^ set(saved)):
@@ -106,18 +115,21 @@ def _is_ddp(thing: Any) -> bool:
 def _state(thing: Any, is_borrower: bool) -> Dict[str, Any]:
     if _is_module(thing):
         return _module_state(thing, is_borrower)
-    return {"state": None if is_borrower and _is_optimizer(thing) else local(thing.state_dict())}
+    state = None if is_borrower and _is_optimizer(thing) else thing.state_dict()
+    return {"state": local(state), "layout": layout({"state": state})}
 
 
 def _module_state(model: Any, is_borrower: bool) -> Dict[str, Any]:
     module = model.module if _is_ddp(model) else model
-    grads = {name: local(value.grad) for name, value in module.named_parameters() if value.grad is not None}
+    grads = {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
+    weights = None if is_borrower else module.state_dict()
     # After a backward in no_sync(), each rank has gradients of its own.
     has_same_grads = is_borrower and getattr(model, "require_forward_param_sync", False)
     return {
-        "weights": None if is_borrower else local(module.state_dict()),
+        "weights": local(weights),
         "buffers": local(dict(module.named_buffers())),
-        "grads": None if has_same_grads else grads,
+        "grads": None if has_same_grads else local(grads),
+        "layout": layout({"weights": weights, "grads": grads}),
         "frozen": [name for name, value in module.named_parameters() if not value.requires_grad],
         "evaluating": [name for name, child in module.named_modules() if not child.training],
     }

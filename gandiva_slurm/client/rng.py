@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from typing import Any, Dict, List, Sequence
@@ -36,6 +37,23 @@ def put(state: Dict[str, Any], loaders: Sequence[Any]) -> None:
             generator.set_state(stand)
     for sampler, epoch in zip(_samplers(loaders), state["sampler_epochs"]):  # noqa: B905 (3.8)
         sampler.set_epoch(epoch)
+
+
+def derived(state: Dict[str, Any], words: str) -> Dict[str, Any]:
+    """Return a `state` for a rank that was not there: streams of its own, by the state and `words` alone."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    stand = repr(state["python"]).encode() + words.encode()
+    if "torch" in state:
+        stand += state["torch"].numpy().tobytes()
+    seed = int.from_bytes(hashlib.sha256(stand).digest()[:4], "big")
+    fresh = {**state, "python": random.Random(seed).getstate()}
+    if numpy is not None and "numpy" in state:
+        fresh["numpy"] = numpy.random.RandomState(seed).get_state()
+    if torch is not None and "torch" in state:
+        fresh["torch"] = torch.Generator().manual_seed(seed).get_state()
+        seeded = {n: torch.Generator(f"cuda:{n}").manual_seed(seed) for n in _devices(torch)}
+        fresh["cuda"] = {n: generator.get_state() for n, generator in seeded.items()}
+    return fresh
 
 
 def _devices(torch: Any) -> List[int]:

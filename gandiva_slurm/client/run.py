@@ -10,8 +10,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from gandiva_slurm.client import elastic, rng, start
 from gandiva_slurm.client import parts as parts_of_training
-from gandiva_slurm.client import rng, start
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
 from gandiva_slurm.client.loop import StepsIterator, wrapped
@@ -89,6 +89,8 @@ class Run:
         self.epoch = 0
         #: Mini-batches done in this pass: `enumerate(run.steps(loader), run.batch)` counts on where it was.
         self.batch = 0
+        #: Of an ElasticSampler's batch: what its mean loss weighs; whether the optimizer's step is due.
+        self.share, self.is_last = 1.0, True
         self._parts = parts
         self._loaders = loaders
         self._rank: Optional[Rank] = None
@@ -105,6 +107,11 @@ class Run:
         #: The pass under way and what it iterates over.
         self._pass: Callable[[], Optional[StepsIterator]] = lambda: None
         self._iterable: Any = None
+        #: Whether another number of ranks could go on, and the samples of this pass that are done.
+        self._is_elastic = bool(loaders) and all(elastic.sampler_of(one) for one in loaders)
+        self._done = 0
+        #: Where in its samples the pass is to go on, as `elastic.position` told.
+        self._samples: Optional[Dict[str, Any]] = None
 
     def epochs(self, count: int) -> Iterator[int]:
         """Iterate over the numbers of those epochs, of `count` in all, that are not finished."""
@@ -125,11 +132,15 @@ class Run:
         """
         target = self._target
         is_target = target is not None and target[:3] == (self._phase, self.epoch, self._loop + 1)
-        self.batch = target[3] if is_target and target else 0
+        batches = target[3] if is_target and target else 0
+        self.batch = elastic.batches_done(iterable, self._samples, batches) if is_target else 0
         return wrapped(iterable, self._begin)
 
     def save(self) -> None:
-        """Save at the next boundary, though Gandiva does not ask; to be called on all ranks alike."""
+        """Save at the next boundary, though Gandiva does not ask; to be called on all ranks alike.
+
+        It is written while the training goes on.
+        """
         self._is_save_wanted = True
 
     def go_under(self, rank: Optional[Rank], vault: Optional[Vault]) -> None:
@@ -137,6 +148,7 @@ class Run:
         global _has_loaded
         self._rank, self._vault = rank, vault
         saved = vault.find() if vault is not None else None
+        #: Above all that is there: no save is written into what another start left half done.
         self._count = vault.first_count if vault is not None else 0
         if saved is None:
             if vault is not None and start.restart_count() > 0:
@@ -144,8 +156,10 @@ class Run:
             return
         _has_loaded = True
         parts_of_training.put(self._parts, saved["parts"])
-        self._target, self._count = saved["place"], saved["count"]
+        self._target, self._samples = saved["place"], saved.get("samples")
         say(f"goes on from {saved['path']}: {_words(saved['place'])}")
+        if vault and saved["world"] != vault.store.world:
+            say(f"goes on with {vault.store.world} ranks, saved by {saved['world']}: the same global batches")
         change = what_changed(saved)
         if change:
             say(f"need not go on to the last bit as it would have: {change}")
@@ -161,6 +175,7 @@ class Run:
     def _stand_before(self, epoch: int) -> None:
         """Stand at the head of an epoch; where it was saved there, it is back."""
         self.epoch, self._loop, self.batch = epoch, 0, 0
+        self.share, self.is_last = 1.0, True
         self._iterable = self._began = None
         if self._target == (self._phase, epoch, 0, 0):
             self._come_back(self._read(), self._loaders)
@@ -175,6 +190,8 @@ class Run:
         if under_way is not None and not under_way.is_over:
             say("a run.steps() inside another is handed through: only the outer one's mini-batches count")
             return iter(iterable)
+        self._is_elastic = elastic.sampler_of(iterable) is not None
+        self.share, self.is_last, self._done = 1.0, True, 0
         self._claim()
         self._loop, self.batch = self._loop + 1, 0
         items = StepsIterator(self._items(iterable), self._boundary)
@@ -186,21 +203,34 @@ class Run:
         if self._target is None:
             self._iterable = iterable
             self._began = rng.capture(sources) if self._vault is not None else None
-            return iter(iterable)
+            return self._dealt(iter(iterable))
         if here < self._target[:3]:
             return iter(())
         if here > self._target[:3]:
             raise _lost(self._target)
         saved, self._iterable = self._read(), iterable
-        self._began, self.batch = saved["began"], self._target[3]
+        self._began = saved["began"]
+        self.batch = elastic.batches_done(iterable, self._samples, self._target[3])
+        self._done = self._samples["done"] if self._samples else 0
         rng.put(saved["began"], sources)
-        items = _fast_forward(iterable, self.batch, saved["loader"])
+        items = elastic.begin_behind(iterable, self._samples)
+        if items is None:
+            items = _fast_forward(iterable, self.batch, saved["loader"])
         self._come_back(saved, sources)
-        return items
+        return self._dealt(items)
+
+    def _dealt(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Tell with each item of an ElasticSampler's pass what it is of its global batch."""
+        sampler = elastic.sampler_of(self._iterable)
+        return items if sampler is None else map(self._take, items, sampler.pieces(self._done))
+
+    def _take(self, item: Any, piece: elastic.Piece) -> Any:
+        self.share, self.is_last, self._done = piece.share, piece.is_last, piece.done
+        return item
 
     def _claim(self) -> None:
         if self._rank is not None and self._vault is not None:
-            self._rank.claim(KIND_RUN, self._save)
+            self._rank.claim(KIND_RUN, self._save, self._is_elastic)
         elif self._rank is not None:
             self._rank.claim(KIND_STEPS)
 
@@ -218,6 +248,8 @@ class Run:
 
     def _boundary(self, mini_batches: int = 1) -> None:
         self.batch += mini_batches
+        if not self.is_last:
+            return  # within a global batch no rank's gradients are worth anything to another
         self._count += 1
         if self._is_save_wanted:
             self._save_as_asked()
@@ -227,41 +259,45 @@ class Run:
     def _save_as_asked(self) -> None:
         self._is_save_wanted = False
         try:
-            if self._vault is not None:
-                self._save()
+            self._save(is_behind=True)
         except Exception as err:
             if is_from_signal_handler(err):
                 raise
 
-    def _save(self) -> None:
+    def _save(self, is_behind: bool = False) -> None:
         """Save what is here at this boundary; whatever keeps it from that is said, and raised."""
-        place = (self._phase, self.epoch, self._loop, self.batch)
+        vault, place = self._vault, (self._phase, self.epoch, self._loop, self.batch)
+        if vault is None:
+            return
         try:
-            path = self._write(place)
+            state = self._state(place, vault)
+            if is_behind:
+                vault.write_behind(self._count, state, _words(place))
+            else:
+                say(f"saved to {vault.write(self._count, state)}: {_words(place)}")
         except Exception as err:
             if not is_from_signal_handler(err):
                 say(f"not saved, training goes on: {err}")
             raise
-        say(f"saved to {path}: {_words(place)}")
 
-    def _write(self, place: Place) -> str:
-        vault, iterable = self._vault, self._iterable
-        if vault is None or self._target is not None:
+    def _state(self, place: Place, vault: Vault) -> Dict[str, Any]:
+        if self._target is not None:
             raise NotSaved("the script has not come back yet to where it was saved")
-        is_borrower = vault.is_borrower()
+        is_borrower, iterable = vault.is_borrower(), self._iterable
         loaders = [one for one in [iterable, *self._loaders] if one is not None]
-        state = {
+        return {
             "place": place,
             "count": self._count,
             "is_borrower": is_borrower,
+            "is_elastic": self._is_elastic,
             "parts": parts_of_training.capture(self._parts, is_borrower),
             "now": rng.capture(loaders),
             "head": self._head,
             "began": self._began,
             "loader": _state_of(iterable),
+            "samples": elastic.position(iterable, self._done),
             "user": [function() for function in _on_save],
         }
-        return vault.write(self._count, state)
 
 
 def _fast_forward(iterable: Iterable[Any], batches: int, state: Any) -> Iterator[Any]:

@@ -1,12 +1,15 @@
 """Tensors that are one rank's shard of a larger one (DTensor: FSDP2), saved and put back as such.
 
-Each rank saves what lies with it and gets the same back, for the same number of ranks; nothing is gathered.
+Each rank saves what lies with it, and where in the whole that is, and gets it back; nothing is gathered.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Dict, Tuple
+
+#: The keys that lead to a tensor in nested dicts.
+Path = Tuple[Any, ...]
 
 
 def is_shard(value: Any) -> bool:
@@ -21,6 +24,16 @@ def local(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(local(inner) for inner in value) if type(value) in (list, tuple) else value
     return value.detach().to_local() if is_shard(value) else value
+
+
+def layout(value: Any, path: Path = ()) -> Dict[Path, Any]:
+    """Return the whole's shape, and where in it what lies here begins, of every shard in nested dicts."""
+    if isinstance(value, dict):
+        return {key: at for name, inner in value.items() for key, at in layout(inner, (*path, name)).items()}
+    if not is_shard(value):
+        return {}
+    offsets = [tuple(chunk.offsets) for chunk in value.__create_chunk_list__()]
+    return {path: (tuple(value.shape), *offsets[:1])}
 
 
 def as_shard(value: Any, model: Any) -> Any:

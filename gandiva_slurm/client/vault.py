@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from threading import Thread
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gandiva_slurm.client import checkpoint, start
+from gandiva_slurm.client import checkpoint, rng, start
 from gandiva_slurm.client.checkpoint import Saved, Store
 from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
 from gandiva_slurm.client.facts import differences, facts
 from gandiva_slurm.client.identity import find_identity, process_group
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.client.parts import Part, are_replicas, borrow, check, has_hidden_shards
+from gandiva_slurm.client.parts import Part, are_replicas, borrow, check, deal, has_hidden_shards
 
 #: Says to every rank what this one has, and returns what all have.
 Exchange = Callable[[Any], List[Any]]
@@ -50,6 +52,10 @@ class Vault:
         self.first_count = 0
         self._parts = parts
         self._saved: Optional[Saved] = None
+        #: Writes what a script asked to be saved while it trains on.
+        self._writer: Optional[Thread] = None
+        #: The boundary saved last, and where.
+        self._last: Tuple[int, str] = (0, "")
 
     def find(self) -> Optional[Dict[str, Any]]:
         """Return what the newest sound checkpoint holds for this rank; None where there is none."""
@@ -70,17 +76,48 @@ class Vault:
         return state
 
     def read(self) -> Dict[str, Any]:
-        """Read the checkpoint found."""
-        saved, rank = self._saved, self.store.rank
+        """Read the checkpoint found, be it another number of ranks that saved it."""
+        saved = self._saved
         assert saved is not None, "there is nothing to read"
+        rank = self.store.rank if self.store.rank in saved.markers else 0
         state: Dict[str, Any] = _load(checkpoint.data_path(saved, rank))
         if state["is_borrower"]:
             state["parts"] = borrow(state["parts"], _load(checkpoint.data_path(saved, 0))["parts"])
-        return {**state, "path": saved.path, "facts": saved.markers[rank]["facts"]}
+        state.update(path=saved.path, facts=saved.markers[rank]["facts"], world=len(saved.markers))
+        if len(saved.markers) != self.store.world:
+            self._deal(state, saved)
+        return state
 
     def write(self, count: int, state: Dict[str, Any]) -> str:
         """Write this rank's part of a checkpoint; return its directory. NotSaved says why not."""
-        return checkpoint.save(self.store, count, lambda out: _dump(state, out), facts())
+        self.settle()
+        return self._write(count, lambda out: _dump(state, out), _facts(state))
+
+    def write_behind(self, count: int, state: Dict[str, Any], words: str) -> None:
+        """Take a copy of a state in host memory and let a thread write it, and say so with `words`.
+
+        Never two at once. It is no daemon: a script that ends waits for it, and is kept alive no longer.
+        """
+        self.settle()
+        copy, found = io.BytesIO(), _facts(state)
+        _dump(state, copy)
+
+        def write() -> None:
+            try:
+                path = self._write(count, lambda out: out.write(copy.getbuffer()), found)
+            except Exception as err:
+                say(f"not saved, training goes on: {err}")
+            else:
+                say(f"saved to {path}: {words}")
+
+        self._writer = Thread(target=write, name="gandiva-save")
+        self._writer.start()
+
+    def settle(self) -> None:
+        """Wait until nothing is being written."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
 
     def is_borrower(self) -> bool:
         """Return True where rank 0 saves this rank's weights too."""
@@ -96,11 +133,10 @@ class Vault:
         """Return the newest checkpoint that is sound on all ranks."""
         mine = {saved.path: saved for saved in checkpoint.complete(self.store)}
         everywhere = set.intersection(*map(set, exchange(list(mine))))
-        ranks = {self.store.rank} if process_group() else set(range(self.store.world))
         for path in [path for path in mine if path in everywhere]:
             saved = mine[path]
             self._check_kind(saved)
-            faults = [fault for fault in exchange(checkpoint.fault(saved, ranks)) if fault]
+            faults = [fault for fault in exchange(checkpoint.fault(saved, self._checked(saved))) if fault]
             if not faults:
                 return saved
             say(f"the checkpoint {path} is damaged and skipped: {faults[0]}")
@@ -112,9 +148,30 @@ class Vault:
                 f"the checkpoint {saved.path} has version {saved.version}, not {checkpoint.VERSION}: "
                 "it wants the gandiva-slurm that wrote it"
             )
-        if len(saved.markers) != self.store.world:
-            then, now = len(saved.markers), self.store.world
-            raise BadCheckpoint(f"the checkpoint {saved.path} has {then} ranks, and this job has {now}")
+        then, now = len(saved.markers), self.store.world
+        if then != now and not all(marker["facts"].get("elastic") for marker in saved.markers.values()):
+            raise BadCheckpoint(
+                f"the checkpoint {saved.path} has {then} ranks, and this job has {now}: only a training that "
+                "iterates over an ElasticSampler goes on with another number of them"
+            )
+
+    def _checked(self, saved: Saved) -> Set[int]:
+        """Return the ranks whose data this one reads through, so that all are."""
+        if process_group() is None:
+            return set(saved.markers)
+        return {rank for rank in saved.markers if rank % self.store.world == self.store.rank}
+
+    def _deal(self, state: Dict[str, Any], saved: Saved) -> None:
+        """Make a state this rank's that another number of ranks saved."""
+        paths = [checkpoint.data_path(saved, rank) for rank in saved.markers]
+        deal(self._parts, state["parts"], lambda: [_load(path, mmap=True)["parts"] for path in paths])
+        if self.store.rank not in saved.markers:
+            state["now"] = rng.derived(state["now"], f"rank {self.store.rank} at {state['count']}")
+
+    def _write(self, count: int, write: Callable[[Any], Any], found: Dict[str, Any]) -> str:
+        if self._last[0] != count:  # what is whole is not written over, not even with the same
+            self._last = count, checkpoint.save(self.store, count, write, found)
+        return self._last[1]
 
 
 def what_changed(state: Dict[str, Any]) -> str:
@@ -143,9 +200,13 @@ def _dump(state: Any, out: Any) -> None:
         pickle.dump(state, out)
 
 
-def _load(path: str) -> Any:
+def _facts(state: Dict[str, Any]) -> Dict[str, Any]:
+    return {**facts(), "elastic": state.get("is_elastic", False)}
+
+
+def _load(path: str, **options: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False, **options)
     with open(path, "rb") as file:
         return pickle.load(file)

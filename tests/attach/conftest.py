@@ -1,9 +1,19 @@
 """Fixtures for trainings that are attached, saved and started again within one process."""
 
+import threading
+
 import pytest
 import torch
 
 from gandiva_slurm.client import notice, rank, run, vault
+
+
+def finish_writing():
+    """As at a process's end: wait until what was saved is on disk."""
+    for thread in threading.enumerate():
+        if thread.name == "gandiva-save":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +29,7 @@ def place(tmp_path, monkeypatch):
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     yield tmp_path / "checkpoints"
+    finish_writing()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(is_strict)
 
@@ -28,6 +39,7 @@ def fresh(monkeypatch):
     """Be as a new process is."""
 
     def _fresh():
+        finish_writing()
         monkeypatch.setattr(vault, "_opened", 0)
         monkeypatch.setattr(run, "_on_save", [])
         monkeypatch.setattr(run, "_on_load", [])

@@ -10,6 +10,7 @@ from torch import nn
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.client import checkpoint
+from tests.attach.conftest import finish_writing
 
 
 def attach(width=4, make=torch.optim.SGD, **more):
@@ -23,6 +24,7 @@ def save(batches=2, **options):
     run, _ = attach(**options)
     for _ in run.steps(range(batches)):
         run.save()
+    finish_writing()
     return newest()
 
 
@@ -70,6 +72,7 @@ def test_starting_anew_is_asked_for_and_counts_on_above(saved, fresh, monkeypatc
     before = model.weight.clone()
     for _ in run.steps("a"):
         run.save()
+    finish_writing()
     assert torch.equal(before, model.weight)
     assert "starts anew, as GANDIVA_ON_BAD_CHECKPOINT says" in capsys.readouterr().err
     assert checkpoint._place(str(newest()))[0] == checkpoint._place(str(saved))[0] + 1
@@ -90,8 +93,11 @@ def test_other_version_and_other_world_stop_the_script(saved, fresh, monkeypatch
     fresh()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(gandiva.BadCheckpoint, match=f"{saved} has 1 ranks, and this job has 2"):
+    before = {path: path.read_bytes() for path in saved.iterdir()}
+    with pytest.raises(gandiva.BadCheckpoint, match=f"{saved} has 1 ranks, and this job has 2: only a"):
         attach()
+    assert {path: path.read_bytes() for path in saved.iterdir()} == before
+    assert sorted(path.name for path in saved.parent.glob("*-*"))[-1] == saved.name, "nothing else is there"
 
 
 def test_damaged_one_is_skipped_for_the_one_before(fresh, capsys):
@@ -122,6 +128,7 @@ def test_failed_save_is_told_and_training_goes_on(fresh, monkeypatch, tmp_path, 
     run, _ = attach()
     for _ in run.steps("abc"):
         run.save()
+    finish_writing()
     assert run.batch == 3
     assert f"not saved, training goes on: no checkpoint in {tmp_path}/file/below: Not a directory" in (
         capsys.readouterr().err
@@ -138,6 +145,7 @@ def test_failed_on_save_is_told_and_training_goes_on(fresh, capsys):
     run, _ = attach()
     for _ in run.steps("abc"):
         run.save()
+    finish_writing()
     assert run.batch == 3
     assert "not saved, training goes on: no accuracy yet" in capsys.readouterr().err
     assert list(Path(gandiva.checkpoint_dir).glob("*-*")) == []

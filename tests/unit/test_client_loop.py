@@ -142,5 +142,5 @@ def test_loop_in_another_thread_trains_without_boundaries(ours):
 
 
 def test_unknown_name_says_what_there_is():
-    with pytest.raises(AttributeError, match=r"has no 'stpes'; it has BadCheckpoint, attach.*step, steps"):
+    with pytest.raises(AttributeError, match=r"has no 'stpes'; it has BadCheckpoint, Elas.*, attach.*step, steps"):
         _ = gandiva.stpes

@@ -1,0 +1,187 @@
+"""Trainings that go on with another number of ranks: samples, global batches and losses as with one rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, DistributedSampler
+
+import gandiva_slurm as gandiva
+from gandiva_slurm.client.elastic import Deal
+from tests import elastic_train
+from tests.attach.conftest import finish_writing
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60
+
+
+def start(path, life, world, *options):
+    """Run the ranks of one life of the job to their end; return what each noted, by kind."""
+    argv = [sys.executable, str(ROOT / "tests/elastic_train.py"), str(path / f"life{life}"), *options]
+    argv += ["--store", str(path / f"store{life}")]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SLURM_RESTART_COUNT": str(life)}
+    env |= {"GANDIVA_CHECKPOINT_DIR": str(path / "checkpoints"), "SLURM_JOB_ID": "5"}
+    gangs = [{"RANK": str(rank), "WORLD_SIZE": str(world)} for rank in range(world)] if world > 1 else [{}]
+    ranks = [subprocess.Popen(argv, env=env | gang, stderr=subprocess.PIPE, text=True) for gang in gangs]
+    said = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(said)
+    return noted([(path / f"life{life}.{rank}").read_text() for rank in range(world)]), said[0]
+
+
+def noted(ranks):
+    """Join what ranks noted: by kind, of each global batch its epoch, its loss and its samples."""
+    batches = {kind: [] for kind in elastic_train.KINDS}
+    is_open = dict.fromkeys(batches, False)
+    for lines in zip(*[text.splitlines() for text in ranks], strict=True):
+        for line in lines:
+            kind, epoch, loss, is_last, seen = line.split()
+            if not is_open[kind]:
+                batches[kind].append([int(epoch), 0.0, []])
+                is_open[kind] = True
+            batch = batches[kind][-1]
+            batch[1] += float.fromhex(loss) / len(ranks)
+            batch[2] += [int(index) for index in seen.split(",") if index != "-"]
+        is_open[kind] = is_last == "0"
+    return batches
+
+
+@pytest.fixture
+def alone(fresh, monkeypatch):
+    """Each training by one rank, undisturbed."""
+    monkeypatch.delenv("GANDIVA_CHECKPOINT_DIR")
+    fresh()
+    torch.set_default_dtype(torch.float64)
+    lines = []
+    for kind in elastic_train.KINDS:
+        elastic_train.train(kind, lines.append, most=elastic_train.GLOBAL_BATCH)
+    torch.set_default_dtype(torch.float32)
+    return noted(["\n".join(lines)])
+
+
+def test_two_ranks_then_one_then_two(tmp_path, alone):
+    """Stopped twice within epochs; DistributedDataParallel and FSDP2, up to three samples at once."""
+    lives = [(2, 3), (1, 2), (2, 0)]
+    found = {kind: [] for kind in elastic_train.KINDS}
+    for life, (world, stop) in enumerate(lives):
+        batches, said = start(tmp_path, life, world, "--stop", str(stop))
+        for kind, more in batches.items():
+            found[kind] += more
+        assert (f"goes on with {world} ranks, saved by" in said) == (life > 0)
+    for kind, batches in found.items():
+        assert [(epoch, seen) for epoch, _, seen in batches] == [
+            (epoch, seen) for epoch, _, seen in alone[kind]
+        ]
+        losses, want = ([loss for _, loss, _ in each] for each in (batches, alone[kind]))
+        assert losses == pytest.approx(want, rel=1e-12), kind
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_gradient_is_the_global_batchs_for_any_number_of_ranks(most):
+    """What ranks 1 to 8 sum up and average, of a batch of 9 and one of 5, is the mean's gradient."""
+    data = torch.rand(14, 4, dtype=torch.float64)
+    for world in range(1, 9):
+        weights = torch.ones(4, dtype=torch.float64, requires_grad=True)
+        for rank in range(world):
+            for piece in Deal(9, most, world).pieces(rank, len(data)):
+                part = data[piece.start : piece.stop]
+                (mse_loss(part @ weights, part[:, 0]) * piece.share / world).backward()
+        got, weights.grad = weights.grad, None
+        for batch in data[:9], data[9:]:
+            mse_loss(batch @ weights, batch[:, 0]).backward()
+        assert torch.allclose(got, weights.grad, rtol=1e-13), world
+
+
+def test_order_is_distributed_samplers():
+    data = range(50)
+    for epoch in (0, 3):
+        ours = gandiva.ElasticSampler(data, 8, seed=5)
+        theirs = DistributedSampler(data, 1, 0, seed=5)
+        ours.set_epoch(epoch)
+        theirs.set_epoch(epoch)
+        assert [index for indexes in ours for index in indexes] == list(theirs)
+        assert len(ours) == len(list(ours)) == 7
+
+
+def test_sampler_that_can_give_nothing_is_refused():
+    with pytest.raises(ValueError, match="global_batch and max_per_rank are 1 or more"):
+        gandiva.ElasticSampler(range(8), 4, max_per_rank=0)
+
+
+class Read(torch.utils.data.Dataset):
+    """Numbers, and which of them were read in this process."""
+
+    def __init__(self, samples):
+        self.samples, self.read = samples, []
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return index
+
+
+@pytest.fixture
+def trained(fresh):
+    """Train one epoch, up to so many samples seen, saved at each boundary; return them, and what was read."""
+
+    def _trained(stop=None, most=3, epochs=1, samples=20, workers=0, seed=0):
+        fresh()
+        data = Read(samples)
+        sampler = gandiva.ElasticSampler(data, 8, most, seed=seed)
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
+        run = gandiva.attach(model=torch.nn.Linear(1, 1), loader=loader)
+        seen = []
+        for _ in run.epochs(epochs):
+            for number, indexes in enumerate(run.steps(loader), run.batch):
+                assert number == run.batch < len(loader)
+                if len(seen) == stop:
+                    finish_writing()
+                    return seen, data.read
+                seen += indexes.tolist()
+                run.save()
+        finish_writing()
+        return seen, data.read
+
+    return _trained
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_done_is_left_out_or_replayed(trained, workers):
+    """Stopped in the second global batch of three, and at its end; with other pieces, then with the same."""
+    want = [index for indexes in gandiva.ElasticSampler(range(20), 8) for index in indexes]
+    assert trained(stop=10, workers=workers)[0] == want[:10], "one piece into the second"
+    seen, read = trained(stop=8, most=4, workers=workers)
+    assert seen == want[8:16]
+    assert workers or read == want[8:20], "read is only what is left, and one piece ahead"
+    seen, read = trained(most=4, epochs=2, workers=workers)
+    assert seen == want[16:] + want, "the next epoch is a whole one"
+    assert workers or read == want + want, "the same pieces are replayed: what they drew is drawn again"
+
+
+def test_epoch_that_was_done_to_its_end_gives_nothing(trained):
+    want, _ = trained()
+    assert trained(most=4, epochs=2)[0] == want, "the second's"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"samples": 21}, "samples was 20 and is 21"), ({"seed": 1}, "seed was 0 and is 1")],
+)
+def test_changed_order_is_told_before_anything_is_trained(trained, change, words):
+    trained(stop=8)
+    with pytest.raises(gandiva.BadCheckpoint, match=f"ElasticSampler has changed since .*: {words}"):
+        trained(**change)
+
+
+def test_loader_that_lost_its_sampler_is_told(trained, fresh):
+    trained(stop=8)
+    fresh()
+    run = gandiva.attach(model=torch.nn.Linear(1, 1))
+    with pytest.raises(gandiva.BadCheckpoint, match="this loader had an ElasticSampler"):
+        for _ in run.epochs(1):
+            list(run.steps(range(9)))

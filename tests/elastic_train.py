@@ -1,0 +1,102 @@
+"""Two elastic trainings as a script, one after the other: `elastic_train.py OUT [--stop N] [--store FILE]`.
+
+The first is DistributedDataParallel's, the second FSDP2's where there are several ranks; alone both are plain
+modules. Appends to OUT.RANK one line a piece: "kind epoch batch loss share indices", its loss in hexadecimal,
+times its share; and at the end a digest of the weights. With --stop each saves itself and leaves behind so
+many global batches.
+"""
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import gandiva_slurm as gandiva
+
+SAMPLES, GLOBAL_BATCH, EPOCHS, WIDTH, CLASSES = 30, 8, 2, 5, 3
+KINDS = ("replicas", "shards")
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Samples that are functions of their number."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int):
+        generator = torch.Generator().manual_seed(index)
+        return index, torch.rand(WIDTH, generator=generator), index % CLASSES
+
+
+def build(kind: str, world: int):
+    """A model and its optimizer; its layers' seven rows do not divide among the ranks."""
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, CLASSES))
+    if world > 1 and kind == "replicas":
+        model = DistributedDataParallel(model)
+    elif world > 1:
+        for layer in (model[0], model[2], model):
+            fully_shard(layer)
+    if kind == "replicas":
+        return model, torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def train(kind: str, note, world: int = 1, most: int = 3, stop: int = 0) -> None:
+    model, optimizer = build(kind, world)
+    data = Numbered()
+    sampler = gandiva.ElasticSampler(data, GLOBAL_BATCH, max_per_rank=most, seed=3)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
+    run = gandiva.attach(model=model, optimizer=optimizer, loader=loader)
+    batches = 0
+    for epoch in run.epochs(EPOCHS):
+        sampler.set_epoch(epoch)
+        for index, x, y in run.steps(loader):
+            if stop and batches == stop:
+                return
+            unsynced = isinstance(model, DistributedDataParallel) and not run.is_last
+            if kind == "shards" and world > 1:
+                model.set_requires_gradient_sync(run.is_last)
+            with model.no_sync() if unsynced else nullcontext():
+                loss = cross_entropy(model(x), y) * run.share
+                loss.backward()
+            seen = ",".join(map(str, index.tolist())) if run.share else "-"
+            note(f"{kind} {epoch} {loss.item().hex()} {run.is_last:d} {seen}")
+            if run.is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+                batches += 1
+            if stop and batches == stop:
+                run.save()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--stop", type=int, default=0)
+    parser.add_argument("--most", type=int, default=3)
+    parser.add_argument("--store", default="")
+    args = parser.parse_args()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    if world > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{args.store}", rank=rank, world_size=world
+        )
+    with open(f"{args.out}.{rank}", "w", buffering=1) as out:
+        for kind in KINDS:
+            train(kind, lambda line: out.write(line + "\n"), world, args.most, args.stop)
+    if world > 1:
+        torch.distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
