@@ -20,6 +20,7 @@ from gandiva_slurm.client.guards import is_loader_worker
 from gandiva_slurm.client.identity import find_identity, hello, start_ticks
 from gandiva_slurm.client.join import NotJoined, join
 from gandiva_slurm.client.notice import say
+from gandiva_slurm.client.sharing import Share, tell_memory
 from gandiva_slurm.client.stop import Stop
 from gandiva_slurm.client.tiers import wants_to_move
 from gandiva_slurm.wire.page import (
@@ -37,6 +38,7 @@ from gandiva_slurm.wire.page import (
     W_SEQ,
     W_START,
     W_STATE,
+    W_THROTTLE,
     W_USER_STEPS,
 )
 
@@ -59,6 +61,9 @@ class Rank:
         self.seq = 0
         self.user_steps = 0
         self.stop: Optional[Stop] = None
+        self.share = Share(self.words)
+        #: the THROTTLE word that asks for nothing new
+        self.calm = 0
         self.save: Optional[Callable[[], None]] = None
         self.is_elastic = False
         #: Identifies the thread that passed the first boundary; None before there was one.
@@ -84,7 +89,7 @@ class Rank:
         words[W_SEQ] = seq
         words[W_USER_STEPS] = steps
         words[W_LAST_NS] = monotonic_ns()
-        if words[W_AT] <= seq:
+        if words[W_AT] <= seq or words[W_THROTTLE] != self.calm:
             self._leave_hot_path(seq)
 
     def claim(self, kind: int, save: Optional[Callable[[], None]] = None, is_elastic: bool = False) -> None:
@@ -120,6 +125,8 @@ class Rank:
     def finish(self) -> None:
         """At exit: tell the node that no boundary will come any more."""
         if self.stop is not None:
+            with contextlib.suppress(Exception):  # a broken device tells nothing
+                tell_memory(self.words)
             self.words[W_STATE] = DONE
 
     def _take_thread(self) -> bool:
@@ -130,15 +137,18 @@ class Rank:
         return self.owner != _NOBODY
 
     def _leave_hot_path(self, seq: int) -> None:
-        """Join, or stop. No exception of ours gets out; one of the script's own signal handlers does."""
+        """Join, share, stop. No exception of ours gets out; one of the script's own signal handlers does."""
         if self._is_stopped:
             return  # a signal handler, run while we wait, passes a boundary of its own
         try:
             self._is_stopped = True
             if self.stop is None:
                 self._join()
+            if self.words[W_THROTTLE] != self.calm:
+                self.calm = self.share.heed()
             if self.stop is not None and self.words[W_AT] <= seq:
                 self.stop.obey(seq, self._longest_hold_ns(self.stop.waited_ns))
+                self.share.rest()
                 self.words[W_LAST_NS] = monotonic_ns()
         except Exception as err:
             if is_from_signal_handler(err):
@@ -163,6 +173,7 @@ class Rank:
         grace_s = float(page.answer.get("wake_grace_s", WAKE_GRACE_S)) + jitter_s
         self._introduce(page.words)
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
+        self.share = Share(page.words)
         self.stop.save = self.save
         if wants_to_move():
             from gandiva_slurm.client.roots import watch_modules
@@ -185,7 +196,7 @@ class Rank:
         say(f"the client failed and takes no further part ({type(err).__name__}: {err}); training goes on")
         if self.stop is not None:
             self.stop.tell(err)
-        self.words = _private_words()
+        self.words, self.calm = _private_words(), 0
         self.words[W_AT] = NEVER
 
 

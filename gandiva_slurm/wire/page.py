@@ -17,7 +17,8 @@ NEVER = (1 << 64) - 1
 
 # line 0: node, written once
 W_MAGIC, W_VERSION, W_INCARNATION, W_RANK, W_WORLD = 0, 1, 2, 3, 4
-# line 1: node. A command is written WORD's twin first: AT2, WORD, AT (the hot path reads AT alone).
+# line 1: node. A command is written WORD's twin first: AT2, WORD, AT (the hot path reads AT and THROTTLE).
+# THROTTLE: 0 while it has its GPU alone, else its duty in percent; MEM_CAP, in bytes, holds then (0: none).
 W_AT, W_WORD, W_AT2, W_WAKE_BY, W_TIER, W_BEAT, W_THROTTLE, W_MEM_CAP = 8, 9, 10, 11, 12, 13, 14, 15
 # line 2: rank, every boundary
 W_SEQ, W_LAST_NS = 16, 17
@@ -26,8 +27,9 @@ W_STATE, W_STATE_GEN, W_STATE_SEQ, W_MISSED_GEN = 24, 25, 26, 27
 W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 28, 29, 30, 31
 # line 4: rank, once
 W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
-# line 5: rank
-W_LIVE, W_PEAK, W_USER_STEPS = 40, 41, 42
+# line 5: rank. LIVE, PEAK: bytes of its tensors on its devices; PEAK is 0 before it was told, 1 for none. OOMS: how
+# often memory ran out.
+W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43
 #: line 5, too: 1 while another number of ranks could go on from what this one would save
 W_ELASTIC = 44
 #: lines 6-7: rank's error text, UTF-8, zero-padded.
