@@ -1,6 +1,6 @@
 """How a parked rank gives its device back: a tier releases at PARKED and restores before the next step.
 
-`BestTier` moves its memory off the device where that can be done (client/offload), and holds it elsewhere.
+`BestTier` tries those that move memory off the device, in the order of client/choice, and holds it elsewhere.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from gandiva_slurm.client import choice
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
@@ -19,8 +20,6 @@ from gandiva_slurm.wire.page import HELD_BECAUSE, TIER_HOLD
 DRAIN_S = 2.0
 #: After so many failures other than refusals, moving memory is not tried any more.
 MOST_FAILURES = 3
-#: What GANDIVA_TIER may say; CPU is a device that tests can do without a GPU.
-AUTO, KEEP, CPU = "auto", "hold", "torch-cpu"
 #: Two reasons that differ in digits alone are the same.
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
@@ -64,20 +63,20 @@ class HoldTier:
 
 
 class BestTier:
-    """The best tier there is for this process now: `torch` where CUDA is in use and it works, else `hold`."""
+    """The first tier that works for this process now, in the order of `choice`; else `hold`."""
 
     def __init__(self, seen: Dict[int, Callable[[], Any]]) -> None:
         """`seen`, by weak reference, is what the script trains with; it may grow."""
         self._seen = seen
         self._hold = HoldTier()
-        self._mover: Any = None
+        self._movers: Dict[str, Any] = {}
         #: The tier of the newest park.
         self._used: Any = self._hold
-        self._failures = 0
+        #: By tier: failures in a row that were no refusals, and why it moves nothing any more, for good.
+        self._failures: Dict[str, int] = {}
+        self._never: Dict[str, str] = {}
         #: The reason last said; with other numbers in it, it is the same.
         self._said = ""
-        #: Why this process moves nothing, for good.
-        self._never = ""
 
     @property
     def number(self) -> int:
@@ -87,17 +86,24 @@ class BestTier:
     def release(self) -> Released:
         """Give back what can be given back; what cannot be moved is held, and the answer says why."""
         self._used = self._hold
-        try:
-            mover = self._make_mover()
-            if mover is None:
-                return self._hold.release()
-            done: Released = mover.release()
-        except Exception as err:
-            if is_from_signal_handler(err):
-                raise
-            return self._hold_instead(err)
-        self._used, self._failures = mover, 0
-        return done
+        if not wants_to_move():
+            return self._hold.release()
+        names, _ = choice.movers(self._facts())
+        whys = list(self._never.values())
+        for name in names:
+            try:
+                done: Released = self._mover(name).release()
+            except Exception as err:
+                if is_from_signal_handler(err):
+                    raise
+                whys.append(self._note_failure(name, err))
+                if isinstance(err, TimeoutError):
+                    break  # the device is busy for all of them
+            else:
+                self._used = self._movers[name]
+                self._failures.pop(name, None)
+                return done
+        return self._hold_because("; ".join(whys))
 
     def restore(self) -> None:
         """Take back what was given back."""
@@ -111,49 +117,62 @@ class BestTier:
         """Return True when a signal waits for its handler, which needs the memory."""
         return bool(self._used.is_called())
 
-    def _make_mover(self) -> Any:
-        if self._never:
-            raise Refused(self._never)
-        if self._mover is None and wants_to_move():
-            from gandiva_slurm.client import device, offload
+    def _facts(self) -> choice.Facts:
+        from gandiva_slurm.client.vmm import why_not
+
+        return choice.Facts(_wish(), cuda_in_use() is not None, why_not(), self._never)
+
+    def _mover(self, name: str) -> Any:
+        if name not in self._movers:
+            from gandiva_slurm.client import device, offload, vmm
 
             torch = sys.modules["torch"]
-            kind = device.CpuGauge if _wish() == CPU else device.Cuda
+            kind = device.CpuGauge if _wish() == choice.CPU else device.Cuda
             try:
-                self._mover = offload.TorchTier(torch, kind(torch), self._seen)
+                self._movers[name] = (
+                    vmm.VmmTier(torch, kind(torch))
+                    if name == choice.VMM
+                    else offload.TorchTier(torch, kind(torch), self._seen)
+                )
             except Refused as err:
-                self._never = str(err)
+                self._never[name] = str(err)
                 raise
-        return self._mover
+        return self._movers[name]
 
-    def _hold_instead(self, err: Exception) -> Released:
+    def _note_failure(self, name: str, err: Exception) -> str:
         why = str(err) if isinstance(err, Refused) else f"{type(err).__name__}: {err}"
-        self._failures += not isinstance(err, (Refused, TimeoutError))
-        if self._failures >= MOST_FAILURES:
-            self._never = f"it failed {MOST_FAILURES} times, and is not tried again ({why})"
+        if not isinstance(err, (Refused, TimeoutError)):
+            self._failures[name] = self._failures.get(name, 0) + 1
+        if self._failures.get(name, 0) >= MOST_FAILURES:
+            self._never[name] = why = f"it failed {MOST_FAILURES} times, and is not tried again ({why})"
+        return why
+
+    def _hold_because(self, why: str) -> Released:
         why = HELD_BECAUSE + why
         if why.translate(_NO_DIGITS) != self._said.translate(_NO_DIGITS):
             self._said = why
             say(why)
         done = self._hold.release()
-        if not done.held and self._mover is not None:
-            done = done._replace(held=self._mover.device.live())
+        if not done.held:
+            devices: List[Any] = [mover.device for mover in self._movers.values()]
+            done = done._replace(held=max((device.live() for device in devices), default=0))
         return done._replace(why=why)
 
 
 def wants_to_move() -> bool:
     """Return True where a parked rank's memory is to leave its device: CUDA is in use, or a test says so."""
     wish = _wish()
-    if "torch" not in sys.modules or wish == KEEP:
+    if "torch" not in sys.modules or wish == choice.KEEP:
         return False
-    return wish == CPU or cuda_in_use() is not None
+    return wish == choice.CPU or cuda_in_use() is not None
 
 
 def _wish() -> str:
-    wish = os.environ.get("GANDIVA_TIER") or AUTO
-    if wish not in (AUTO, KEEP, CPU):
-        say(f"GANDIVA_TIER is {wish!r}, which is none of {AUTO}, {KEEP} and {CPU}; {AUTO} it is")
-        return AUTO
+    wish = os.environ.get("GANDIVA_TIER") or choice.AUTO
+    wishes = (choice.AUTO, choice.KEEP, choice.CPU)
+    if wish not in wishes:
+        say("GANDIVA_TIER is {!r}, which is none of {}, {} and {}; auto it is".format(wish, *wishes))
+        return choice.AUTO
     return wish
 
 

@@ -149,7 +149,7 @@ def fail(times, error):
 def test_failure_when_all_is_gone_is_undone():
     training = Training()
     park_and_go_on(training)
-    mover = training.tier._mover
+    mover = training.tier._movers["torch"]
     mover.device.empty_cache = fail(1, RuntimeError("driver gone"))
     assert_held(training, "RuntimeError: driver gone")
     park_and_go_on(training)
@@ -158,10 +158,10 @@ def test_failure_when_all_is_gone_is_undone():
 def test_what_fails_again_and_again_is_given_up():
     training = Training()
     park_and_go_on(training)
-    training.tier._mover._copy = fail(99, RuntimeError("no copy"))
+    training.tier._movers["torch"]._copy = fail(99, RuntimeError("no copy"))
     for _ in range(tiers.MOST_FAILURES):
         assert_held(training, "no copy")
-    del training.tier._mover._copy
+    del training.tier._movers["torch"]._copy
     assert_held(training, "failed 3 times, and is not tried again")
 
 
@@ -171,7 +171,7 @@ def test_restore_that_finds_no_memory_stays_parked_and_is_tried_again():
     park_and_go_on(training)
     before = training.weights()
     training.tier.release()
-    mover = training.tier._mover
+    mover = training.tier._movers["torch"]
     mover.device.drain = fail(4, torch.OutOfMemoryError("CUDA out of memory"))
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError):
