@@ -228,10 +228,12 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     file = Path(path) if path is not None else find_config()
     text = _read(file)
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise ConfigError(f"{file}: an alias (*name) of another place; write its value out")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = dict(_lines(root, ()))
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as err:
+    except (yaml.YAMLError, RecursionError) as err:
         mark = getattr(err, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
         raise ConfigError(f"{where}: not YAML: {getattr(err, 'problem', None) or err}") from err
@@ -316,8 +318,10 @@ def _complaint(detail: Any, path: tuple[str, ...]) -> str:
         return str(detail["ctx"]["error"])
     context = detail.get("ctx", {})
     if kind == "string_pattern_mismatch":
-        meaning = {r"^/": "an absolute path", r"^(/.*)?$": "an absolute path or nothing"}
-        return f"expected {meaning.get(context['pattern'], 'a name of letters, digits, _ . -')}, got {got}"
+        pattern, meaning = context["pattern"], "a name of letters, digits, _ . -"
+        if "/" in pattern:
+            meaning = f"an absolute path{' with %j' * ('%j' in pattern)}{' or nothing' * ('?' in pattern)}"
+        return f"expected {meaning}, got {got}"
     message = detail["msg"].replace("Input should be", "expected")
     return f"{message}{_range(path)}, got {got}"
 

@@ -109,6 +109,9 @@ def test_node_addresses_override_name_and_port(write):
         ("node: yes\n", "node: expected keys and values (port, socket"),
         ("cluster: other\n", ":4: cluster: given twice"),
         ("node: [\n", "not YAML"),
+        ("node: " + "[" * 1000 + "]" * 1000 + "\n", "not YAML: maximum recursion depth exceeded"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\n", "an alias (*name) of another place"),
+        ("node: {checkpoint_dir: '/ckpt'}\n", "expected an absolute path with %j or nothing"),
     ],
 )
 def test_mistake_is_named_with_line_and_what_is_allowed(write, extra, want):
