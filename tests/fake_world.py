@@ -64,6 +64,8 @@ class FakeWorld:
         #: jobs that cannot be moved, whose saving fails, and whether Slurm refuses to requeue
         self.rigid: set[int] = set()
         self.saves_badly: set[int] = set()
+        #: jobs that can go on with as many ranks as they have only
+        self.one_size: set[int] = set()
         self.refuse_requeues = False
         #: so many plans pass until a job's turn comes, in which it saves itself
         self.turns_away = 0
@@ -72,6 +74,8 @@ class FakeWorld:
         #: GPU types of nodes that have another than the rest
         self.types: dict[str, str] = {}
         self.wanted_nodes: dict[int, tuple[str, ...]] = {}
+        #: GPUs that Slurm's record of a job asks for, in all
+        self.asked_gpus: dict[int, int] = {}
         self.outcomes: list[ev.Event] = []
         self.told: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
         self.next_id = 1
@@ -228,7 +232,10 @@ class FakeWorld:
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.rates.get(self.types.get(name, "v100"), 0.0)
         words, leave = (proc.reason, detail), (is_movable, proc.has_left)
-        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, *leave, rate)
+        is_elastic = key.job_id not in self.one_size
+        return ev.ResidentSeen(
+            name, key, proc.state, proc.gpus, *words, 0, *leave, rate, is_elastic=is_elastic
+        )
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
@@ -275,6 +282,7 @@ class FakeWorld:
             if self.refuse_starts:
                 return ev.ActionDone(action.action_id, "Requested node configuration is not available")
             self.wanted_nodes[job.job_id] = action.nodes
+            self.asked_gpus[job.job_id] = action.gpus or job.options.gpus
             self.release(job.job_id)
         return ev.ActionDone(action.action_id)
 
@@ -296,6 +304,8 @@ class FakeWorld:
             key = JobKey(job.job_id, job.restart)
             for node in nodes:
                 self.procs[node, key] = Proc(self.plans[node].get(key, ()))
+            planned = sum(len(self.procs[node, key].gpus) for node in nodes)
+            assert planned in (0, self.asked_gpus[job.job_id]), f"{key} has {planned} GPUs, not what it asks"
 
     def _check_plans(self, start: Start) -> None:
         """Whoever answers knows his part, and all of it, before Slurm is told."""

@@ -77,6 +77,8 @@ class Executor:
     async def _start(self, action: Start) -> None:
         """Each of its nodes knows the job and its GPUs before Slurm lets it go (ADR 0003)."""
         await asyncio.gather(*map(self._accepted, action.nodes))
+        if action.gpus:
+            await self._port.resize(action.key.job_id, action.gpus)
         self.released[action.key] = self._clock_ns()
         await self._port.start(action.key.job_id, action.nodes)
 

@@ -10,8 +10,9 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import moving, timelimit
+from gandiva_slurm.engine import moving, resizing, timelimit
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.sizes import gpus_of
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
@@ -95,7 +96,7 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "account": job.account,
         "partition": job.partition,
         "state": record.state,
-        "gpus": record.options.gpus,
+        "gpus": gpus_of(record),
         "type": kinds[0] if kinds else record.options.gpu_type,
         "node": fold_nodes(record.nodes),
         "gpu_ids": [gpu for gpus in record.places.values() for gpu in gpus],
@@ -126,6 +127,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         yield f"exit code {job.exit_code}"
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
+    yield from resizing.told(record)
     pack = world.engine.state.pairs.of(job.job_id)
     if pack is not None and record.code not in ("Packed", "PackTrial"):
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")
@@ -146,6 +148,11 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
 
 def _told(item: Resident) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
+    if item.duty < 100:
+        yield f"may run {item.duty} % of the time beside its guaranteed mate"
+    if item.peak_bytes > 1:
+        live_mib, peak_mib = item.live_bytes >> 20, item.peak_bytes >> 20
+        yield f"GPU memory: {live_mib} MiB at a boundary, {peak_mib} MiB at the peak"
     yield f"suspended {item.suspends} times, parked {item.parked_ns / NS_PER_S:.1f} s in all"
 
 
@@ -217,6 +224,9 @@ def _resident_row(world: World, item: Resident) -> Row:
         "rate": item.rate,
         "rate_alone": item.rate_alone or None,
         "rate_packed": item.rate_packed or None,
+        "duty": item.duty,
+        "live_bytes": item.live_bytes or None,
+        "peak_bytes": item.peak_bytes or None,
         "reason": item.reason,
         "detail": item.detail,
     }

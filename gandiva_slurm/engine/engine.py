@@ -15,9 +15,10 @@ from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
-from gandiva_slurm.engine.pairs import decide_packs
+from gandiva_slurm.engine.pairs import GUARANTEED, decide_packs
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.planner import plan_moves
+from gandiva_slurm.engine.resizing import plan_resizes, start_small
 from gandiva_slurm.engine.state import (
     SECOND_NS,
     EngineSettings,
@@ -134,7 +135,10 @@ class Engine:
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
-        plan_moves(at, *place_waiting(at))
+        board, left = place_waiting(at)
+        left = start_small(at, board, left)
+        plan_moves(at, board, left)
+        plan_resizes(at, board, left)
         decide_packs(at)
         timelimit.give_back(at)
         fence_strays(at)
@@ -175,8 +179,11 @@ class Engine:
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             for node, place in _placements(record, tickets[record.job.job_id]):
-                mate = mates.get(record.job.job_id, 0)
-                plan.setdefault(node, []).append(replace(place, mate=mate) if mate else place)
+                if record.job.job_id in mates:
+                    is_opportunistic = record.options.job_class != GUARANTEED
+                    mate = mates[record.job.job_id]
+                    place = replace(place, mate=mate, is_opportunistic=is_opportunistic)
+                plan.setdefault(node, []).append(place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
 

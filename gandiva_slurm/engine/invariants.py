@@ -12,6 +12,7 @@ from typing import Protocol
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants_moves import moves_are_sound
 from gandiva_slurm.engine.local import Gang, are_mates
+from gandiva_slurm.engine.sizes import may_have
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
@@ -71,7 +72,7 @@ def gangs_are_whole(state: EngineState) -> list[str]:
     """
     found = []
     for record in _placed(state):
-        want, nodes = record.options.gpus_per_node, record.options.nodes
+        want, nodes = record.options.elastic or record.options.gpus_per_node, record.options.nodes
         if record.state == states.STARTING:
             types = {state.nodes[name].node.gpu_type for name in record.nodes if name in state.nodes}
             if len(record.places) != nodes or len(types) > 1:
@@ -82,7 +83,7 @@ def gangs_are_whole(state: EngineState) -> list[str]:
             node = state.nodes.get(name)
             if not gpus and record.state in states.RESIDENT:
                 continue
-            if len(set(gpus)) != len(gpus) or len(gpus) != want:
+            if len(set(gpus)) != len(gpus) or not may_have(record, len(gpus)):
                 found.append(f"job {record.key} has GPUs {gpus} on {name}, asked for {want}")
             if node is not None and node.gpus and gpus and not 0 <= min(gpus) <= max(gpus) < node.gpus:
                 found.append(f"job {record.key} has GPUs {gpus}, {name} has {node.gpus}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.engine.sizes import may_have
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.model import job as states
 
@@ -44,6 +45,6 @@ def kept_slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
 
 
 def _is_whole(record: JobRecord) -> bool:
-    each = record.options.gpus_per_node
-    parts = record.target.values()
-    return len(record.target) == record.options.nodes and all(len(set(gpus)) == each for gpus in parts)
+    parts = [*record.target.values()]
+    is_right = all(len(set(gpus)) == len(gpus) and may_have(record, len(gpus)) for gpus in parts)
+    return len(parts) == record.options.nodes and is_right

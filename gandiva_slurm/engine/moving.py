@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gandiva_slurm.engine.follow import ON_NODE, REQUEUE_PAUSE_NS, Cycle, job_of
+from gandiva_slurm.engine.sizes import lost_size, note_rate, note_size
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
@@ -30,11 +31,18 @@ Places = Mapping[str, tuple[int, ...]]
 _ON_THE_WAY = (*states.BOUND_ELSEWHERE, states.STARTING)
 
 
-def begin_move(at: Cycle, record: JobRecord, target: Places, why: tuple[str, ...], for_job: int = 0) -> None:
+def begin_move(
+    at: Cycle,
+    record: JobRecord,
+    target: Places,
+    why: tuple[str, ...],
+    for_job: int = 0,
+    code: str = "Leaving",
+) -> None:
     """Have a job leave for a target; `why` is the sentence, then what proves it."""
     record.target = dict(target)
     deadline_s = at.settings.move_deadline_ns // SECOND_NS
-    reason = because("Leaving", *why[1:], to=record.target_text, why=why[0], deadline_s=deadline_s)
+    reason = because(code, *why[1:], to=record.target_text, why=why[0], deadline_s=deadline_s)
     record.move(states.CHECKPOINTING, reason, at.now_ns)
     record.travels.begin(at.now_ns, for_job)
 
@@ -46,7 +54,9 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
         return
     travels, home = record.travels, at.state.nodes.get(event.node)
     if event.rate_alone > 0 and home is not None and not record.span:
-        travels.rates[home.node.gpu_type] = event.rate_alone
+        note_rate(record, home.node.gpu_type, event.rate_alone)
+    if event.is_movable:
+        note_size(record, event.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
         at.left.add(event.key.job_id)
     is_back = event.is_movable and record.state in states.SLICED and not travels.is_moving
@@ -132,6 +142,8 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
     down = [name for name in record.nodes if name not in at.state.nodes or at.state.nodes[name].is_down]
     if down:
         return f"its node {','.join(down)} is down"
+    if not travels.asked_ns and record.job.job_id in at.left and lost_size(at, record):
+        return lost_size(at, record)
     if travels.asked_ns:
         is_late = at.now_ns - travels.left_ns >= at.settings.start_deadline_ns
         waited_s = at.settings.start_deadline_ns // SECOND_NS

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.moving import fall_back, makes_room
+from gandiva_slurm.engine.sizes import gpus_of, is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
 from gandiva_slurm.engine.windows import closed_nodes
@@ -144,7 +145,7 @@ def need_of(record: JobRecord) -> Need:
     return Need(
         job_id=job.job_id,
         leaf=record.leaf,
-        gpus=options.gpus_per_node,
+        gpus=max(1, gpus_of(record) // max(1, options.nodes)),
         nodes=options.nodes,
         weight=job_weight(options.tickets, options.priority),
         order=record.order,
@@ -286,7 +287,8 @@ def start(at: Cycle, record: JobRecord, place: Place) -> None:
     record.starts += 1
     record.released_ns = at.now_ns
     record.hold_asked_ns = 0
-    at.actions.append(Start(start_id(record), record.key, place.parts, reason.code, reason.text))
+    size = gpus_of(record) if is_elastic(record) else 0
+    at.actions.append(Start(start_id(record), record.key, place.parts, reason.code, reason.text, size))
 
 
 def _told_gpus(place: Place) -> str:

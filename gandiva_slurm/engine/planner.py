@@ -33,7 +33,7 @@ Rates = Mapping[tuple[str, str, int], Mapping[str, float]]
 
 def plan_moves(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
     """Begin the moves that are worth it; note of the others what speaks against them."""
-    room = _room_for_moves(at)
+    room = room_for_moves(at)
     if room <= 0:
         return
     residents = _residents(at)
@@ -45,7 +45,7 @@ def plan_moves(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
         _better_places(at, draft, loads, list(residents.values()))
 
 
-def _room_for_moves(at: Cycle) -> int:
+def room_for_moves(at: Cycle) -> int:
     """How many more jobs may be on the move."""
     if not at.settings.moves:
         return 0
@@ -163,8 +163,8 @@ def _residents(at: Cycle) -> dict[int, Resident]:
             gpus,
             home.node.gpu_type,
             record.travels.cost_ns or at.settings.restart_cost_ns,
-            _horizon_ns(at, record),
-            _bar(at, record, node),
+            horizon_ns(at, record),
+            bar_of(at, record, node),
             measured,
             guess_rates(measured, home.node.gpu_type, gains),
         )
@@ -190,7 +190,7 @@ def _ran_ns(at: Cycle, record: JobRecord) -> int:
     return max(0, at.now_ns - max(record.job.start_s * SECOND_NS, moved_ns))
 
 
-def _horizon_ns(at: Cycle, record: JobRecord) -> int:
+def horizon_ns(at: Cycle, record: JobRecord) -> int:
     """How long it may be expected to run on: as long as it has run, and not past its time limit."""
     job, ran_ns = record.job, _ran_ns(at, record)
     if not job.time_limit_s:
@@ -199,7 +199,7 @@ def _horizon_ns(at: Cycle, record: JobRecord) -> int:
     return max(0, min(ran_ns, left_ns))
 
 
-def _bar(at: Cycle, record: JobRecord, node: str) -> str:
+def bar_of(at: Cycle, record: JobRecord, node: str) -> str:
     """Why a job must not be moved now; "" when it may."""
     job, travels, settings = record.job, record.travels, at.settings
     sighting = at.state.sightings.get((node, record.key))

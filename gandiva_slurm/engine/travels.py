@@ -37,6 +37,16 @@ class Travels:
     better_ns: int = 0
     #: a better place that it was not moved to, and why
     missed: str = ""
+    #: of an elastic job: when its size was last changed, and how often GPUs were taken back from it
+    resized_ns: int = 0
+    given_back: int = 0
+    #: since when GPUs of its node have been idle, and its mini-batches a second by GPU type and size
+    idle_ns: dict[str, int] = field(default_factory=dict)
+    size_rates: dict[str, float] = field(default_factory=dict)
+    #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
+    rigid_size: int = 0
+    #: why its size cannot be changed now
+    size_bar: str = ""
 
     def begin(self, now_ns: int, for_job: int = 0) -> None:
         """Count a move that was decided."""

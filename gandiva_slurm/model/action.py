@@ -17,6 +17,8 @@ class Start:
     places: tuple[tuple[str, tuple[int, ...]], ...]
     code: str
     text: str
+    #: an elastic job's GPUs: Slurm's record of it is to ask for so many; 0: it does already
+    gpus: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -52,6 +52,14 @@ class JobOptions:
         """Its GPUs on each of its nodes."""
         return max(1, self.gpus // max(1, self.nodes))
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The fewest and the most GPUs it can train on: `elastic` where it says so, for a job of one node."""
+        low, _, high = self.elastic.partition("-")
+        if self.nodes > 1 or not (low.isdecimal() and high.isdecimal()):
+            return self.gpus, self.gpus
+        return (int(low), int(high)) if 1 <= int(low) <= self.gpus <= int(high) else (self.gpus, self.gpus)
+
 
 @dataclass(frozen=True)
 class SlurmJob:

@@ -119,6 +119,10 @@ class ChosenPort:
         """Requeue a job that runs."""
         await (await self._chosen()).requeue(job_id)
 
+    async def resize(self, job_id: int, gpus: int) -> None:
+        """Have a held job ask for so many GPUs."""
+        await (await self._chosen()).resize(job_id, gpus)
+
     async def ping(self) -> bool:
         """True when a slurmctld answers."""
         try:

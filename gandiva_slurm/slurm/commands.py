@@ -86,6 +86,10 @@ class CommandsPort:
         """Put a job that runs back into the queue; nothing else is done to any other."""
         await self._control.requeue(self._name(job_id))
 
+    async def resize(self, job_id: int, gpus: int) -> None:
+        """Have a held job of one node ask for so many GPUs, with its tasks."""
+        await self._control.resize(self._name(job_id), gpus)
+
     async def ping(self) -> bool:
         """True when a slurmctld answers; False says nothing of why."""
         try:

@@ -1,4 +1,4 @@
-"""Acts on jobs: start, hold, requeue, and splitting tasks off an array.
+"""Acts on jobs: start, hold, requeue, resize, and splitting tasks off an array.
 
 A start is three steps in two calls: ReqNodeList and StartTime=now (a requeued job would else wait for
 AuthInfo=cred_expire), then release. Nothing of the job's user is in an argument: job ids are numbers
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 #: refuses updates until slurmdbd has given its record a number, mostly within a second.
 TRIES, PAUSE_S = 8, 0.25
 
+#: What squeue is asked about the size of a job, and its word for what is not there.
+ASKED = "NumTasks:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
+NOTHING = "N/A"
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?P<kind>:[A-Za-z]\w*)?(?::(?P<count>\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -75,6 +79,14 @@ class Control:
         log.info("requeue: job %s", name)
         await self._act("scontrol", "requeue", "incomplete", name)
 
+    async def resize(self, name: str, gpus: int) -> None:
+        """Have a held job of one node ask for so many GPUs, with its tasks."""
+        asked = ("squeue", "--noheader", f"--jobs={name}", f"--Format={ASKED}")
+        words = resized(name, await self._commands.output(asked, self._timeout_s), gpus)
+        if words:
+            log.info("resize: job %s to %d GPUs: %s", name, gpus, " ".join(words))
+            await self._act("scontrol", "update", f"JobId={name}", *words)
+
     async def split(self, array_job_id: int, tasks: Sequence[int]) -> None:
         """Give these pending tasks of an array records of their own; they stay held."""
         log.info("split: %d tasks off array %d", len(tasks), array_job_id)
@@ -95,6 +107,22 @@ class Control:
 
     async def _act(self, *argv: str) -> None:
         await insist(lambda: self._commands.output(argv, self._timeout_s))
+
+
+def resized(job: str, told: str, gpus: int) -> list[str]:
+    """What is to be changed of a job of which squeue told this; SlurmRefused when that cannot be."""
+    tasks, wanted, *others = told.split() or ("", "")
+    match = _GPUS.fullmatch(wanted)
+    if match is None or others != [NOTHING] * 3 or not tasks.isdecimal():
+        raise SlurmRefused(f"job {job}: the GPUs of a job are changed only where --gres=gpu:N asked for them")
+    kind, had = match["kind"] or "", int(match["count"] or 1)
+    if had == gpus:
+        return []
+    words = [f"Gres=gpu:{kind}{gpus}"]
+    if int(tasks) % had == 0:
+        count = int(tasks) // had * gpus
+        words += [f"NumTasks={count}", f"NumCPUs={count}"]
+    return words
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:

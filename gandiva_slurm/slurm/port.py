@@ -37,6 +37,13 @@ class SlurmPort(Protocol):
         SlurmRefused where it was submitted with --no-requeue, or Slurm does not know it.
         """
 
+    async def resize(self, job_id: int, gpus: int) -> None:
+        """Have a held job of one node ask for so many GPUs; as many tasks as GPUs stay as many.
+
+        Nothing is done where it asks for so many already. SlurmRefused where it asked for its GPUs by another
+        flag than --gres or --gpus-per-node: Slurm changes no other.
+        """
+
     async def ping(self) -> bool:
         """True when a slurmctld answers."""
 

@@ -47,9 +47,14 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.jobs[job_id] = replace(self.world.jobs[job_id], name=f"model{n % 2}")
         self.world.run(120, dt_s=10)
 
-    @rule(user=USERS, gpus=st.sampled_from((1, 1, 2, 4, 9)), tickets=st.sampled_from((1, 100, 1000)))
-    def submit(self, user: str, gpus: int, tickets: int) -> None:
-        self.world.submit(user, gpus, tickets=tickets)
+    @rule(
+        user=USERS,
+        gpus=st.sampled_from((1, 1, 2, 4, 9)),
+        tickets=st.sampled_from((1, 100, 1000)),
+        elastic=st.sampled_from(("", "", "1-4", "1-2", "2-3")),
+    )
+    def submit(self, user: str, gpus: int, tickets: int, elastic: str) -> None:
+        self.world.submit(user, gpus, tickets=tickets, elastic=elastic)
 
     @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)))
     def submit_one_of_several_nodes(self, user: str, nodes: int, each: int) -> None:
@@ -128,10 +133,11 @@ class EngineMachine(RuleBasedStateMachine):
                 proc.state = state
 
     @precondition(lambda self: self.world.jobs)
-    @rule(data=st.data(), how=st.sampled_from(("rigid", "bad", "well")))
+    @rule(data=st.data(), how=st.sampled_from(("rigid", "bad", "one size", "well")))
     def a_job_can_save_itself_or_not(self, data: st.DataObject, how: str) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.world.jobs)))
-        for kind, jobs in (("rigid", self.world.rigid), ("bad", self.world.saves_badly)):
+        kinds = {"rigid": self.world.rigid, "bad": self.world.saves_badly, "one size": self.world.one_size}
+        for kind, jobs in kinds.items():
             (jobs.add if kind == how else jobs.discard)(job_id)
 
     @rule(data=st.data())

@@ -1,0 +1,41 @@
+"""What is changed of a job for another number of GPUs, from what squeue tells of it."""
+
+import pytest
+
+from gandiva_slurm.model.errors import SlurmRefused
+from gandiva_slurm.slurm.control import resized
+
+NONE = "N/A         N/A         N/A"
+
+
+@pytest.mark.parametrize(
+    ("told", "gpus", "words"),
+    [
+        (f"1   gres:gpu:2 {NONE}\n", 4, ["Gres=gpu:4"]),
+        (f"1   gres/gpu:2 {NONE}\n", 2, []),
+        (f"2   gres/gpu:v100:2 {NONE}", 4, ["Gres=gpu:v100:4", "NumTasks=4", "NumCPUs=4"]),
+        (f"4   gres:gpu:4 {NONE}", 1, ["Gres=gpu:1", "NumTasks=1", "NumCPUs=1"]),
+        (f"4   gpu:2 {NONE}", 3, ["Gres=gpu:3", "NumTasks=6", "NumCPUs=6"]),
+        (f"1   gres:gpu {NONE}", 2, ["Gres=gpu:2", "NumTasks=2", "NumCPUs=2"]),
+        (f"3   gres:gpu:2 {NONE}", 4, ["Gres=gpu:4"]),
+    ],
+    ids=["one task", "as it is", "typed", "shrunk", "two tasks each", "no number", "uneven"],
+)
+def test_gpus_and_with_them_tasks(told: str, gpus: int, words: list[str]) -> None:
+    assert resized("7", told, gpus) == words
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "",
+        f"2 N/A {NONE}",
+        "2 N/A gres:gpu:2 N/A N/A",
+        "2 gres:gpu:2 gres:gpu:2 N/A N/A",
+        f"x gres:gpu:2 {NONE}",
+    ],
+    ids=["gone", "no GPUs", "--gpus", "both", "no number"],
+)
+def test_other_forms_are_refused(told: str) -> None:
+    with pytest.raises(SlurmRefused, match="job 7: the GPUs of a job are changed only where --gres=gpu:N"):
+        resized("7", told, 4)
