@@ -118,7 +118,7 @@ def resized(job: str, told: str, gpus: int) -> list[str]:
     kind, had = match["kind"] or "", int(match["count"] or 1)
     if had == gpus:
         return []
-    words = [f"Gres=gpu:{kind}{gpus}"]
+    words = [f"Gres=gpu{kind}:{gpus}"]
     if int(tasks) % had == 0:
         count = int(tasks) // had * gpus
         words += [f"NumTasks={count}", f"NumCPUs={count}"]
