@@ -52,6 +52,7 @@ def planned(at: Placement) -> PlannedJob:
         at.span,
         at.is_leaving,
         at.mate,
+        at.is_opportunistic,
     )
 
 

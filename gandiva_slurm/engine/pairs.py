@@ -19,6 +19,7 @@ from gandiva_slurm.engine.state import JobRecord, Sighting
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note
 from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.policy.duty import KEPT
 from gandiva_slurm.policy.packing import Bench
 from gandiva_slurm.policy.port import JobView
 
@@ -28,6 +29,9 @@ LONGEST_TRIAL = 10
 LEAST_TRIAL_NS = 5 * SECOND_NS
 #: Slurm's words for a job that may have ended for want of GPU memory.
 BROKE = frozenset({"FAILED", "OUT_OF_MEMORY"})
+
+#: The class whose jobs must not be slowed down by one of the other.
+GUARANTEED = "guaranteed"
 
 Seats = dict[Home, list[Seat]]
 
@@ -116,6 +120,11 @@ def _judge(at: Cycle, pack: Pack, here: list[Seat]) -> None:
     one, two = (_model(at.state.jobs[job]) for job in pack.jobs)
     key, is_turned = key_of(one, two, _type(at, pack))
     pairs.found[key] = replace(found, first=found.second, second=found.first) if is_turned else found
+    harmed = _harmed(at, pack, found)
+    if harmed:
+        _undo(at, pack, here, harmed)
+        pairs.found[key] = Finding(0.0, 0.0, 0.0, at.now_ns)
+        return
     floor = at.settings.pack_floor
     if pack.is_trial and found.gain - found.noise > floor:
         pairs.packs.remove(pack)
@@ -123,6 +132,16 @@ def _judge(at: Cycle, pack: Pack, here: list[Seat]) -> None:
     elif pack.is_trial or found.gain + found.noise < floor:
         told = f"together {found.gain:.2f} of the speed they have by turns, noise {found.noise:.2f}"
         _undo(at, pack, here, f"{told}; {floor:.2f} and more than the noise is asked")
+
+
+def _harmed(at: Cycle, pack: Pack, found: Finding) -> str:
+    """Say which guaranteed job an opportunistic one slows down too much; "" when none."""
+    classes = [at.state.jobs[job_id].options.job_class for job_id in pack.jobs]
+    parts = (found.first, found.second)
+    for job_id, own, other, kept in zip(pack.jobs, classes, classes[::-1], parts, strict=True):
+        if own == GUARANTEED != other and kept + found.noise < KEPT:
+            return f"job {job_id} is guaranteed and keeps {kept:.2f} of its speed; {KEPT:.2f} is asked"
+    return ""
 
 
 def _measured(at: Cycle, pack: Pack) -> Finding | None:

@@ -247,6 +247,8 @@ class Placement:
     is_leaving: bool = False
     #: the job it is packed with; 0: none
     mate: int = 0
+    #: it may be slowed down for the sake of a guaranteed mate
+    is_opportunistic: bool = False
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ class Admission:
             gpus=tuple(sorted(planned.gpus)),
             tickets=planned.tickets,
             mate=planned.mate,
+            is_opportunistic=planned.is_opportunistic,
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),

@@ -16,6 +16,7 @@ from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
+from gandiva_slurm.policy.duty import FIRST
 
 #: A gang that failed to park so often is asked in every fourth quantum only.
 PATIENCE, PAUSE_QUANTA = 3, 4
@@ -93,6 +94,16 @@ class Away:
         return cls(**{**row, "procs": [ProcId(*proc) for proc in row["procs"]]})
 
 
+@dataclass
+class Pacing:
+    """An opportunistic job's duty beside a guaranteed one, and where that one stood when it began."""
+
+    percent: int = FIRST
+    steps: int = 0
+    #: 0: it is to be looked at anew
+    since_ns: int = 0
+
+
 @dataclass(eq=False)
 class Resident:
     """One incarnation on this node. Times are monotonic unless named `real`."""
@@ -139,6 +150,8 @@ class Resident:
     #: by the plan, the job it may hold its GPUs together with; 0: none
     mate: int = 0
     gauge: Gauge = field(default_factory=Gauge)
+    is_opportunistic: bool = False
+    pacing: Pacing = field(default_factory=Pacing)
     counts: Counts = field(default_factory=Counts)
     #: of a job of several nodes: how its part here stands; None: all of the job is here
     part: Part | None = None

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node import sharing
 from gandiva_slurm.node.charging import charge, sharer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.gauge import ALONE, PACKED
-from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.jobs import Pacing, Resident
 from gandiva_slurm.policy.tally import Tally
+from gandiva_slurm.wire.messages import PlannedJob
 
 
-def tell(resident: Resident, mate: int) -> None:
-    """Take the plan's word; beside another mate its speed is another."""
+def tell(resident: Resident, job: PlannedJob | None) -> None:
+    """Take the plan's word, None where it says nothing; beside another mate its speed is another."""
+    mate = job.mate if job is not None else 0
+    if job is not None:
+        resident.is_opportunistic = job.is_opportunistic
     if mate != resident.mate:
-        resident.mate, resident.gauge.packed = mate, Tally()
+        resident.mate, resident.gauge.packed, resident.pacing = mate, Tally(), Pacing()
 
 
 def join(node: Node, resident: Resident, now: int) -> None:
@@ -39,6 +44,7 @@ def leave(node: Node, resident: Resident, now: int) -> None:
     if mate is not None:
         charge(node, mate, now)
         _share(node, mate, 0, now)
+        sharing.tell(node)
         node.note("unpacked", resident, now, mate=mate.key.job_id)
         node.save()
 
@@ -70,6 +76,9 @@ def measure(node: Node, now: int) -> None:
         condition = _condition(node, resident)
         if condition or resident.gauge.condition:
             resident.gauge.look(resident.steps(), now, condition)
+        if condition != PACKED:
+            resident.pacing.since_ns = 0
+    sharing.tell(node)
 
 
 def told(node: Node, resident: Resident) -> str:

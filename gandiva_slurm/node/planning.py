@@ -56,7 +56,7 @@ class Planning:
             self._node.know(job.key)
             if job.key in self._node.residents:
                 leaving.tell(self._node.residents[job.key], job.is_leaving)
-                packs.tell(self._node.residents[job.key], job.mate)
+                packs.tell(self._node.residents[job.key], job)
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
@@ -69,7 +69,7 @@ class Planning:
             resident.is_planned = job is not None
             if job is not None:  # else it may be requeued by now: its old processes must not train on
                 leaving.tell(resident, job.is_leaving)
-            packs.tell(resident, job.mate if job is not None else 0)
+            packs.tell(resident, job)
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
         self._await_spans(plan)

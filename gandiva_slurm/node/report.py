@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, packs, tiers
+from gandiva_slurm.node import leaving, packs, sharing, tiers
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.node.memory import card_bytes, memory_of
@@ -63,6 +63,7 @@ def _resident(node: Node, job: Job) -> Resident:
         detail=detail,
         is_movable=leaving.is_movable(job),
         has_left=leaving.has_left(job),
+        is_elastic=leaving.is_elastic(job),
         rate_alone=round(job.gauge.alone.rate, 6),
         rate_packed=round(job.gauge.packed.rate, 6),
         rate_noise=round(job.gauge.noise, 6),
@@ -71,6 +72,7 @@ def _resident(node: Node, job: Job) -> Resident:
         peak_bytes=memory.peak,
         held_bytes=memory.held,
         ooms=memory.ooms,
+        duty=sharing.duty_of(node, job),
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import procs, sharing
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.park import beat
@@ -90,6 +90,8 @@ class Watcher:
         if now - self._beat_ns > _SILENT_NS:
             self._silent_ns = now
         self._beat_ns = now
+        sharing.pace(node, now)
+        sharing.tell(node)
         for resident in list(node.residents.values()):
             for rank in resident.ranks:
                 if rank.is_alive:

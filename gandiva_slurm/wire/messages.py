@@ -43,6 +43,8 @@ class PlannedJob:
     is_leaving: bool = False
     #: the job it shares its GPUs with, both at a time (packed); 0: none
     mate: int = 0
+    #: it may be slowed down for the sake of a guaranteed mate
+    is_opportunistic: bool = False
 
     @property
     def key(self) -> JobKey:
@@ -126,6 +128,8 @@ class Resident:
     held_bytes: int = 0
     #: how often its ranks asked for more GPU memory than there was
     ooms: int = 0
+    #: the percent of the time it may run beside its mate
+    duty: int = 100
     #: what it saves, or has saved to leave, can be loaded by another number of ranks
     is_elastic: bool = False
 
