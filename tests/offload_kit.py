@@ -5,7 +5,9 @@ Each recipe makes a training on a device and returns its step, which returns a l
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,8 @@ from gandiva_slurm.client.device import CpuGauge
 from gandiva_slurm.client.offload import TorchTier
 
 WIDTH, CLASSES, BATCH = 8, 3, 4
+#: How long a thread may be late (on a busy machine it took 1 to 4 ms).
+SETTLE_S = 5.0
 Step = Callable[[int], Any]
 
 
@@ -267,12 +271,15 @@ def train(recipe: Callable[[str], Step], device: str, steps: int, between: Calla
 class Parks:
     """Parks between steps at random, so many times, and keeps what the tier said."""
 
-    def __init__(self, device: Any, count: int, steps: int) -> None:
+    def __init__(self, device: Any, count: int, steps: int, most_held: float = math.inf) -> None:
+        """What is held beyond `most_held` bytes has a moment to go by itself."""
         with _disable_current_modes():  # the tier's own memory is none of the device's
             self.tier = TorchTier(torch, device, {})
+        self.most_held = most_held
         self.at = set(random.Random(5).sample(range(steps), count))
         self.number = -1
-        self.said: list[tuple[int, int, int]] = []
+        #: Of each park, bytes: live before, released, held, and held a moment later.
+        self.said: list[tuple[int, int, int, int]] = []
 
     def between(self) -> None:
         self.number += 1
@@ -280,5 +287,12 @@ class Parks:
             with _disable_current_modes():
                 live = self.tier.device.live()
                 done = self.tier.release()
-                self.said.append((live, done.released, done.held))
+                self.said.append((live, done.released, done.held, self._held_later()))
                 self.tier.restore()
+
+    def _held_later(self) -> int:
+        """What is held once gloo's threads, too, have let go of what they are done with."""
+        end = time.monotonic() + SETTLE_S
+        while (held := self.tier.device.live()) > self.most_held and time.monotonic() < end:
+            time.sleep(0.001)
+        return held

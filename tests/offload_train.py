@@ -1,6 +1,7 @@
-"""One rank of a gang whose memory is moved away and back between its steps; takes KIND OUT STORE.
+"""One rank of a gang whose memory is moved away and back between its steps; takes KIND OUT STORE MOST_HELD.
 
-Trains undisturbed, then parked a hundred times, and writes both, and what every park said, as JSON.
+Trains undisturbed, then parked a hundred times, and writes both, and what every park said, as JSON. MOST_HELD
+is how many bytes may stay.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ def _plain(model: Any, optimizer: Any, device: str) -> kit.Step:
 KINDS = {"ddp": ddp, "bucket_views": bucket_views, "sharded": sharded}
 
 
-def main(kind: str, out: str, store: str) -> None:
+def main(kind: str, out: str, store: str, most_held: str) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     alone = kit.train(KINDS[kind], "cpu", STEPS, lambda: None)
     with kit.AllStorages() as storages:
-        parks = kit.Parks(kit.ExactGauge(storages), PARKS, STEPS)
+        parks = kit.Parks(kit.ExactGauge(storages), PARKS, STEPS, float(most_held))
         parked = kit.train(KINDS[kind], "cpu", STEPS, parks.between)
     found = {"alone": alone, "parked": parked, "said": parks.said}
     with open(f"{out}.{rank}", "w") as file:

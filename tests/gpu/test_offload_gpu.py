@@ -48,7 +48,7 @@ def test_parks_change_no_bit_and_leave_no_tensor(name, same_bits):
     device.slack = 0  # small models are looked for, too
     parks = kit.Parks(device, PARKS, STEPS)
     assert kit.train(kit.SOLO[name], "cuda", STEPS, parks.between) == alone
-    for _, released, held in parks.said:
+    for _, released, held, _ in parks.said:
         assert released > 0 and held <= LEFT_BYTES
 
 
