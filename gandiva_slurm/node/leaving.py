@@ -37,6 +37,11 @@ def is_movable(resident: Resident) -> bool:
     return all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
 
 
+def is_elastic(resident: Resident) -> bool:
+    """True when what it saves, or has saved to leave, can be loaded by another number of ranks."""
+    return is_movable(resident) and all(rank.look()[wire.W_ELASTIC] == 1 for rank in resident.ranks)
+
+
 def has_left(resident: Resident) -> bool:
     """True when it was told to leave, is parked, and every rank of it has saved itself."""
     if not resident.leave.is_told or resident.state != SUSPENDED or resident.is_frozen:

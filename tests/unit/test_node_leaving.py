@@ -209,6 +209,19 @@ def test_a_rank_that_parks_without_saving_has_not_left(floor):
     assert "did not save itself" in floor.told(1).detail
 
 
+def test_it_is_elastic_while_all_its_ranks_say_so_and_behind_that(floor):
+    """Whoever has left keeps what he said last: that is what he saved."""
+    job = floor.train(1, 2)
+    assert not floor.told(1).is_elastic
+    job.ranks[0].page.write([(wire.W_ELASTIC, 1)])
+    assert not floor.told(1).is_elastic
+    job.ranks[1].page.write([(wire.W_ELASTIC, 1)])
+    assert floor.told(1).is_elastic
+    floor.plan(1, is_leaving=True)
+    floor.park(job)
+    assert floor.told(1).has_left and floor.told(1).is_elastic
+
+
 @pytest.mark.parametrize("kind", [wire.KIND_HOOK, wire.KIND_STEPS])
 def test_a_job_that_is_not_attached_is_left_alone(floor, kind):
     job = floor.train(1, kind=kind)
