@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any, Callable, Dict, Optional
 
 from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.groups import shortest_timeout_ms
 from gandiva_slurm.client.guards import is_loader_worker
 from gandiva_slurm.client.identity import find_identity, hello, start_ticks
 from gandiva_slurm.client.join import NotJoined, join
@@ -32,6 +33,7 @@ from gandiva_slurm.wire.page import (
     W_AT,
     W_ELASTIC,
     W_FIRST_NS,
+    W_GROUP_MS,
     W_KIND,
     W_LAST_NS,
     W_PID,
@@ -183,6 +185,7 @@ class Rank:
     def _introduce(self, words: memoryview) -> None:
         words[W_PID], words[W_START] = os.getpid(), start_ticks()
         words[W_KIND], words[W_ELASTIC], words[W_FIRST_NS] = self.kind, self.is_elastic, self._first_ns
+        words[W_GROUP_MS] = shortest_timeout_ms()
         words[W_USER_STEPS] = self.user_steps
         words[W_LAST_NS] = monotonic_ns()
         words[W_SEQ] = self.seq

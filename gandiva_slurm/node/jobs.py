@@ -17,11 +17,15 @@ from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
 from gandiva_slurm.policy.duty import FIRST
+from gandiva_slurm.wire import page as wire
 
 #: A gang that failed to park so often is asked in every fourth quantum only.
 PATIENCE, PAUSE_QUANTA = 3, 4
 #: After so many failures in a row the driver is not asked to keep a job's memory any more.
 MOST_FAILURES = 3
+#: What a rank says of its groups' time-outs shortens a freeze, but to no less than this.
+LEAST_FREEZE_NS = 1_000_000_000
+MS = 1_000_000
 #: Ranks of one job on one node, at most: each costs the daemon two descriptors.
 MAX_RANKS = 1024
 
@@ -212,7 +216,12 @@ class Resident:
         """Return when its park must be over, as long as it is suspended."""
         # Tasks of a span that were stopped at their birth have nobody yet who waits for them.
         is_frozen = bool(self.stopped) if self.part is None else self.is_frozen
-        return self.since_ns + (freeze_bound_ns if is_frozen or self.refusal.is_frozen else max_park_ns)
+        if not (is_frozen or self.refusal.is_frozen):
+            return self.since_ns + max_park_ns
+        # Frozen in a collective, its ranks must be back before one of their groups gives it up.
+        halves = [rank.words[wire.W_GROUP_MS] * MS // 2 for rank in self.ranks if rank.words]
+        told = [max(half, LEAST_FREEZE_NS) for half in halves if half]
+        return self.since_ns + min([freeze_bound_ns, *told])
 
     def steps(self) -> int:
         """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""

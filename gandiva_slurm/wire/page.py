@@ -32,6 +32,8 @@ W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
 W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43
 #: line 5, too: 1 while another number of ranks could go on from what this one would save
 W_ELASTIC = 44
+#: line 5, too: ms, the smallest time-out of its process groups when it joined; 0 where none is known
+W_GROUP_MS = 45
 #: lines 6-7: rank's error text, UTF-8, zero-padded.
 ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
 

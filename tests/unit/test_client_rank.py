@@ -70,7 +70,8 @@ def words_of(node):
     return node.views()[0]
 
 
-def test_rank_registers_at_its_first_boundary_only(node, tmp_path):
+def test_rank_registers_at_its_first_boundary_only(node, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_module, "shortest_timeout_ms", lambda: 33_000)
     rank = Rank(str(tmp_path / "node.sock"))
     assert not node.accept(), "it has connected before its first boundary"
     trainer = Trainer(rank)
@@ -82,7 +83,7 @@ def test_rank_registers_at_its_first_boundary_only(node, tmp_path):
     assert node.peers[0].hello["start"] == words[page.W_START]
     assert words[page.W_SEQ] == words[page.W_USER_STEPS] == rank.seq
     assert 0 < words[page.W_FIRST_NS] < words[page.W_LAST_NS] <= time.monotonic_ns()
-    assert words[page.W_KIND] == page.KIND_HOOK
+    assert words[page.W_KIND] == page.KIND_HOOK and words[page.W_GROUP_MS] == 33_000
 
 
 def test_rank_keeps_its_page_open_for_the_nodes_return(node, training):

@@ -230,6 +230,18 @@ def test_what_is_counted_outlives_the_daemon(scene):
     assert read.bound_ns(1, 7) == gang.job.bound_ns(1, 7)
 
 
+@pytest.mark.parametrize(("told_ms", "bound_ms"), [(0, 7000), (60_000, 7000), (9000, 4500), (100, 1000)])
+def test_no_freeze_outlasts_a_process_group(scene, told_ms, bound_ms):
+    bench = scene(freeze_bound=7)
+    gang = bench.refuser(1, (0, 1))
+    gang.job.ranks[1].page.write([(wire.W_GROUP_MS, told_ms)])
+    bench.add(2, "user2", (0,))
+    bench.until(lambda: gang.job.refusal.is_frozen)
+    settings = bench.node.settings
+    bound_ns = gang.job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns)
+    assert bound_ns == gang.job.since_ns + bound_ms * 1_000_000
+
+
 def test_why_it_holds_and_why_it_is_frozen_is_told(scene):
     bench = scene()
     gang = bench.refuser(1, (0, 1))
