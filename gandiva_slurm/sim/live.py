@@ -156,10 +156,11 @@ class LivePolicy:
         Of a job without a model no speeds are known; nobody is packed with it.
         """
         nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
+        elastic = f"{job.min_size}-{job.max_size}" if job.min_size < job.max_size else ""
         options = JobOptions(
             job.tickets, job.priority, job.job_class, job.vc, job.gpu_types,
             pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
-            gpus=job.size, nodes=nodes,
+            gpus=job.size, nodes=nodes, elastic=elastic,
         )  # fmt: skip
         alike = (job.user, job.model, job.size)
         array = self._arrays.setdefault(alike, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
@@ -208,7 +209,8 @@ class LivePolicy:
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
         gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
         mate = view.jobs.get(place.mate - 1)
-        alone = view.rates.alone(job.model, job.size, gpu_type, not place.span) if has_run else None
+        size = job.size if place.span else len(place.gpus)
+        alone = view.rates.alone(job.model, size, gpu_type, not place.span) if has_run else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
@@ -217,8 +219,8 @@ class LivePolicy:
         # Measured as nothing (they do not fit) is not the same as not measured.
         rates = (alone or 0.0, max(pair[0], _LEAST_RATE) if pair else 0.0)
         # Whether two fit into a GPU's memory is in the rates.
-        memory = (_AMPLE_BYTES, 1)
-        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *leave, *rates, 0.0, *memory)
+        more = (*leave, *rates, 0.0, _AMPLE_BYTES, 1)
+        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *more, is_elastic=True)
 
     def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
         first = {host.name: host.gpus[0] for host in view.cluster.hosts}
