@@ -116,7 +116,7 @@ def _state(thing: Any, is_borrower: bool) -> Dict[str, Any]:
     if _is_module(thing):
         return _module_state(thing, is_borrower)
     state = None if is_borrower and _is_optimizer(thing) else thing.state_dict()
-    return {"state": local(state), "layout": layout({"state": state})}
+    return {"kind": type(thing).__name__, "state": local(state), "layout": layout({"state": state})}
 
 
 def _module_state(model: Any, is_borrower: bool) -> Dict[str, Any]:
@@ -139,9 +139,10 @@ def _change(thing: Any, saved: Dict[str, Any]) -> str:
     if _is_module(thing):
         module = thing.module if _is_ddp(thing) else thing
         return _difference(_shapes(saved["weights"]), _shapes(local(module.state_dict())))
-    if _is_optimizer(thing):
-        return _difference(_groups(saved["state"]), _groups(thing.state_dict()))
-    return ""
+    then, now = saved.get("kind"), type(thing).__name__
+    if then not in (None, now):
+        return f"it was a {then} and is a {now}"
+    return _difference(_groups(saved["state"]), _groups(thing.state_dict())) if _is_optimizer(thing) else ""
 
 
 def _shapes(weights: Dict[str, Any]) -> Dict[str, str]:

@@ -65,15 +65,12 @@ class Vault:
         self.first_count = max(exchange(checkpoint.last_count(self.store)))
         try:
             self._saved = self._choose(exchange)
-            state = None if self._saved is None else self.read()
-            if state is not None:
-                check(self._parts, state["parts"])
+            return self._fitting(exchange)
         except BadCheckpoint as err:
             if os.environ.get("GANDIVA_ON_BAD_CHECKPOINT") != "restart":
                 raise BadCheckpoint(f"{err} (GANDIVA_ON_BAD_CHECKPOINT=restart starts anew)") from err
             say(f"{err}; it starts anew, as GANDIVA_ON_BAD_CHECKPOINT says")
             return None
-        return state
 
     def read(self) -> Dict[str, Any]:
         """Read the checkpoint found, be it another number of ranks that saved it."""
@@ -141,6 +138,22 @@ class Vault:
                 return saved
             say(f"the checkpoint {path} is damaged and skipped: {faults[0]}")
         return None
+
+    def _fitting(self, exchange: Exchange) -> Optional[Dict[str, Any]]:
+        """Return this rank's state; BadCheckpoint on all ranks where one cannot go on from its own."""
+        state, why = None, ""
+        try:
+            if self._saved is not None:
+                state = self.read()
+                check(self._parts, state["parts"])
+        except BadCheckpoint as err:
+            why = str(err)
+        except Exception as err:  # what was pickled has no class any more, or its file is gone
+            where = self._saved and self._saved.path
+            why = f"the checkpoint {where} cannot be loaded: {type(err).__name__}: {err}"
+        for found in filter(None, exchange(why)):
+            raise BadCheckpoint(found)
+        return state
 
     def _check_kind(self, saved: Saved) -> None:
         if saved.version != checkpoint.VERSION:

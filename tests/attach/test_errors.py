@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gandiva_slurm as gandiva
-from gandiva_slurm.client import checkpoint
+from gandiva_slurm.client import checkpoint, run, vault
 from tests.attach.conftest import finish_writing
 
 
@@ -34,10 +34,13 @@ def newest():
 
 @pytest.fixture
 def saved(fresh):
+    """A checkpoint, whose data nobody may touch."""
     fresh()
     path = save()
     fresh()
-    return path
+    data = {file: file.read_bytes() for file in path.glob("*.data")}
+    yield path
+    assert data and {file: file.read_bytes() for file in path.glob("*.data")} == data
 
 
 def test_changed_model_stops_the_script_and_nothing_is_touched(saved):
@@ -56,6 +59,44 @@ def test_changed_optimizer_is_told(saved):
         gandiva.BadCheckpoint, match=r"the optimizer has changed .* group 0 was 2 parameters and is 1"
     ):
         gandiva.attach(model=model, optimizer=optimizer)
+
+
+def test_optimizer_of_another_kind_is_told(saved):
+    with pytest.raises(gandiva.BadCheckpoint, match=r"the optimizer has changed .* was a SGD and is a Adam"):
+        attach(make=torch.optim.Adam)
+
+
+class Measured:
+    """Something a script saves, whose class may be gone when it is loaded."""
+
+
+def test_what_cannot_be_unpickled_is_told(saved, fresh, monkeypatch):
+    monkeypatch.setattr(run, "_on_save", [Measured])
+    save(batches=3)
+    fresh()
+    monkeypatch.delitem(globals(), "Measured")
+    with pytest.raises(gandiva.BadCheckpoint, match=r"cannot be loaded: AttributeError: .*Measured"):
+        attach()
+
+
+@pytest.mark.parametrize("wish", ["", "restart"])
+def test_what_one_rank_cannot_take_no_rank_takes(wish, saved, monkeypatch, capsys):
+    """As of stages of a pipeline, one of which has changed: each is of its own rank."""
+    monkeypatch.setenv("GANDIVA_ON_BAD_CHECKPOINT", wish)
+    other = "the model has changed since it was saved: stage 1 has grown"
+
+    def exchange(mine):
+        return [mine, other if mine == "" else mine]
+
+    monkeypatch.setattr(vault, "_exchange", lambda world: exchange)
+    if not wish:
+        with pytest.raises(gandiva.BadCheckpoint, match=other):
+            attach()
+        return
+    attach()
+    said = capsys.readouterr().err
+    assert f"{other}; it starts anew, as GANDIVA_ON_BAD_CHECKPOINT says" in said
+    assert "goes on from" not in said
 
 
 def test_new_and_missing_parts_are_told(saved, fresh):
