@@ -1,0 +1,161 @@
+"""The tiers `vmm` and `driver` on a real GPU: a captured graph, a script that knows nothing of Gandiva."""
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.node import driver_checkpoint, nvml
+from gandiva_slurm.node.procs import read_proc
+from gandiva_slurm.wire.page import TIER_VMM, W_HELD, W_SEQ, W_TIER_USED
+from tests.park_harness import Harness
+from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+ROUNDS, LIVE = 5, 2 * GIB
+
+
+def environment(**more):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
+    return kept | {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | more
+
+
+def preload():
+    """What makes the saver take part, as docs/using.md says."""
+    if importlib.util.find_spec("torch_memory_saver") is None:
+        pytest.skip(NO_SAVER)
+    from torch_memory_saver.hooks.mode_preload import configure_subprocess
+
+    with configure_subprocess():
+        library = os.environ["LD_PRELOAD"]
+    return {"LD_PRELOAD": library, "TMS_INIT_ENABLE": "1", "TMS_INIT_ENABLE_CPU_BACKUP": "1"}
+
+
+def graphed(path, name, steps, **more):
+    out, stop = path / f"{name}.json", path / f"{name}.stop"
+    argv = [sys.executable, ROOT / "tests/gpu/graphed.py", out, steps, stop]
+    return subprocess.Popen(list(map(str, argv)), env=environment(**more)), out, stop
+
+
+def test_captured_graph_is_parked_by_the_saver(tmp_path):
+    saver = preload()
+    node = Harness(str(tmp_path / "node.sock"), 1)
+    job, out, stop = graphed(tmp_path, "ours", 10**6, GANDIVA_SOCKET=str(tmp_path / "node.sock"), **saver)
+    try:
+        node.serve(120)
+        for _ in range(ROUNDS):
+            node.park(60)
+            assert node.gang.phase == "parked", node.gang.last_error
+            view = node.views()[0]
+            assert (view[W_TIER_USED], view[W_HELD]) == (TIER_VMM, 0)
+            used = {use.pid: use.memory for use in nvml.load().uses()}
+            assert used.get(job.pid, 0) < GIB, "no more than a context"
+            node.resume(60)
+            seq = node.gang.park_seq
+            node.wait(lambda seq=seq: node.views()[0][W_SEQ] > seq + 5, "steps", 60)
+        stop.touch()
+        assert job.wait(60) == 0
+        losses = json.loads(out.read_text())
+        alone, out, _ = graphed(tmp_path, "alone", len(losses))
+        assert alone.wait(300) == 0 and json.loads(out.read_text()) == losses
+    finally:
+        job.kill()
+        job.wait()
+        node.close()
+
+
+@pytest.fixture
+def driver():
+    why = call("probe", {})["why"]
+    if why:
+        pytest.skip(f"{NO_PROCESS_CHECKPOINT}: {why}")
+
+
+def call(what, task):
+    program = driver_checkpoint.start(what, task)
+    program.wait(300)
+    return driver_checkpoint.answer(program)
+
+
+def plain(path, name, steps):
+    out, stop = path / f"{name}.json", path / f"{name}.stop"
+    argv = [sys.executable, ROOT / "tests/gpu/plain.py", out, LIVE, stop, steps]
+    job = subprocess.Popen(list(map(str, argv)), env=environment(), stdout=subprocess.PIPE, text=True)
+    job.stdout.readline()
+    return job, out, stop
+
+
+def losses_of(job, out):
+    for _ in job.stdout:
+        pass
+    assert job.wait(120) == 0
+    return json.loads(out.read_text())
+
+
+def move(job):
+    """Out and back; return how long each took, in seconds a GiB."""
+    start = time.perf_counter()
+    out = call("out", {"procs": [read_proc(job.pid).id], "cgroups": []})
+    out_s = time.perf_counter() - start
+    assert out["is_out"] and not out["why"]
+    assert job.pid not in {use.pid for use in nvml.load().uses() if use.memory}, "nothing is left"
+    start = time.perf_counter()
+    assert call("back", out) == {"is_out": False, "why": ""}
+    size = sum(out["bytes"].values()) / GIB
+    return out_s / size, (time.perf_counter() - start) / size
+
+
+def test_unmodified_script_loses_nothing_in_mid_step(driver, tmp_path):
+    job, out, stop = plain(tmp_path, "moved", 10**9)
+    try:
+        times = []
+        for _ in range(ROUNDS):
+            times.append(move(job))
+            job.stdout.readline()
+        stop.touch()
+        losses = losses_of(job, out)
+        alone, out, _ = plain(tmp_path, "alone", len(losses))
+        assert losses_of(alone, out) == losses
+        tell("in mid-step", times)
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_parked_rank_is_moved_at_its_boundary(driver, tmp_path):
+    node = Harness(str(tmp_path / "node.sock"), 1)
+    out, stop = tmp_path / "out.json", tmp_path / "stop"
+    argv = [sys.executable, ROOT / "tests/gpu/train.py", out, 10**6, LIVE, GIB // 4, stop]
+    env = environment(GANDIVA_SOCKET=str(tmp_path / "node.sock"), GANDIVA_TIER="hold")
+    job = subprocess.Popen(list(map(str, argv)), env=env)
+    try:
+        node.serve(120)
+        times = []
+        for _ in range(ROUNDS):
+            node.park(60)
+            assert node.views()[0][W_HELD] >= LIVE * 0.9
+            times.append(move(job))
+            node.resume(60)
+            seq = node.gang.park_seq
+            node.wait(lambda seq=seq: node.views()[0][W_SEQ] > seq + 3, "steps", 60)
+        stop.touch()
+        assert job.wait(120) == 0
+        tell("at a boundary", times)
+    finally:
+        job.kill()
+        job.wait()
+        node.close()
+
+
+def tell(where, times):
+    out, back = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
+    print(f"\ntier driver {where}: {out:.0f} ms a GiB out, {back:.0f} ms back (p50 of {ROUNDS})")
