@@ -1,4 +1,4 @@
-"""Elastic jobs grow into idle GPUs of their node, give them back, and start small (ADR 0025, 0029).
+"""Elastic jobs grow into idle GPUs of their node, give them back, and start small (ADR 0025, 0031).
 
 Who does so is `policy/elastic.py`'s rule. Here it is asked, each cycle anew, about the GPUs of the nodes on
 which elastic jobs live: what others live on is not to be had, however little of its time they use. A resize

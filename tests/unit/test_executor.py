@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.controller.executor import Executor
-from gandiva_slurm.model.action import Requeue
+from gandiva_slurm.model.action import Requeue, Start
 from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
@@ -62,3 +62,46 @@ async def test_any_other_job_is_left_alone_and_nothing_failed(job):
 async def test_a_failure_is_told_with_slurms_sentence(error, retry):
     _, done = await outcome(RUNS, error)
     assert (done.error, done.retry) == (str(error), retry)
+
+
+class StartingPort:
+    """Notes what is asked for, in order, and refuses to resize when told to."""
+
+    def __init__(self, error=None):
+        self.error, self.asked = error, []
+
+    async def resize(self, job_id, gpus):
+        self.asked.append(("resize", job_id, gpus))
+        if self.error:
+            raise self.error
+
+    async def start(self, job_id, nodes):
+        self.asked.append(("start", job_id, *nodes))
+
+
+class WillingNodes(dict):
+    """Nodes that take every plan."""
+
+    async def delivered(self, deadline_s):
+        """It is there."""
+
+
+async def started(gpus, error=None):
+    waits = replace(RUNS, state="PENDING", priority=0, nodes=())
+    action = Start("start:7.1:1", JobKey(7, 1), (("n1", (0, 1)),), "Starting", "on n1", gpus)
+    port = StartingPort(error)
+    executor = Executor(port, None, {"n1": WillingNodes()}, time.time_ns)
+    done = await executor.execute([action], {7: waits})
+    return port.asked, done[0], executor.released
+
+
+async def test_an_elastic_job_is_resized_before_its_start_and_no_other():
+    asked, done, _ = await started(2)
+    assert asked == [("resize", 7, 2), ("start", 7, "n1")] and not done.error
+    asked, _, _ = await started(0)
+    assert asked == [("start", 7, "n1")]
+
+
+async def test_one_that_cannot_be_resized_is_not_started():
+    asked, done, released = await started(2, SlurmRefused("write --gres"))
+    assert asked == [("resize", 7, 2)] and done.error == "write --gres" and not released
