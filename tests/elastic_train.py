@@ -1,14 +1,14 @@
-"""Two elastic trainings as a script, one after the other: `elastic_train.py OUT [--stop N] [--store FILE]`.
+"""Elastic trainings as a script, one after the other: `elastic_train.py KIND[,KIND] OUT [--stop N] ...`.
 
-The first is DistributedDataParallel's, the second FSDP2's where there are several ranks; alone both are plain
-modules. Appends to OUT.RANK one line a piece: "kind epoch batch loss share indices", its loss in hexadecimal,
-times its share; and at the end a digest of the weights. With --stop each saves itself and leaves behind so
-many global batches.
+`replicas` is DistributedDataParallel's, `shards` FSDP2's, where there are several ranks; alone both are plain
+modules. Appends to OUT.RANK one line a piece: "kind epoch loss is-last indices", its loss in hexadecimal and
+times its share. With --stop each saves itself and leaves behind so many global batches.
 """
 
 import argparse
 import os
 import sys
+import time
 from contextlib import nullcontext
 
 import torch
@@ -49,6 +49,7 @@ def build(kind: str, world: int):
 
 
 def train(kind: str, note, world: int = 1, most: int = 3, stop: int = 0) -> None:
+    """Train; `note` is called behind each piece."""
     model, optimizer = build(kind, world)
     data = Numbered()
     sampler = gandiva.ElasticSampler(data, GLOBAL_BATCH, max_per_rank=most, seed=3)
@@ -78,10 +79,11 @@ def train(kind: str, note, world: int = 1, most: int = 3, stop: int = 0) -> None
 
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("kinds")
     parser.add_argument("out")
     parser.add_argument("--stop", type=int, default=0)
-    parser.add_argument("--most", type=int, default=3)
-    parser.add_argument("--store", default="")
+    parser.add_argument("--step-ms", type=float, default=0.0, help="sleep behind every piece")
+    parser.add_argument("--store", default="", help="rendezvous file of the process group")
     args = parser.parse_args()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
@@ -90,9 +92,14 @@ def main() -> int:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{args.store}", rank=rank, world_size=world
         )
-    with open(f"{args.out}.{rank}", "w", buffering=1) as out:
-        for kind in KINDS:
-            train(kind, lambda line: out.write(line + "\n"), world, args.most, args.stop)
+    with open(f"{args.out}.{rank}", "a", buffering=1) as out:
+
+        def note(line: str) -> None:
+            out.write(line + "\n")
+            time.sleep(args.step_ms / 1000)
+
+        for kind in args.kinds.split(","):
+            train(kind, note, world, stop=args.stop)
     if world > 1:
         torch.distributed.destroy_process_group()
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import sys
 from typing import Any, Dict, List, Sequence
@@ -45,8 +44,8 @@ def derived(state: Dict[str, Any], words: str) -> Dict[str, Any]:
     stand = repr(state["python"]).encode() + words.encode()
     if "torch" in state:
         stand += state["torch"].numpy().tobytes()
-    seed = int.from_bytes(hashlib.sha256(stand).digest()[:4], "big")
-    fresh = {**state, "python": random.Random(seed).getstate()}
+    own = random.Random(stand)
+    seed, fresh = own.getrandbits(32), {**state, "python": own.getstate()}
     if numpy is not None and "numpy" in state:
         fresh["numpy"] = numpy.random.RandomState(seed).get_state()
     if torch is not None and "torch" in state:
@@ -83,7 +82,9 @@ def _things(loaders: Sequence[Any]) -> List[Any]:
     found: List[Any] = []
     for loader in loaders:
         batches = getattr(loader, "batch_sampler", None)
-        found += [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+        inner = getattr(batches, "batch_sampler", None)  # accelerate deals one sampler's batches to its ranks
+        found += [loader, getattr(loader, "sampler", None), batches]
+        found += [getattr(batches, "sampler", None), getattr(inner, "sampler", None)]
     return _once(thing for thing in found if thing is not None)
 
 

@@ -207,10 +207,19 @@ def _exchange(world: int) -> Exchange:
 
 def _dump(state: Any, out: Any) -> None:
     torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.save(state, out)
-    else:
+    if torch is None:
         pickle.dump(state, out)
+        return
+    options = torch.serialization
+    has_option = hasattr(options, "set_crc32_options")  # torch 2.6
+    is_summed = has_option and options.get_crc32_options()
+    try:
+        if is_summed:
+            options.set_crc32_options(False)  # half of the time; the file has a checksum of its own
+        torch.save(state, out)
+    finally:
+        if is_summed:
+            options.set_crc32_options(True)
 
 
 def _facts(state: Dict[str, Any]) -> Dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Saves checkpoint after checkpoint until it is killed: `saver.py DIRECTORY FIRST`. Needs no torch."""
+"""Saves checkpoint after checkpoint until it is killed: `saver.py DIRECTORY FIRST [behind]`. Needs no torch.
+
+With `behind`, as a training does that goes on meanwhile: by a thread.
+"""
 
 import sys
 
@@ -24,7 +27,16 @@ def _write(out, data: bytes) -> None:
 
 if __name__ == "__main__":
     store, count = Store(sys.argv[1], "train", 0, 1, "5", 0), int(sys.argv[2])
+    vault = None
+    if sys.argv[3:] == ["behind"]:
+        from gandiva_slurm.client.vault import Vault
+
+        vault = Vault(store, [])
     while True:
-        save(store, count)
+        if vault:
+            vault.write_behind(count, {"content": content(count)}, "")
+            vault.settle()
+        else:
+            save(store, count)
         print(count, flush=True)
         count += 1

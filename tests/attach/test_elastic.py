@@ -12,8 +12,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.client.elastic import Deal
+from gandiva_slurm.wire.page import TIER_REQUEUE, W_ELASTIC, W_TIER_USED
 from tests import elastic_train
 from tests.attach.conftest import finish_writing
+from tests.attach.test_requeue import Room
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -21,8 +23,8 @@ DEADLINE_S = 60
 
 def start(path, life, world, *options):
     """Run the ranks of one life of the job to their end; return what each noted, by kind."""
-    argv = [sys.executable, str(ROOT / "tests/elastic_train.py"), str(path / f"life{life}"), *options]
-    argv += ["--store", str(path / f"store{life}")]
+    argv = [sys.executable, str(ROOT / "tests/elastic_train.py"), ",".join(elastic_train.KINDS)]
+    argv += [str(path / f"life{life}"), *options, "--store", str(path / f"store{life}")]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SLURM_RESTART_COUNT": str(life)}
     env |= {"GANDIVA_CHECKPOINT_DIR": str(path / "checkpoints"), "SLURM_JOB_ID": "5"}
     gangs = [{"RANK": str(rank), "WORLD_SIZE": str(world)} for rank in range(world)] if world > 1 else [{}]
@@ -50,6 +52,14 @@ def noted(ranks):
 
 
 @pytest.fixture
+def room(tmp_path):
+    """One job and its node."""
+    room = Room(tmp_path)
+    yield room
+    room.close()
+
+
+@pytest.fixture
 def alone(fresh, monkeypatch):
     """Each training by one rank, undisturbed."""
     monkeypatch.delenv("GANDIVA_CHECKPOINT_DIR")
@@ -72,11 +82,31 @@ def test_two_ranks_then_one_then_two(tmp_path, alone):
             found[kind] += more
         assert (f"goes on with {world} ranks, saved by" in said) == (life > 0)
     for kind, batches in found.items():
-        assert [(epoch, seen) for epoch, _, seen in batches] == [
-            (epoch, seen) for epoch, _, seen in alone[kind]
-        ]
-        losses, want = ([loss for _, loss, _ in each] for each in (batches, alone[kind]))
-        assert losses == pytest.approx(want, rel=1e-12), kind
+        check(batches, alone[kind])
+
+
+def test_gang_told_to_leave_is_started_with_one_rank(room, alone):
+    room.script = "tests/elastic_train.py"
+    room.start("shards", "--step-ms", "40", world=2)
+    views = room.leave()
+    assert room.node.gang.phase == "parked", room.node.gang.last_error
+    assert {(view[W_TIER_USED], view[W_ELASTIC]) for view in views} == {(TIER_REQUEUE, 1)}
+    room.kill()
+    before = [room.lines("moved", rank) for rank in range(2)]
+    room.start("shards", restart=1)
+    room.finish()
+    after = room.lines("moved")[len(before[0]) :]
+    assert len(after) > 1
+    lives = (["\n".join(lines) for lines in life] for life in (before, [after]))
+    check([batch for life in lives for batch in noted(life)["shards"]], alone["shards"])
+
+
+def check(batches, alone):
+    """The same samples in the same global batches; losses that differ by the order of their sums, no more."""
+    epochs, losses, samples = zip(*batches, strict=True)
+    epochs_alone, losses_alone, samples_alone = zip(*alone, strict=True)
+    assert (epochs, samples) == (epochs_alone, samples_alone)
+    assert losses == pytest.approx(losses_alone, rel=1e-12)
 
 
 @pytest.mark.parametrize("most", [1, 2, 9])

@@ -32,20 +32,21 @@ def newest(store):
     saved = checkpoint.complete(store)[0]
     assert checkpoint.fault(saved, {0}) == ""
     with open(checkpoint.data_path(saved, 0), "rb") as data:
-        assert data.read() == saver.content(saved.at)
+        assert saver.content(saved.at) in data.read()
     return saved
 
 
 def test_killed_at_any_point_the_previous_one_is_there(store):
-    """200 savers, each killed at a random time within its second save or third."""
+    """200 savers, half of them by a thread, each killed at a random time within its second save or third."""
     chance, midway, last = random.Random(5), 0, 0
     saver.save(store, 0)
     argv = [sys.executable, str(ROOT / "tests/attach/saver.py"), store.directory]
     start = time.monotonic()
-    for _ in range(KILLS):
+    for kill in range(KILLS):
         with subprocess.Popen(
-            [*argv, str(last + 1)],
+            [*argv, str(last + 1), *(["behind"] if kill % 2 else [])],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             text=True,
         ) as process:

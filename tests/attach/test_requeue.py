@@ -42,12 +42,15 @@ class Room:
         self.node = None
         self.processes = []
 
+    #: What is started.
+    script = "tests/attach_train.py"
+
     def start(self, recipe, *options, world=1, restart=0, is_ours=True, **more):
         """Start the ranks of one life of the job; `is_ours=False`: outside Gandiva."""
         name = "moved" if is_ours else "alone"
         life = self.path / f"{name}{restart}"
         life.mkdir()
-        argv = [sys.executable, str(ROOT / "tests/attach_train.py"), recipe, str(self.path / name), *options]
+        argv = [sys.executable, str(ROOT / self.script), recipe, str(self.path / name), *options]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
         env |= {"PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "5", "SLURM_RESTART_COUNT": str(restart)}
         env |= {"SLURM_SUBMIT_DIR": str(self.path), "OMP_NUM_THREADS": "1"}
