@@ -91,6 +91,8 @@ class NodeConfig(_Section):
     wake_grace_s: float = Field(default=60, ge=0, le=3600)
     #: where jobs keep their checkpoints, seen by all nodes: %u the user, %j the job; empty: as each job likes
     checkpoint_dir: str = Field(default="", pattern=r"^(/\S*%j\S*)?$")
+    #: a job's process on a GPU that was not given to the job is told of, or stopped as well
+    strangers: Literal["report", "stop"] = "report"
     #: memory of each GPU, where NVML does not tell it; 0: as NVML tells
     gpu_memory_mib: int = Field(default=0, ge=0, le=1 << 24)
     #: node name -> host:port, where that is not NAME:port

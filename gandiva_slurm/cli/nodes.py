@@ -26,6 +26,12 @@ def _holders(row: Row) -> str:
     return " ".join(f"{fold_numbers(numbers)}:{who}" for who, numbers in ordered) or "-"
 
 
+def _strangers(row: Row) -> str:
+    """Processes on GPUs not given to their job: `3:4711(12) 3:4712(-)`, GPU, pid and job."""
+    rows = row.get("strangers") or ()
+    return " ".join(f"{item['gpu']}:{item['pid']}({item['job_id'] or '-'})" for item in rows) or "-"
+
+
 def _age(row: Row) -> str:
     return "-" if row.get("report_age_s") is None else f"{row['report_age_s']:.1f}s"
 
@@ -40,6 +46,7 @@ FIELDS = (
     Field("Jobs", 4, lambda row: str(len(row.get("residents") or ()))),
     Field("Holders", 40, _holders, left=True),
     Field("Reason", 24, _text("reason"), left=True),
+    Field("Strangers", 20, _strangers, left=True),
     Field("Generation", 10, _text("generation")),
     Field("Report", 7, _age),
 )

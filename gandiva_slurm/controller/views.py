@@ -144,6 +144,9 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
             yield f"gandivad on {name} does not answer: {link.error}"
         if name in seen:
             yield from _told(seen[name])
+        for row in _strangers(world.reports.get(name)):
+            if row["job_id"] == job.job_id:
+                yield f"its process {row['pid']} is on GPU {row['gpu']} of {name}, which was not given to it"
 
 
 def _told(item: Resident) -> Iterable[str]:
@@ -153,6 +156,10 @@ def _told(item: Resident) -> Iterable[str]:
     if item.peak_bytes > 1:
         live_mib, peak_mib = item.live_bytes >> 20, item.peak_bytes >> 20
         yield f"GPU memory: {live_mib} MiB at a boundary, {peak_mib} MiB at the peak"
+    if item.gpu_percent >= 0:
+        yield f"NVML: its processes keep its GPUs busy {item.gpu_percent} % of the time"
+    if item.is_doubted:
+        yield "its GPUs are idle by NVML though it reports mini-batches: is its loop the one that is counted?"
     yield f"suspended {item.suspends} times, parked {item.parked_ns / NS_PER_S:.1f} s in all"
 
 
@@ -171,8 +178,9 @@ def _node_row(world: World, name: str, record: NodeRecord) -> Row:
         "report_age_s": link.age_s if link else None,
         "holders": _holders(record.gpus, report),
         "packs": _packs(world, name),
+        "strangers": _strangers(report),
         "residents": [_resident_row(world, item) for item in residents],
-        "reason": link.error if link and state == SILENT else node.reason,
+        "reason": link.error if link and state == SILENT else node.reason or _odd(report),
     }
 
 
@@ -210,6 +218,19 @@ def _packs(world: World, node: str) -> list[Row]:
     ]
 
 
+def _strangers(report: NodeReport | None) -> list[Row]:
+    """Processes on GPUs of the node that were not given to their job."""
+    return [
+        {"gpu": gpu, "pid": pid, "job_id": job_id or None, "memory_bytes": memory}
+        for gpu, pid, job_id, memory in (report.strangers if report else ())
+    ]
+
+
+def _odd(report: NodeReport | None) -> str:
+    count = len(report.strangers) if report else 0
+    return f"{count} process(es) on GPUs not given to them" if count else ""
+
+
 def _resident_row(world: World, item: Resident) -> Row:
     record = world.engine.jobs.get(item.job_id)
     return {
@@ -225,6 +246,7 @@ def _resident_row(world: World, item: Resident) -> Row:
         "rate_alone": item.rate_alone or None,
         "rate_packed": item.rate_packed or None,
         "duty": item.duty,
+        "gpu_percent": item.gpu_percent if item.gpu_percent >= 0 else None,
         "live_bytes": item.live_bytes or None,
         "peak_bytes": item.peak_bytes or None,
         "reason": item.reason,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
@@ -25,6 +25,15 @@ from gandiva_slurm.wire.messages import NodePlan
 SYNC_S = 5.0
 
 log = logging.getLogger(__name__)
+
+
+class Stranger(NamedTuple):
+    """A process on a GPU that was not given to its job (0: it is in none), and the bytes it has there."""
+
+    gpu: int
+    pid: int
+    job_id: int
+    memory: int
 
 
 class Node:
@@ -54,6 +63,7 @@ class Node:
         self.past: dict[JobKey, tuple[HeldTime, int]] = {}
         #: NVML, where there is one
         self.library: Library | None = None
+        self.strangers: tuple[Stranger, ...] = ()
         self._sync: asyncio.TimerHandle | None = None
 
     @property

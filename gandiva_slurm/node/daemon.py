@@ -25,6 +25,7 @@ from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.span import Spans
+from gandiva_slurm.node.strangers import Strangers
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.slurm.port import SlurmPort
 from gandiva_slurm.wire.auth import Signer
@@ -96,6 +97,7 @@ class Daemon:
             watcher.run(),
             doors.run(),
             isolation.run(),
+            Strangers(node, self._find).run(),
             self._keep_guard(),
         )
         tasks = [loop.create_task(part) for part in parts]

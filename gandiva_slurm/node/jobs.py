@@ -98,6 +98,19 @@ class Away:
         return cls(**{**row, "procs": [ProcId(*proc) for proc in row["procs"]]})
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What NVML sees of a job's processes on its GPUs: bytes, percent of the time (-1: not known).
+
+    `steps` it had done then; `idle_looks`: in how many looks in a row it told of steps and used no GPU.
+    """
+
+    memory: int = 0
+    percent: int = -1
+    steps: int = 0
+    idle_looks: int = 0
+
+
 @dataclass
 class Pacing:
     """An opportunistic job's duty beside a guaranteed one, and where that one stood when it began."""
@@ -156,6 +169,7 @@ class Resident:
     gauge: Gauge = field(default_factory=Gauge)
     is_opportunistic: bool = False
     pacing: Pacing = field(default_factory=Pacing)
+    usage: Usage = Usage()
     counts: Counts = field(default_factory=Counts)
     #: of a job of several nodes: how its part here stands; None: all of the job is here
     part: Part | None = None

@@ -32,6 +32,8 @@ def memory_of(resident: Resident) -> Memory:
     views = [rank.look() for rank in resident.ranks]
     live, peak, held = (_sum(views, word) for word in (wire.W_LIVE, wire.W_PEAK, wire.W_HELD))
     is_told = bool(views) and all(view[wire.W_PEAK] for view in views)
+    if peak <= len(views) and resident.usage.memory:  # not torch's: what NVML sees is all that is known
+        is_told, peak = True, resident.usage.memory
     kept = (peak if resident.is_frozen else held) if resident.state == SUSPENDED else 0
     return Memory(live, peak if is_told else 0, kept, _sum(views, wire.W_OOMS))
 

@@ -9,6 +9,7 @@ from gandiva_slurm.node import leaving, packs, sharing, tiers
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.node.memory import card_bytes, memory_of
+from gandiva_slurm.node.strangers import DOUBT_LOOKS
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import NodeReport, Resident
 
@@ -31,6 +32,7 @@ def make_report(node: Node) -> NodeReport:
         gpus=node.gpus,
         residents=tuple(_resident(node, job) for job in node.residents.values() if _has_begun(job)),
         holds=node.ledger.report(now),
+        strangers=tuple((one.gpu, one.pid, one.job_id, one.memory) for one in node.strangers),
         ended=tuple((key.job_id, key.restart) for key in node.ended),
     )
 
@@ -73,6 +75,8 @@ def _resident(node: Node, job: Job) -> Resident:
         held_bytes=memory.held,
         ooms=memory.ooms,
         duty=sharing.duty_of(node, job),
+        gpu_percent=job.usage.percent,
+        is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,
     )
 
 

@@ -36,6 +36,8 @@ class NodeSettings:
     checkpoint_dir: str = ""
     #: how long the guard waits for a new gandivad before it thaws what the dead one froze
     guard_grace_ns: int = 30 * NS_PER_S
+    #: a job's process on a GPU that was not given to the job is stopped, not only told of
+    stops_strangers: bool = False
     #: memory of each GPU; 0: as NVML tells
     card_bytes: int = 0
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
@@ -63,5 +65,6 @@ class NodeSettings:
             refusal_bound_ns=config.refusal_bound_ns,
             wake_grace_s=part.wake_grace_s,
             checkpoint_dir=part.checkpoint_dir,
+            stops_strangers=part.strangers == "stop",
             card_bytes=part.gpu_memory_mib << 20,
         )

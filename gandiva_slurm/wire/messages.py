@@ -130,6 +130,9 @@ class Resident:
     ooms: int = 0
     #: the percent of the time it may run beside its mate
     duty: int = 100
+    #: how busy its processes keep its GPUs, by NVML (-1: not known); idle, though it says that it trains
+    gpu_percent: int = -1
+    is_doubted: bool = False
     #: what it saves, or has saved to leave, can be loaded by another number of ranks
     is_elastic: bool = False
 
@@ -147,6 +150,8 @@ class NodeReport:
     residents: tuple[Resident, ...]
     holds: tuple[Hold, ...]
     ended: tuple[tuple[int, int], ...]
+    #: processes on GPUs that were not given to their job: (GPU, pid, job id or 0, bytes there)
+    strangers: tuple[tuple[int, int, int, int], ...] = ()
     version: int = VERSION
 
 

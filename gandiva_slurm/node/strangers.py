@@ -1,0 +1,103 @@
+"""Who uses this node's GPUs, by NVML: what each job takes, and processes on a GPU not given to their job.
+
+Slurm isolates no devices here (ADR 0002): a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
+others hold. Such a process is told of; where the site says so, and it is a job's that lives here, it is
+stopped. What belongs to no job of ours is never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterable
+
+from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.context import Node, Stranger
+from gandiva_slurm.node.jobs import Resident, Usage
+from gandiva_slurm.node.members import Membership, membership
+from gandiva_slurm.node.nvml import Use
+from gandiva_slurm.node.procs import ProcId
+
+LOOK_S = 5.0
+#: A stranger is stopped when it is there in so many looks in a row.
+STOP_LOOKS = 2
+#: A job that tells of mini-batches while its GPUs are idle in so many looks in a row is doubted.
+DOUBT_LOOKS = 6
+
+log = logging.getLogger(__name__)
+
+Find = Callable[[int], Membership | None]
+
+
+class Strangers:
+    """Looks at the processes on the GPUs again and again; `find` tells a process's job."""
+
+    def __init__(self, node: Node, find: Find = membership) -> None:
+        self._node = node
+        self._find = find
+        #: in how many looks in a row each stranger was there
+        self._seen: dict[tuple[ProcId, int], int] = {}
+
+    async def run(self) -> None:
+        """Look for ever, where there is NVML."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._node.library is not None:
+                self.take(await loop.run_in_executor(None, self._node.library.uses))
+
+    def take(self, uses: Iterable[Use]) -> None:
+        """Take a picture of all GPUs."""
+        node = self._node
+        found: dict[Resident, list[Use]] = {resident: [] for resident in node.residents.values()}
+        strangers: dict[tuple[ProcId, int], Stranger] = {}
+        for use in uses:
+            member, proc = self._find(use.pid), procs.read_proc(use.pid)
+            mine = [r for r in found if member is not None and r.key.job_id == member.job_id]
+            owner = next((resident for resident in mine if use.gpu in resident.gpus), None)
+            if owner is not None:
+                found[owner].append(use)
+            elif proc is not None and use.gpu < node.gpus:
+                job_id = member.job_id if member is not None else 0
+                strangers[(proc.id, use.gpu)] = Stranger(use.gpu, use.pid, job_id, use.memory)
+        self._seen = {who: self._seen.get(who, 0) + 1 for who in strangers}
+        for (proc_id, _), stranger in strangers.items():
+            self._tell(proc_id, stranger)
+        node.strangers = tuple(strangers.values())
+        for resident, own in found.items():
+            _note_usage(node, resident, own)
+
+    def _tell(self, proc: ProcId, stranger: Stranger) -> None:
+        looks, node = self._seen[(proc, stranger.gpu)], self._node
+        owner = next((r for r in node.residents.values() if r.key.job_id == stranger.job_id), None)
+        key = owner.key if owner is not None else None
+        fields = {"pid": stranger.pid, "gpu": stranger.gpu, "of_job": stranger.job_id}
+        if looks == 1:
+            node.events.write("stranger", key, **fields)
+            whose = f"of job {stranger.job_id}" if stranger.job_id else "of no job"
+            log.warning("process %d %s is on GPU %d, not given to it", stranger.pid, whose, stranger.gpu)
+        is_to_stop = node.settings.stops_strangers and looks >= STOP_LOOKS
+        if is_to_stop and owner is not None and _is_of(proc, owner) and procs.send(proc, signal.SIGKILL):
+            node.events.write("stranger_stopped", key, **fields)
+            log.warning("process %d of job %d was stopped", stranger.pid, stranger.job_id)
+
+
+def _is_of(proc: ProcId, owner: Resident) -> bool:
+    """True when the job's user runs it; slurmstepd and what root does beside it stay."""
+    uids = procs.uids(proc.pid)
+    return uids is not None and uids[0] == owner.processes.uid and proc not in owner.processes.stepds
+
+
+def _note_usage(node: Node, resident: Resident, uses: list[Use]) -> None:
+    """Keep what its processes take; doubt what it says of its progress when they leave the GPU idle."""
+    known = [use.percent for use in uses if use.percent >= 0]
+    last, steps = resident.usage, resident.steps()
+    is_odd = resident.state == RUNNING and bool(known) and not any(known) and steps > last.steps > 0
+    idle = last.idle_looks + 1 if is_odd else 0
+    percent = min(100, sum(known)) if known else -1
+    resident.usage = Usage(sum(use.memory for use in uses), percent, steps, idle)
+    if idle == DOUBT_LOOKS:
+        node.note("doubt", resident, steps=steps, rate=round(resident.counts.rate, 3))
+        log.warning("job %s reports mini-batches, but NVML sees it leave its GPUs idle", resident.key)

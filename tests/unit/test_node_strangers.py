@@ -1,0 +1,163 @@
+"""Processes on GPUs by NVML: what belongs to a job, what does not, and what is done about it."""
+
+import os
+import subprocess
+
+import pytest
+
+from gandiva_slurm.controller import views
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node.jobs import Resident, Usage
+from gandiva_slurm.node.members import JobProcesses, Membership
+from gandiva_slurm.node.memory import memory_of
+from gandiva_slurm.node.nvml import Use
+from gandiva_slurm.node.pages import Page
+from gandiva_slurm.node.procs import ProcId, read_proc
+from gandiva_slurm.node.ranks import Rank
+from gandiva_slurm.node.report import make_report
+from gandiva_slurm.node.strangers import DOUBT_LOOKS, Strangers
+from gandiva_slurm.wire import page as wire
+from tests.node_bench import Bench
+
+GIB = 1 << 30
+
+
+class World(Bench):
+    """Two GPUs; job 1 has GPU 0. `homes` says which job a process belongs to."""
+
+    def __init__(self, directory):
+        super().__init__(directory, 2)
+        self.homes = {}
+        self.strangers = Strangers(
+            self.node, lambda pid: Membership(self.homes[pid], None, "0") if pid in self.homes else None
+        )
+        key = JobKey(1, 0)
+        self.job = Resident(
+            key, "user1", (0,), 1, 0, JobProcesses(key, os.getuid(), "n1", set(), set()), 0, state=RUNNING
+        )
+        self.job.join(Rank(ProcId(os.getpid(), 1), 0, Page.make(key, 0, 1, 0), None), 1, "")
+        self.node.residents[key] = self.job
+
+    def told(self):
+        return [event for event in self.events() if event["event"].startswith("stranger")]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path / "node")
+    yield made
+    made.job.ranks[0].page.close()
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_what_a_job_takes_of_its_own_gpu_is_its_usage(world, child):
+    world.homes = {os.getpid(): 1, child.pid: 1}
+    world.strangers.take([Use(0, os.getpid(), 5 * GIB, 40), Use(0, child.pid, GIB, 30)])
+    assert world.job.usage == Usage(6 * GIB, 70, 0, 0)
+    assert world.node.strangers == ()
+    world.strangers.take([])
+    assert world.job.usage == Usage()
+
+
+def test_a_process_on_another_gpu_is_told_of_once_and_left_alone(world, child):
+    world.homes = {child.pid: 1}
+    for _ in range(4):
+        world.strangers.take([Use(1, child.pid, GIB, 30)])
+    assert [(event["event"], event["gpu"], event["of_job"]) for event in world.told()] == [("stranger", 1, 1)]
+    assert world.told()[0]["job"] == 1
+    assert child.poll() is None
+    assert make_report(world.node).strangers == ((1, child.pid, 1, GIB),)
+
+
+def test_it_is_stopped_where_the_site_says_so_when_it_is_seen_again(world, child):
+    object.__setattr__(world.node.settings, "stops_strangers", True)
+    world.homes = {child.pid: 1}
+    world.strangers.take([Use(1, child.pid, GIB, 30)])
+    assert child.poll() is None
+    world.strangers.take([Use(1, child.pid, GIB, 30)])
+    assert child.wait(10) == -9
+    assert [event["event"] for event in world.told()] == ["stranger", "stranger_stopped"]
+
+
+@pytest.mark.parametrize("home", [None, 77])
+def test_what_is_not_of_a_job_here_is_never_stopped(world, child, home):
+    object.__setattr__(world.node.settings, "stops_strangers", True)
+    world.homes = {child.pid: home} if home else {}
+    for _ in range(4):
+        world.strangers.take([Use(0, child.pid, GIB, 30)])
+    assert child.poll() is None
+    assert world.node.strangers[0].job_id == (home or 0)
+    assert len(world.told()) == 1
+
+
+def test_another_users_process_in_a_job_is_not_stopped(world, child):
+    object.__setattr__(world.node.settings, "stops_strangers", True)
+    world.job.processes.uid = os.getuid() + 1
+    world.homes = {child.pid: 1}
+    for _ in range(4):
+        world.strangers.take([Use(1, child.pid, GIB, 30)])
+    assert child.poll() is None
+
+
+def test_gpus_that_are_not_ours_and_processes_that_are_gone_are_no_matter(world):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert read_proc(gone.pid) is None
+    world.strangers.take([Use(0, gone.pid, GIB, 30), Use(2, os.getpid(), GIB, 30)])
+    assert world.node.strangers == ()
+    assert world.told() == []
+
+
+def test_one_that_comes_again_is_told_of_again(world, child):
+    for uses in ([Use(1, child.pid, GIB, 0)], [], [Use(1, child.pid, GIB, 0)]):
+        world.strangers.take(uses)
+    assert len(world.told()) == 2
+
+
+def train(world, looks, percent):
+    for _ in range(looks):
+        page = world.job.ranks[0].page
+        page.write([(wire.W_SEQ, page.read()[wire.W_SEQ] + 10)])
+        world.strangers.take([Use(0, os.getpid(), GIB, percent)])
+
+
+def test_a_job_that_says_it_trains_and_uses_no_gpu_is_doubted(world):
+    world.homes = {os.getpid(): 1}
+    train(world, DOUBT_LOOKS + 2, 0)
+    assert [event["event"] for event in world.events()] == ["doubt"]
+    assert make_report(world.node).residents[0].is_doubted
+    train(world, 1, 3)
+    assert not make_report(world.node).residents[0].is_doubted
+
+
+@pytest.mark.parametrize("percent", [-1, 50])
+def test_one_that_uses_it_or_of_whom_nothing_is_known_is_not(world, percent):
+    world.homes = {os.getpid(): 1}
+    train(world, DOUBT_LOOKS + 2, percent)
+    assert world.events() == []
+
+
+def test_memory_that_torch_does_not_count_is_what_nvml_sees(world):
+    world.homes = {os.getpid(): 1}
+    world.job.ranks[0].page.write([(wire.W_PEAK, 1)])
+    assert memory_of(world.job).peak == 1
+    world.strangers.take([Use(0, os.getpid(), 3 * GIB, 40)])
+    assert memory_of(world.job).peak == 3 * GIB
+    world.job.ranks[0].page.write([(wire.W_PEAK, 2 * GIB)])
+    assert memory_of(world.job).peak == 2 * GIB
+
+
+def test_nodes_shows_them(world, child):
+    world.homes = {child.pid: 1}
+    world.strangers.take([Use(1, child.pid, GIB, 30)])
+    report = make_report(world.node)
+    assert views._strangers(report) == [{"gpu": 1, "pid": child.pid, "job_id": 1, "memory_bytes": GIB}]
+    assert views._odd(report) == "1 process(es) on GPUs not given to them"
