@@ -77,7 +77,6 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
         raise ConfigError(f"{text}; install the version that wrote it, or move the file away")
     for number in range(version, len(migrations)):
         with Transaction(connection):
-            for statement in migrations[number].split(";"):
-                if statement.strip():
-                    connection.execute(statement)
+            for statement in filter(str.strip, migrations[number].split(";")):
+                connection.execute(statement)
             connection.execute("INSERT INTO migrations (version) VALUES (?)", (number + 1,))

@@ -51,13 +51,12 @@ def to_open(tree: Path) -> list[tuple[str, int]]:
     while pending:
         below = pending.pop()
         with os.scandir(tree / below) as entries:
-            for entry in entries:
-                if entry.is_symlink() or entry.name in KEPT_CLOSED:
-                    continue
-                name = os.path.join(below, entry.name)
-                _note(found, entry, name)
-                if entry.is_dir():
-                    pending.append(name)
+            inside = [it for it in entries if not it.is_symlink() and it.name not in KEPT_CLOSED]
+        for entry in inside:
+            name = os.path.join(below, entry.name)
+            _note(found, entry, name)
+            if entry.is_dir():
+                pending.append(name)
     return found
 
 
