@@ -56,7 +56,10 @@ def is_out(node: Node, resident: Resident) -> bool:
         return False
     if resident.state == RUNNING:
         return not leave.rest_quanta and is_movable(resident)
-    return leave.is_saving if resident.state == SUSPENDING else has_left(resident)
+    if resident.state == SUSPENDING:
+        return leave.is_saving
+    # Slurm may be ending its ranks one by one: those that are left must not train on.
+    return resident.state == SUSPENDED and not resident.is_frozen and _have_saved(resident)
 
 
 def order_tier(node: Node, resident: Resident) -> None:
@@ -109,5 +112,5 @@ def told(resident: Resident) -> str:
 
 
 def _have_saved(resident: Resident) -> bool:
-    pages = [rank.look() for rank in resident.ranks]
-    return all((p[wire.W_STATE], p[wire.W_TIER_USED]) == (wire.PARKED, wire.TIER_REQUEUE) for p in pages)
+    stands = {(p[wire.W_STATE], p[wire.W_TIER_USED]) for p in (rank.look() for rank in resident.ranks)}
+    return stands == {(wire.PARKED, wire.TIER_REQUEUE)}

@@ -9,7 +9,7 @@ from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
-from gandiva_slurm.node.jobs import Away, Counts, Resident
+from gandiva_slurm.node.jobs import Away, Counts, Leave, Resident
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
@@ -61,6 +61,7 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
         charged_ns=row["charged_ns"],
         overrun_from_ns=row["overrun_from_ns"],
         refusal=Refusal(**row.get("refusal", {})),
+        leave=Leave(row.get("is_leaving", False)),
         away=Away.from_json(row["away"]) if row.get("away") else Away(),
         counts=Counts(**row["counts"]),
         part=Part.from_json(row["part"]) if row.get("part") else None,
@@ -98,6 +99,7 @@ def _job(resident: Resident) -> dict[str, Any]:
         "charged_ns": resident.charged_ns,
         "overrun_from_ns": resident.overrun_from_ns,
         "refusal": dataclasses.asdict(resident.refusal),
+        "is_leaving": resident.leave.is_told,
         "away": resident.away.to_json(),
         "counts": dataclasses.asdict(resident.counts),
         "part": resident.part.to_json() if resident.part is not None else None,

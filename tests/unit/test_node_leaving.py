@@ -158,6 +158,17 @@ def test_one_that_was_requeued_does_not_train_on_until_slurm_ends_it(floor):
     assert job.state == SUSPENDED
 
 
+def test_of_one_that_slurm_ends_rank_by_rank_none_trains_on(floor):
+    job = floor.train(1, world=2)
+    floor.plan(1, is_leaving=True)
+    floor.park(job)
+    floor.forget(1)
+    job.ranks[0].is_alive = False
+    for _ in range(5):
+        floor.next_quantum()
+    assert job.state == SUSPENDED and not floor.told(1).has_left
+
+
 def test_a_save_that_fails_lets_it_train_on_and_is_tried_again(floor):
     job = floor.train(1)
     floor.plan(1, is_leaving=True)
@@ -268,10 +279,14 @@ def test_it_goes_back_to_its_turns_when_no_controller_is_heard_any_more(floor):
     assert floor.tier(job) == wire.TIER_REQUEUE, "the controller is back"
 
 
-def test_it_has_left_for_the_next_gandivad_too(floor):
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_it_has_left_for_the_next_gandivad_too(floor, is_planned):
+    """Though its plan may be without it, for it is requeued."""
     job = floor.train(1)
     floor.plan(1, is_leaving=True)
     floor.park(job)
+    if not is_planned:
+        floor.forget(1)
     (row,) = state_of(floor.node)["jobs"]
     again, _ = read_job(row, "n1")
     again.sets, again.state = job.sets, SUSPENDED
