@@ -10,5 +10,5 @@ from gandiva_slurm.engine.replay import Tally
 def replay_journal(path: Path) -> Tally:
     """Return what was compared; `first` is None when all was equal."""
     tally = Tally()
-    compare(read_segments(path), tally, lambda: None)
+    compare(read_segments(path), tally)
     return tally

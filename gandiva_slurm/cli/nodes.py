@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import click
 
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.queue import fold_numbers
-from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines
+from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines, text_of
 
-
-def _text(key: str) -> Any:
-    return lambda row: "-" if row.get(key) in (None, "") else str(row[key])
+_text = partial(text_of, missing="-")
 
 
 def _holders(row: Row) -> str:

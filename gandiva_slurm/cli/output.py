@@ -1,4 +1,4 @@
-"""What the commands of `gandiva sim` share: results to a file or the screen, a bar where somebody looks."""
+"""What long commands share: results to a file or the screen, a bar where somebody looks."""
 
 from __future__ import annotations
 

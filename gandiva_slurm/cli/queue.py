@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -18,22 +19,14 @@ from gandiva_slurm.cli.jobids import (
     parse_states,
     show_job_id,
 )
-from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines
+from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines, text_of
 from gandiva_slurm.cli.times import format_duration, format_time
+from gandiva_slurm.model.job import HELD, REQUEUED, STARTING, STATES
 
-#: Gandiva's own states (model.job) and what squeue's users type for them.
-STATES = (
-    "HELD",
-    "STARTING",
-    "RUNNING",
-    "SUSPENDING",
-    "SUSPENDED",
-    "RESUMING",
-    "CHECKPOINTING",
-    "REQUEUED",
-    "ENDED",
-)
-PENDING = ("HELD", "STARTING", "REQUEUED")
+_text = partial(text_of, missing="-")
+
+#: What squeue's users call PENDING.
+PENDING = (HELD, STARTING, REQUEUED)
 DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,Reason"
 
 
@@ -65,10 +58,6 @@ def fold_numbers(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
-
-
-def _text(key: str, missing: str = "-") -> Any:
-    return lambda row: missing if row.get(key) in (None, "") else str(row[key])
 
 
 FIELDS = (
@@ -157,6 +146,6 @@ def _states(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     if text.strip().lower() == "all":
-        return STATES
+        return (*STATES,)
     found = parse_states(text, (*STATES, "PENDING"))
     return (*found, *PENDING) if "PENDING" in found else found

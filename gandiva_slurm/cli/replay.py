@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gandiva_slurm import __version__
+from gandiva_slurm.cli.output import progress, require_folder, write_result
 from gandiva_slurm.controller.books import JOURNAL_NAME
 from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segments, read_segments
 from gandiva_slurm.engine.engine import Engine
@@ -34,16 +31,19 @@ def replay(journal: Path, json_: str | None) -> int:
     JOURNAL is the journal.sqlite in gandivactld's state_dir, or that directory; it is only read, and its
     gandivactld may be running.
     """
+    require_folder(json_)
     path = journal / JOURNAL_NAME if journal.is_dir() else journal
     tally = Tally()
-    with _progress(count_segments(path)) as step:
-        releases = compare(read_segments(path), tally, step)
+    with progress("segments", count_segments(path)) as on_segment:
+        releases = compare(read_segments(path), tally, on_segment)
     summary = {"version": VERSION, "journal": str(path), "releases": releases, **dataclasses.asdict(tally)}
-    _write(json_, summary, "\n".join(sentences(tally, releases)))
+    write_result(json_, summary, "\n".join(sentences(tally, releases)))
     return int(tally.first is not None)
 
 
-def compare(segments: Iterator[Segment], tally: Tally, step: Callable[[], None]) -> list[str]:
+def compare(
+    segments: Iterator[Segment], tally: Tally, on_segment: Callable[[int], None] | None = None
+) -> list[str]:
     """Replay segments one after the other; return the releases that recorded them."""
     releases: dict[str, None] = {}
     last: Engine | None = None
@@ -59,7 +59,8 @@ def compare(segments: Iterator[Segment], tally: Tally, step: Callable[[], None])
         last = engine if is_same else None
         releases[segment.release] = None
         tally.segments += 1
-        step()
+        if on_segment:
+            on_segment(tally.segments)
     return [*releases]
 
 
@@ -91,30 +92,3 @@ def told(first: Difference) -> Iterator[str]:
 def _time(at_ns: int) -> str:
     at = datetime.datetime.fromtimestamp(at_ns // 10**9)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ns % 10**9 // 10**6:03d}"
-
-
-@contextmanager
-def _progress(segments: int) -> Iterator[Callable[[], None]]:
-    """Show how many segments are done, where somebody looks."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("segments", total=segments)
-        yield lambda: bar.advance(shown)
-
-
-def _write(json_: str | None, summary: dict[str, Any], text: str) -> None:
-    data = json.dumps(summary, indent=1) + "\n"
-    if json_ == "-":
-        click.echo(data, nl=False)
-        return
-    if json_:
-        try:
-            Path(json_).write_text(data, encoding="utf-8")
-        except OSError as err:
-            raise UsageError(f"{json_}: {err.strerror}") from err
-    click.echo(text)

@@ -11,12 +11,8 @@ import click
 
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import parse_names
-from gandiva_slurm.cli.table import Field, choose_fields, parsable_lines, sacct_lines
+from gandiva_slurm.cli.table import Field, choose_fields, parsable_lines, sacct_lines, text_of
 from gandiva_slurm.cli.times import format_duration, parse_time
-
-
-def _text(key: str) -> Any:
-    return lambda row: "" if row.get(key) is None else str(row[key])
 
 
 def _ratio(key: str) -> Any:
@@ -24,9 +20,9 @@ def _ratio(key: str) -> Any:
 
 
 FIELDS = (
-    Field("Account", 20, _text("account"), left=True),
-    Field("User", 10, _text("user")),
-    Field("Tickets", 10, _text("tickets")),
+    Field("Account", 20, text_of("account"), left=True),
+    Field("User", 10, text_of("user")),
+    Field("Tickets", 10, text_of("tickets")),
     Field("NormShares", 11, _ratio("norm_shares")),
     Field("GpuTime", 11, lambda row: format_duration(row.get("gpu_s"))),
     Field("EffectvShare", 13, _ratio("effectv_share")),

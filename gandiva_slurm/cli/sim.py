@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gandiva_slurm.cli.sim_output import opened, progress, require_folder, write_result
+from gandiva_slurm.cli.output import opened, progress, require_folder, write_result
 from gandiva_slurm.cli.sim_paper import paper
 from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError

@@ -25,6 +25,11 @@ class Field:
     left: bool = False
 
 
+def text_of(key: str, missing: str = "") -> Callable[[Row], str]:
+    """Show a value as it is, `missing` where there is none."""
+    return lambda row: missing if row.get(key) in (None, "") else str(row[key])
+
+
 def choose_fields(spec: str, fields: Sequence[Field]) -> list[Field]:
     """Read `jobid,state%20,name%-30` (sacct) or `jobid:20` (squeue -O); UsageError lists every field."""
     known = {field.name.lower(): field for field in fields}
