@@ -11,6 +11,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 from typing import Any, List, Optional
 
 from gandiva_slurm.client.keeper import Keeper
@@ -106,7 +107,10 @@ def _disarm(trainer: Any, keeper: Keeper) -> None:
         return
     environment.auto_requeue = False
     number = environment.requeue_signal or signal.SIGUSR1
-    if signal.getsignal(number) is signal.SIG_DFL:  # which would end the job
+    handler = signal.getsignal(number)
+    is_ours = getattr(handler, "__func__", None) is Keeper.save_soon
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and (is_ours or handler is signal.SIG_DFL):  # which would end the job
         signal.signal(number, keeper.save_soon)
     say(f"Lightning does not requeue this job on {signal.Signals(number).name}: it is saved then")
 
