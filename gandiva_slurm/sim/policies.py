@@ -24,7 +24,9 @@ def make_policy(name: str, settings: PolicySettings) -> tuple[Policy, bool]:
     try:
         make = found[0].load()
     except (ImportError, AttributeError) as err:
-        raise UsageError(f"policy {name} ({found[0].value}) cannot be loaded: {err}") from err
+        raise UsageError(
+            f"policy {name} ({found[0].value}) cannot be loaded: {err}; install what it needs (extra `sim`)"
+        ) from err
     is_told = bool(getattr(make, "takes_oracle", False))
     policy: Policy = make(settings if is_told else replace(settings, oracle=None))
     return policy, is_told
