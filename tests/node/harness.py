@@ -112,9 +112,8 @@ class NodeHarness:
         conf.write_text(json.dumps(self.settings))
         with open(self.base / "gandivad.log", "ab") as log:
             argv = [sys.executable, str(HERE / "gandivad_plain.py"), str(conf)]
-            self.daemon = subprocess.Popen(
-                argv, cwd=ROOT, stderr=log, env=os.environ | {"PYTHONPATH": str(ROOT)}
-            )
+            path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+            self.daemon = subprocess.Popen(argv, cwd=ROOT, stderr=log, env=os.environ | {"PYTHONPATH": path})
         self.wait(self._answers)
 
     def kill9(self) -> None:
