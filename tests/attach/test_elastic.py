@@ -125,6 +125,33 @@ def test_gradient_is_the_global_batchs_for_any_number_of_ranks(most):
         assert torch.allclose(got, weights.grad, rtol=1e-13), world
 
 
+def test_loss_curve_in_single_precision():
+    """Two epochs with other numbers of ranks at each step, against one rank: other sums, the same curve."""
+    torch.manual_seed(0)
+    data = torch.rand(300, 8)
+    curves = []
+    for worlds in ([1], [2, 5, 1, 8, 3, 7, 4, 6]):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        curve = []
+        for step in range(2 * 19):
+            done, world, loss = step % 19 * 16, worlds[step % len(worlds)], 0.0
+            optimizer.zero_grad()
+            for rank in range(world):
+                for piece in Deal(16, 3, world).pieces(rank, len(data[: done + 16]), done):
+                    x = data[piece.start : piece.stop]
+                    part = mse_loss(model(x)[:, 0], x.sum(1)) * piece.share / world
+                    part.backward()
+                    loss += part.item()
+            optimizer.step()
+            curve.append(loss)
+        curves.append(curve)
+    assert curves[0] != curves[1]
+    assert curves[0][-1] < curves[0][0] / 2
+    assert curves[1] == pytest.approx(curves[0], rel=1e-5)
+
+
 def test_order_is_distributed_samplers():
     data = range(50)
     for epoch in (0, 3):
