@@ -53,6 +53,11 @@ MIGRATIONS = (
     """
     ALTER TABLE runs ADD COLUMN moved_ns INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    ALTER TABLE runs ADD COLUMN first_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN live_bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN peak_bytes INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 #: The state of a job whose end nobody saw.
@@ -108,11 +113,16 @@ _RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns) VALUES (?, ?, ?)
 _MOVE_RUN = "UPDATE runs SET moved_ns = ? WHERE ref = ? AND restart = ? AND moved_ns = 0"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
-#: Each node measures its part: the job began with its first process, and the others go on together.
-_MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary, ref, restart)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+#: Each node measures its part: the job began with its first process, and the others go on together. Of memory
+#: the node with the most counts.
+_MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
+        first_ns, live_bytes, peak_bytes, ref, restart)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     registered_ns = CASE WHEN excluded.registered_ns = 0 OR registered_ns BETWEEN 1 AND excluded.registered_ns
         THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
+    first_ns = CASE WHEN excluded.first_ns = 0 OR first_ns BETWEEN 1 AND excluded.first_ns
+        THEN first_ns ELSE excluded.first_ns END,
+    live_bytes = max(live_bytes, excluded.live_bytes), peak_bytes = max(peak_bytes, excluded.peak_bytes),
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 13)})"
@@ -271,4 +281,5 @@ def _key(item: Resident) -> JobKey:
 def _measures(item: Resident) -> tuple[int, ...]:
     # A rank's own word, which may be any: one that SQLite cannot take must not keep a node's holds out.
     steps = min(item.steps, MOST_STEPS)
-    return (item.registered_ns, item.world, steps, item.suspends, item.reaims, item.off_boundary)
+    counts = (item.suspends, item.reaims, item.off_boundary)
+    return (item.registered_ns, item.world, steps, *counts, item.first_ns, item.live_bytes, item.peak_bytes)

@@ -8,6 +8,8 @@ those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs
 - GpuPacked: that time, whole.
 - GpuRun: GpuHeld less the time after an order to park.
 - GpuParked: time the job was started in Slurm without holding its GPUs.
+- First100: from its submission to its 100th mini-batch.
+- GpuMemLive, GpuMemPeak: the most that its tensors took at a boundary, and at all, on one node.
 - Migrations: its runs that were requeued by us to go on elsewhere, and did.
 """
 
@@ -83,6 +85,10 @@ class _Used:
     #: the last run looked at was to be moved
     is_moved: bool = False
     latency_ns: int | None = None
+    #: when its 100th mini-batch was done, in the run that came to it first; 0: not yet
+    first_ns: int = 0
+    live: int = 0
+    peak: int = 0
 
 
 def job_usage(
@@ -168,6 +174,8 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     used.is_moved = row["moved_ns"] > 0
     if row["released_ns"] and row["registered_ns"]:
         used.latency_ns = row["registered_ns"] - row["released_ns"]
+    used.first_ns = used.first_ns or row["first_ns"]
+    used.live, used.peak = max(used.live, row["live_bytes"]), max(used.peak, row["peak_bytes"])
 
 
 def run_bounds(row: Any, window: Window) -> tuple[int, int]:
@@ -192,6 +200,9 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "gpu_packed_s": used.packed / NS_PER_S,
         "gpu_parked_s": max(0, used.running - used.held - used.packed // 2) / NS_PER_S,
         "packed_with": sorted(used.mates),
+        "first_100_s": used.first_ns / NS_PER_S - job["submit_s"] if used.first_ns else None,
+        "gpu_mem_live_bytes": used.live or None,
+        "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,
         "suspends": used.suspends,
         "migrations": used.migrations,
         "restarts": job["restart"],

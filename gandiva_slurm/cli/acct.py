@@ -21,16 +21,12 @@ from gandiva_slurm.cli.jobids import (
     parse_states,
     show_job_id,
 )
-from gandiva_slurm.cli.table import Field, Row, choose_fields, parsable_lines, sacct_lines
+from gandiva_slurm.cli.table import Field, Row, choose_fields, parsable_lines, sacct_lines, text_of
 from gandiva_slurm.cli.times import format_duration, format_time, parse_time
 from gandiva_slurm.model.errors import UsageError
 
 DEFAULT = "JobID,JobName,Partition,Account,AllocGPUs,State,ExitCode,GpuHeld,GpuParked,Suspends"
 BRIEF = "JobID,State,ExitCode"
-
-
-def _text(key: str) -> Any:
-    return lambda row: "" if row.get(key) is None else str(row[key])
 
 
 def _moment(key: str) -> Any:
@@ -43,6 +39,10 @@ def _duration(key: str) -> Any:
 
 def _seconds(key: str) -> Any:
     return lambda row: "" if row.get(key) is None else str(round(row[key]))
+
+
+def _mib(key: str) -> Any:
+    return lambda row: "" if row.get(key) is None else f"{-(-row[key] // (1 << 20))}M"
 
 
 def elapsed_s(row: Row) -> float:
@@ -59,36 +59,39 @@ def _latency(row: Row) -> str:
 
 #: Every field has a source; widths are sacct's where sacct has the field.
 FIELDS = (
-    Field("Account", 10, _text("account")),
-    Field("AllocGPUs", 10, _text("gpus")),
+    Field("Account", 10, text_of("account")),
+    Field("AllocGPUs", 10, text_of("gpus")),
     Field("Elapsed", 10, lambda row: format_duration(elapsed_s(row))),
     Field("ElapsedRaw", 10, lambda row: str(round(elapsed_s(row)))),
     Field("End", 19, _moment("end_s")),
-    Field("ExitCode", 8, _text("exit_code")),
+    Field("ExitCode", 8, text_of("exit_code")),
+    Field("First100", 10, _seconds("first_100_s")),
     Field("GpuHeld", 10, _duration("gpu_held_s")),
     Field("GpuHeldRaw", 10, _seconds("gpu_held_s")),
+    Field("GpuMemLive", 10, _mib("gpu_mem_live_bytes")),
+    Field("GpuMemPeak", 10, _mib("gpu_mem_peak_bytes")),
     Field("GpuPacked", 10, _duration("gpu_packed_s")),
     Field("GpuPackedRaw", 12, _seconds("gpu_packed_s")),
     Field("GpuParked", 10, _duration("gpu_parked_s")),
     Field("GpuParkedRaw", 12, _seconds("gpu_parked_s")),
     Field("GpuRun", 10, _duration("gpu_run_s")),
     Field("GpuRunRaw", 10, _seconds("gpu_run_s")),
-    Field("GpuType", 10, _text("type")),
+    Field("GpuType", 10, text_of("type")),
     Field("JobID", 12, show_job_id, left=True),
-    Field("JobIDRaw", 12, _text("job_id"), left=True),
-    Field("JobName", 10, _text("name")),
-    Field("Migrations", 10, _text("migrations")),
-    Field("NNodes", 8, _text("nodes")),
+    Field("JobIDRaw", 12, text_of("job_id"), left=True),
+    Field("JobName", 10, text_of("name")),
+    Field("Migrations", 10, text_of("migrations")),
+    Field("NNodes", 8, text_of("nodes")),
     Field("NodeList", 15, lambda row: row.get("node") or "None assigned"),
     Field("PackedWith", 12, lambda row: ",".join(map(str, row.get("packed_with") or ()))),
-    Field("Partition", 10, _text("partition")),
-    Field("Restarts", 8, _text("restarts")),
+    Field("Partition", 10, text_of("partition")),
+    Field("Restarts", 8, text_of("restarts")),
     Field("Start", 19, _moment("start_s")),
     Field("StartLatency", 12, _latency),
-    Field("State", 10, _text("state")),
+    Field("State", 10, text_of("state")),
     Field("Submit", 19, _moment("submit_s")),
-    Field("Suspends", 8, _text("suspends")),
-    Field("User", 9, _text("user")),
+    Field("Suspends", 8, text_of("suspends")),
+    Field("User", 9, text_of("user")),
 )
 
 

@@ -26,6 +26,8 @@ MOST_FAILURES = 3
 #: What a rank says of its groups' time-outs shortens a freeze, but to no less than this.
 LEAST_FREEZE_NS = 1_000_000_000
 MS = 1_000_000
+#: When a job has done so many mini-batches is kept: how early its user sees whether it learns.
+FIRST_STEPS = 100
 #: Ranks of one job on one node, at most: each costs the daemon two descriptors.
 MAX_RANKS = 1024
 
@@ -50,6 +52,8 @@ class Counts:
     done_steps: int = 0
     #: mini-batches a second while it runs, smoothed
     rate: float = 0.0
+    #: unix time at which it had done FIRST_STEPS
+    first_ns: int = 0
 
 
 @dataclass

@@ -76,6 +76,7 @@ def _resident(node: Node, job: Job) -> Resident:
         ooms=memory.ooms,
         duty=sharing.duty_of(node, job),
         gpu_percent=job.usage.percent,
+        first_ns=counts.first_ns,
         is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,
     )
 

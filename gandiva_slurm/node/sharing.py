@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gandiva_slurm.model.job import RUNNING
 from gandiva_slurm.node.charging import sharer
 from gandiva_slurm.node.context import Node
-from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.memory import card_bytes, memory_of
 from gandiva_slurm.policy.duty import FULL, next_duty
 from gandiva_slurm.policy.room import caps, room
@@ -33,11 +33,16 @@ def tell(node: Node) -> None:
     """Bring all pages in line with who shares a GPU now; repeating it changes nothing."""
     for resident in node.residents.values():
         terms = terms_of(node, resident)
-        duty, cap = (terms.duty, terms.cap) if terms is not None else (0, 0)
         for rank in resident.ranks:
             words = rank.look()
+            duty, cap = (terms.duty, terms.cap) if terms is not None else (_ask(words), 0)
             if rank.is_alive and (words[wire.W_THROTTLE], words[wire.W_MEM_CAP]) != (duty, cap):
                 rank.page.write([(wire.W_MEM_CAP, cap), (wire.W_THROTTLE, duty)])
+
+
+def _ask(words: tuple[int, ...]) -> int:
+    """Return the THROTTLE of a rank that is alone: one that has never told its memory is asked for it so."""
+    return FULL if not words[wire.W_PEAK] and words[wire.W_SEQ] >= FIRST_STEPS else 0
 
 
 def terms_of(node: Node, resident: Resident) -> Terms | None:

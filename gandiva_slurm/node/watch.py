@@ -9,7 +9,7 @@ import os
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs, sharing
 from gandiva_slurm.node.context import Node
-from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.park import beat
 from gandiva_slurm.node.part import held_time, notice
 from gandiva_slurm.node.procs import ProcId
@@ -108,6 +108,9 @@ class Watcher:
 
     def _look_at_running(self, resident: Resident, now: int) -> None:
         resident.look_at_rate(now)
+        counts = resident.counts
+        if not counts.first_ns and resident.pulse[0] >= FIRST_STEPS:
+            counts.first_ns = self._node.clock.real(now)
         for group in resident.sets:
             if group.is_complete() and group.form().phase == "running":
                 # Teaches the coordinator the gang's pace: it asks for nothing.

@@ -133,6 +133,8 @@ class Resident:
     #: how busy its processes keep its GPUs, by NVML (-1: not known); idle, though it says that it trains
     gpu_percent: int = -1
     is_doubted: bool = False
+    #: when it had done its 100th mini-batch; 0: not yet
+    first_ns: int = 0
     #: what it saves, or has saved to leave, can be loaded by another number of ranks
     is_elastic: bool = False
 

@@ -127,6 +127,14 @@ def test_counters_never_fall(ledger, tmp_path):
     assert rows(tmp_path, query) == [(111 * 10**9, 50, 4, 1)]
 
 
+def test_the_earliest_hundredth_mini_batch_and_the_most_memory_are_kept(ledger, tmp_path):
+    ledger.record_jobs([RUNNING], {})
+    for first_ns, live, peak in ((0, 0, 0), (300, 5, 90), (200, 7, 80), (0, 1, 1)):
+        item = replace(RESIDENT, first_ns=first_ns, live_bytes=live, peak_bytes=peak)
+        ledger.record_report(report(residents=(item,)))
+    assert rows(tmp_path, "SELECT first_ns, live_bytes, peak_bytes FROM runs") == [(200, 7, 90)]
+
+
 def test_a_rank_s_impossible_step_count_keeps_no_hold_out(ledger, tmp_path):
     ledger.record_jobs([RUNNING], {})
     boast = replace(RESIDENT, steps=(1 << 64) - 1)

@@ -6,7 +6,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import packs, sharing
 from gandiva_slurm.node.gauge import ALONE
-from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
@@ -164,3 +164,27 @@ def test_with_another_mate_it_begins_anew(shared):
     shared.run(30)
     shared.plan(shared.two, 7, is_opportunistic=True)
     assert shared.two.pacing.percent == FIRST
+
+
+def test_one_that_has_never_told_its_memory_is_asked_for_it_once(shared):
+    third = shared.train(3, 0)
+    page = third.ranks[0].page
+    sharing.tell(shared.node)
+    assert shared.told(third) == (0, 0), "it has only begun"
+    page.write([(wire.W_SEQ, FIRST_STEPS)])
+    sharing.tell(shared.node)
+    assert shared.told(third) == (FULL, 0)
+    page.write([(wire.W_PEAK, 1)])
+    sharing.tell(shared.node)
+    assert shared.told(third) == (0, 0)
+
+
+def test_when_the_first_mini_batches_were_done_is_kept(shared):
+    shared.run(1)
+    shared.watcher._look_at_running(shared.one, shared.clock.mono())
+    first = shared.one.counts.first_ns
+    assert first == shared.clock.real()
+    shared.run(2)
+    shared.watcher._look_at_running(shared.one, shared.clock.mono())
+    assert shared.one.counts.first_ns == first
+    assert shared.two.counts.first_ns == 0

@@ -13,7 +13,7 @@ from gandiva_slurm.accounting.ledger import Ledger, Tickets
 from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_job, holds_in, job_usage
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
-from gandiva_slurm.wire.messages import Hold, NodeReport
+from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
 
 NS = 10**9
 
@@ -253,3 +253,15 @@ def test_each_of_a_pack_is_charged_half_of_what_they_shared(book):
     assert [row["gpu_s"] for row in book.shares(span(0, 1000)).values()] == [40, 20]
     assert [row["shared_with"] for row in holds_in(book.db, span(0, 1000), [])] == [0, 8, 7]
     assert book.usage(span(130, 140))[7]["gpu_held_s"] == 5
+
+
+def test_early_feedback_and_memory_are_told_of_all_runs(book):
+    book.job(1, "ann", 1, start_s=100)
+    none = book.usage(span(0, 200))[1]
+    assert (none["first_100_s"], none["gpu_mem_live_bytes"], none["gpu_mem_peak_bytes"]) == (None,) * 3
+    for first_s, live, peak in ((130, 7, 700), (0, 9, 1)):
+        item = Resident(1, 0, "RUNNING", (0,), 0, 0, 1, 1, 50, 3.0, 0, 0, 0, 0, "", "")
+        item = replace(item, first_ns=first_s * NS, live_bytes=live, peak_bytes=peak)
+        book.ledger.record_report(NodeReport("n1", "b", 0, 0, 0, 4, (item,), (), ()))
+    row = book.usage(span(0, 200))[1]
+    assert (row["first_100_s"], row["gpu_mem_live_bytes"], row["gpu_mem_peak_bytes"]) == (40.0, 9, 700)
