@@ -139,6 +139,7 @@ CASES = {
     "buffers of each rank": ("wrapped", 2, (), 2),
     "gradients of each rank": ("synced_late", 2, ("--workers", "2"), 2),
     "shards of each rank": ("sharded", 2, (), 2),
+    "shards, fed by workers": ("sharded", 2, ("--workers", "2"), 2),
 }
 
 
@@ -157,6 +158,17 @@ def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
     if recipe in ("wrapped", "synced_late"):
         small, large = (room.checkpoints()[-1] / f"rank-{n}-of-2.data" for n in (1, 0))
         assert small.stat().st_size < large.stat().st_size, "rank 0 saves the weights for all"
+
+
+def test_shards_are_parked_a_hundred_times(room, alone):
+    options = ("--epochs", "80")
+    room.start("sharded", *options, "--step-ms", "3", world=2)
+    for _ in range(100):
+        room.node.park(DEADLINE_S)
+        assert room.node.gang.phase == "parked", room.node.gang.last_error
+        room.node.resume(DEADLINE_S)
+    room.finish()
+    assert [room.lines("moved", rank) for rank in range(2)] == alone("sharded", 2, *options)
 
 
 @pytest.mark.parametrize("case", ["solo", "shards of each rank"])
