@@ -15,6 +15,7 @@ from gandiva_slurm.client.shards import Path, is_shard, local
 
 #: Of one tensor what ranks saved, by where in the whole it begins.
 Chunks = Dict[Tuple[int, ...], Any]
+_NAME = "tensor"
 
 
 def reshard(thing: Any, saved: Dict[str, Any], everyone: Callable[[], List[Dict[str, Any]]]) -> None:
@@ -22,32 +23,31 @@ def reshard(thing: Any, saved: Dict[str, Any], everyone: Callable[[], List[Dict[
 
     `everyone` gives that state as each rank saved it. BadCheckpoint: the whole has another shape now.
     """
-    likes = {
-        path: like for path, like in _likes(thing, saved).items() if is_shard(like) or path in saved["layout"]
-    }
-    if not likes:
-        return
+    likes = _likes(thing, saved)
+    cut = [path for path, like in likes.items() if is_shard(like) or path in saved["layout"]]
+    states = everyone() if cut else []
+    for path in cut:  # one at a time: a device may have no room for all of it twice
+        shape = _shape(path, likes[path], saved)
+        here = _read(likes[path], shape, _chunks(path, states))
+        _leaf(saved, path[:-1])[path[-1]] = local(here).cpu()
+
+
+def _read(like: Any, shape: Any, chunks: Chunks) -> Any:
+    """Return a tensor like a parameter, or like this rank's shard of it, filled out of the chunks."""
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    states = everyone()
-    chunks = {repr(path): _chunks(path, states) for path in likes}
-    shapes = {repr(path): _shape(path, like, saved) for path, like in likes.items()}
-    here = {repr(path): _empty(like, _leaf(saved, path)) for path, like in likes.items()}
+    dtype = next(iter(chunks.values())).dtype
+    found = {_NAME: sys.modules["torch"].empty_like(like, dtype=dtype)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that each rank reads for itself
-        load(here, storage_reader=_Reader(shapes, chunks), no_dist=True)
-    for path in likes:
-        _leaf(saved, path[:-1])[path[-1]] = local(here[repr(path)])
-
-
-def _empty(like: Any, leaf: Any) -> Any:
-    return sys.modules["torch"].empty_like(like, dtype=leaf.dtype)
+        load(found, storage_reader=_Reader(shape, dtype, chunks), no_dist=True)
+    return found[_NAME]
 
 
 def _likes(thing: Any, saved: Dict[str, Any]) -> Dict[Path, Any]:
     """Return the parameter that each tensor of a saved state is formed after."""
     if hasattr(thing, "named_parameters"):
-        values = dict(thing.named_parameters())
+        values = dict(thing.named_parameters(remove_duplicate=False))
         both = [(kind, name) for kind in ("weights", "grads") for name in saved[kind]]
         return {path: values[path[1]] for path in both if path[1] in values}
     if not hasattr(thing, "param_groups"):
@@ -83,27 +83,25 @@ def _leaf(state: Any, path: Path) -> Any:
 
 
 class _Reader:
-    """What torch.distributed.checkpoint wants of a StorageReader, over tensors that are read already."""
+    """What torch.distributed.checkpoint wants of a StorageReader, over one tensor whose chunks are here."""
 
-    def __init__(self, shapes: Dict[str, Any], chunks: Dict[str, Chunks]) -> None:
-        """Keep the whole tensors' shapes, and their chunks."""
-        self._shapes = shapes
+    def __init__(self, shape: Any, dtype: Any, chunks: Chunks) -> None:
+        """Keep the whole tensor's shape, and its chunks."""
+        self._shape = shape
+        self._dtype = dtype
         self._chunks = chunks
 
     def read_metadata(self) -> Any:
         """Say what there is."""
         from torch.distributed.checkpoint import metadata
 
-        found: Dict[str, Any] = {}
-        for name, chunks in self._chunks.items():
-            places = [
-                metadata.ChunkStorageMetadata(type(value.shape)(offsets), value.shape)
-                for offsets, value in chunks.items()
-            ]
-            dtype = next(iter(chunks.values())).dtype
-            properties = metadata.TensorProperties(dtype=dtype)
-            found[name] = metadata.TensorStorageMetadata(properties, self._shapes[name], places)
-        return metadata.Metadata(found)
+        size = type(self._shape)
+        places = [
+            metadata.ChunkStorageMetadata(size(offsets), value.shape)
+            for offsets, value in self._chunks.items()
+        ]
+        properties = metadata.TensorProperties(dtype=self._dtype)
+        return metadata.Metadata({_NAME: metadata.TensorStorageMetadata(properties, self._shape, places)})
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool) -> None:
         """There is nothing to set up."""
@@ -119,7 +117,7 @@ class _Reader:
     def read_data(self, plan: Any, planner: Any) -> Any:
         """Copy what overlaps."""
         for item in plan.items:
-            source = self._chunks[item.storage_index.fqn][tuple(item.storage_index.offset)]
+            source = self._chunks[tuple(item.storage_index.offset)]
             for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths)):  # noqa: B905 (3.8)
                 source = source.narrow(dim, start, length)
             target = planner.resolve_tensor(item).detach()
