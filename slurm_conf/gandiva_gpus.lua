@@ -120,6 +120,30 @@ local function largest_node(nodes_gpus, kind, types)
     return most
 end
 
+--- An elastic job is given another number of GPUs before it is started anew: on one node, where --gres asked for
+--- them. Slurm changes no other form.
+local function check_elastic(desc, options, total, flag)
+    local low, high = options.elastic:match("^(%d+)-(%d+)$")
+    if not low then return end
+    if total < tonumber(low) or total > tonumber(high) then
+        refuse("--gandiva-elastic: %s leaves out the number %s asks for, %d; next: widen it",
+               options.elastic, flag, total)
+    elseif options.nodes > 1 then
+        refuse("--gandiva-elastic: a job of %d nodes keeps its size; next: leave it out, or ask for --nodes=1",
+               options.nodes)
+    end
+    if number_of(desc.ntasks_per_node) then
+        refuse("--gandiva-elastic: --ntasks-per-node cannot change with the GPUs; next: write --ntasks")
+    end
+    for _, form in ipairs(forms_of(desc, 1, 1)) do
+        if form[1] ~= "--gres" and gpus_in(form[2], form[1]) then flag = form[1] end
+    end
+    if flag ~= "--gres" then
+        refuse("--gandiva-elastic: %s asks for the GPUs, and Slurm changes their number only where --gres does; "
+               .. "next: write --gres=gpu:%d", flag, total)
+    end
+end
+
 local function check_gpus(nodes_gpus, desc, options)
     local nodes = options.nodes
     local per_node, kind, flag = gpus_asked(desc, nodes)
@@ -135,11 +159,7 @@ local function check_gpus(nodes_gpus, desc, options)
                nodes > 1 and "on each node " or "", of, most, most)
     end
     local total = per_node * nodes
-    local low, high = options.elastic:match("^(%d+)-(%d+)$")
-    if low and (total < tonumber(low) or total > tonumber(high)) then
-        refuse("--gandiva-elastic: %s leaves out the number %s asks for, %d; next: widen it",
-               options.elastic, flag, total)
-    end
+    check_elastic(desc, options, total, flag)
     options.gpus, options.type = total, kind
 end
 

@@ -182,6 +182,31 @@ static void set_hook(spank_t sp)
 		set_variable(sp, "PYTHONPATH", longer);
 }
 
+/* True when the variable of the job is one whole number. */
+static bool job_number(spank_t sp, const char *name, char *value, int size)
+{
+	return gandiva_is_slot_list(job_variable(sp, name, value, size)) && strchr(value, ',') == NULL;
+}
+
+/*
+ * An elastic job may have more or fewer tasks and GPUs than it was submitted with. sbatch's own variables
+ * stay those of the submission, and srun takes them for options: let it start as many as there are now.
+ */
+static void set_size(spank_t sp)
+{
+	char text[SHORT_TEXT];
+
+	if (asked(sp, OPT_ELASTIC, text, sizeof(text))[0] == '\0')
+		return;
+	if (job_number(sp, "SLURM_TASKS_PER_NODE", text, sizeof(text))) {
+		set_variable(sp, "SLURM_NTASKS", text);
+		set_variable(sp, "SLURM_NPROCS", text);
+	}
+	if (job_variable(sp, "SLURM_GPUS_PER_NODE", text, sizeof(text))[0] != '\0' &&
+	    job_number(sp, "SLURM_GPUS_ON_NODE", text, sizeof(text)))
+		set_variable(sp, "SLURM_GPUS_PER_NODE", text);
+}
+
 int gandiva_stepd_init(spank_t sp)
 {
 	(void)gandiva_options_register(sp);
@@ -197,6 +222,8 @@ int gandiva_stepd_task_init(spank_t sp)
 
 	if (!is_gandiva_job(sp) || spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == STEP_EXTERN)
 		return 0;
+	if (step == STEP_BATCH)
+		set_size(sp);
 	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path))) {
 		slurm_info("gandiva: no socket for node \"%s\": the task runs without Gandiva", node ? node : "");
 		return 0;

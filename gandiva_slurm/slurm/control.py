@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 TRIES, PAUSE_S = 8, 0.25
 
 #: What squeue is asked about the size of a job, and its word for what is not there.
-ASKED = "NumTasks:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
+ASKED = "NumTasks:12,NumCPUs:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
 NOTHING = "N/A"
 _GPUS = re.compile(r"(?:gres[:/])?gpu(?P<kind>:[A-Za-z]\w*)?(?::(?P<count>\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -111,9 +111,9 @@ class Control:
 
 def resized(job: str, told: str, gpus: int) -> list[str]:
     """What is to be changed of a job of which squeue told this; SlurmRefused when that cannot be."""
-    tasks, wanted, *others = told.split() or ("", "")
+    tasks, cpus, wanted, *others = (*told.split(), "", "", "")
     match = _GPUS.fullmatch(wanted)
-    if match is None or others != [NOTHING] * 3 or not tasks.isdecimal():
+    if match is None or others[:3] != [NOTHING] * 3 or not (tasks.isdecimal() and cpus.isdecimal()):
         raise SlurmRefused(f"job {job}: the GPUs of a job are changed only where --gres=gpu:N asked for them")
     kind, had = match["kind"] or "", int(match["count"] or 1)
     if had == gpus:
@@ -121,7 +121,7 @@ def resized(job: str, told: str, gpus: int) -> list[str]:
     words = [f"Gres=gpu{kind}:{gpus}"]
     if int(tasks) % had == 0:
         count = int(tasks) // had * gpus
-        words += [f"NumTasks={count}", f"NumCPUs={count}"]
+        words += [f"NumTasks={count}", f"NumCPUs={count * max(1, int(cpus) // int(tasks))}"]
     return words
 
 

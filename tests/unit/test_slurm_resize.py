@@ -11,13 +11,13 @@ NONE = "N/A         N/A         N/A"
 @pytest.mark.parametrize(
     ("told", "gpus", "words"),
     [
-        (f"1   gres:gpu:2 {NONE}\n", 4, ["Gres=gpu:4"]),
-        (f"1   gres/gpu:2 {NONE}\n", 2, []),
-        (f"2   gres/gpu:v100:2 {NONE}", 4, ["Gres=gpu:v100:4", "NumTasks=4", "NumCPUs=4"]),
-        (f"4   gres:gpu:4 {NONE}", 1, ["Gres=gpu:1", "NumTasks=1", "NumCPUs=1"]),
-        (f"4   gpu:2 {NONE}", 3, ["Gres=gpu:3", "NumTasks=6", "NumCPUs=6"]),
-        (f"1   gres:gpu {NONE}", 2, ["Gres=gpu:2", "NumTasks=2", "NumCPUs=2"]),
-        (f"3   gres:gpu:2 {NONE}", 4, ["Gres=gpu:4"]),
+        (f"1 2   gres:gpu:2 {NONE}\n", 4, ["Gres=gpu:4"]),
+        (f"1 2   gres/gpu:2 {NONE}\n", 2, []),
+        (f"2 2   gres/gpu:v100:2 {NONE}", 4, ["Gres=gpu:v100:4", "NumTasks=4", "NumCPUs=4"]),
+        (f"4 8   gres:gpu:4 {NONE}", 1, ["Gres=gpu:1", "NumTasks=1", "NumCPUs=2"]),
+        (f"4 4   gpu:2 {NONE}", 3, ["Gres=gpu:3", "NumTasks=6", "NumCPUs=6"]),
+        (f"1 1   gres:gpu {NONE}", 2, ["Gres=gpu:2", "NumTasks=2", "NumCPUs=2"]),
+        (f"3 3   gres:gpu:2 {NONE}", 4, ["Gres=gpu:4"]),
     ],
     ids=["one task", "as it is", "typed", "shrunk", "two tasks each", "no number", "uneven"],
 )
@@ -29,10 +29,10 @@ def test_gpus_and_with_them_tasks(told: str, gpus: int, words: list[str]) -> Non
     "told",
     [
         "",
-        f"2 N/A {NONE}",
-        "2 N/A gres:gpu:2 N/A N/A",
-        "2 gres:gpu:2 gres:gpu:2 N/A N/A",
-        f"x gres:gpu:2 {NONE}",
+        f"2 2 N/A {NONE}",
+        "2 2 N/A gres:gpu:2 N/A N/A",
+        "2 2 gres:gpu:2 gres:gpu:2 N/A N/A",
+        f"x 2 gres:gpu:2 {NONE}",
     ],
     ids=["gone", "no GPUs", "--gpus", "both", "no number"],
 )

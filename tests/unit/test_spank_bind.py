@@ -88,6 +88,26 @@ def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
     assert outcome.infos == outcome.errors == []
 
 
+SIZE = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS_PER_NODE")
+SUBMITTED = ["env:SLURM_NTASKS=2", "env:SLURM_NPROCS=2", "env:SLURM_GPUS_PER_NODE=v100:2"]
+
+
+@pytest.mark.parametrize(("words", "size"), [
+    (["env:SLURM_TASKS_PER_NODE=4", "env:SLURM_GPUS_ON_NODE=4", *SUBMITTED], ("4", "4", "4")),
+    (["env:SLURM_TASKS_PER_NODE=1", "env:SLURM_GPUS_ON_NODE=3"], ("1", "1", None)),
+    (["env:SLURM_TASKS_PER_NODE=2(x2)", *SUBMITTED], (None, None, None)),
+    (SUBMITTED, (None, None, None)),
+])
+def test_the_script_of_an_elastic_job_is_told_its_size_of_now(
+    node: Node, words: list[str], size: tuple[str | None, ...]
+) -> None:
+    node.serve(answer(OK))
+    outcome = node.task("opt:gandiva-elastic=1-4", *words)
+    assert tuple(outcome.set.get(name) for name in SIZE) == size
+    assert not set(SIZE) & set(node.task(*words).set), "another job's is left alone"
+    assert not set(SIZE) & set(node.task("opt:gandiva-elastic=1-4", *words, step=0).set), "and that of a step"
+
+
 @pytest.mark.parametrize(("step", "words", "line"), [
     (0, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_STEP_GPUS=7", "task:1"], "BIND 1 5 0 0 1 3,7 7\n"),
     (4, ["env:SLURM_STEP_GPUS=7"], "BIND 1 5 0 4 0 - 7\n"),
