@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.client.elastic import Deal
-from gandiva_slurm.wire.page import TIER_REQUEUE, W_ELASTIC, W_TIER_USED
+from gandiva_slurm.client.rank import this_rank
+from gandiva_slurm.wire.page import TIER_REQUEUE, W_ELASTIC, W_SEQ, W_TIER_USED, W_USER_STEPS
 from tests import elastic_train
 from tests.attach.conftest import finish_writing
 from tests.attach.test_requeue import Room
@@ -242,3 +243,28 @@ def test_loader_that_lost_its_sampler_is_told(trained, fresh):
     with pytest.raises(gandiva.BadCheckpoint, match="this loader had an ElasticSampler"):
         for _ in run.epochs(1):
             list(run.steps(range(9)))
+
+
+def test_page_says_pass_by_pass_whether_it_is_elastic(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("GANDIVA_SOCKET", str(tmp_path / "nobody"))
+    fresh()
+    data = Read(20)
+    run = gandiva.attach(model=torch.nn.Linear(1, 1))
+    words = this_rank().words
+    said = []
+    for loader in DataLoader(data, batch_sampler=gandiva.ElasticSampler(data, 8)), DataLoader(data, 8):
+        said.append([(words[W_ELASTIC], run.share, run.is_last) for _ in run.steps(loader)])
+    assert said == [[(1, 1.0, True)] * 3, [(0, 1.0, True)] * 3]
+    assert words[W_USER_STEPS] == 6
+
+
+def test_boundaries_are_global_batches(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("GANDIVA_SOCKET", str(tmp_path / "nobody"))
+    fresh()
+    data = Read(20)
+    run = gandiva.attach(model=torch.nn.Linear(1, 1))
+    loader = DataLoader(data, batch_sampler=gandiva.ElasticSampler(data, 8, max_per_rank=3))
+    shares = [run.share for _ in run.steps(loader)]
+    words = this_rank().words
+    assert (len(shares), run.batch, words[W_SEQ], words[W_USER_STEPS]) == (8, 8, 3, 3)
+    assert sum(shares) == pytest.approx(3), "each global batch's pieces weigh one"
