@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gandiva_slurm.client.errors import Refused
 
@@ -75,6 +75,33 @@ class Cuda:
         """Give free memory back to the driver, where others can have it."""
         self._cuda.empty_cache()
 
+    def begin_copies(self, works: Sequence[Callable[[], Any]]) -> List[Any]:
+        """Begin copies, in this order, beside what the current stream does; return a mark for each."""
+        stream = self._cuda.Stream()
+        stream.wait_stream(self._cuda.current_stream())
+        marks = []
+        with self._cuda.stream(stream):
+            for work in works:
+                work()
+                marks.append(stream.record_event())
+        return marks
+
+    def is_one(self) -> bool:
+        """Return True when this process uses one device, the current one."""
+        return self._in_use() == [self._cuda.current_device()]
+
+    def wait_for(self, mark: Any) -> None:
+        """Let what the current stream does next wait for a mark; the host does not."""
+        self._cuda.current_stream().wait_event(mark)
+
+    def is_there(self, mark: Any) -> bool:
+        """Return True when a mark has been reached."""
+        return bool(mark.query())
+
+    def settle(self, mark: Any) -> None:
+        """Wait for a mark."""
+        mark.synchronize()
+
     def allocate(self, size: int, is_pinned: bool) -> Any:
         """Return that many bytes of host memory."""
         return self._torch.empty(size, dtype=self._torch.uint8, device="cpu", pin_memory=is_pinned)
@@ -139,6 +166,32 @@ class CpuGauge:
 
     def empty_cache(self) -> None:
         """A CPU has no cache of torch's."""
+
+    def begin_copies(self, works: Sequence[Callable[[], Any]]) -> List[threading.Event]:
+        """Copy in this order, in a thread of its own; return a mark for each."""
+        marks = [threading.Event() for _ in works]
+
+        def run() -> None:
+            for work, mark in zip(works, marks):  # noqa: B905 (3.8)
+                work()
+                mark.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        return marks
+
+    def is_one(self) -> bool:
+        """There is one CPU."""
+        return True
+
+    def wait_for(self, mark: threading.Event) -> None:
+        """Wait for a mark."""
+        mark.wait()
+
+    settle = wait_for
+
+    def is_there(self, mark: threading.Event) -> bool:
+        """Return True when a mark has been reached."""
+        return mark.is_set()
 
     def allocate(self, size: int, is_pinned: bool) -> Any:
         """Return that many bytes of host memory."""

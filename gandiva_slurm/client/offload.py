@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, List, NamedTuple, Tuple
 
+from gandiva_slurm.client import layered
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import thread_inside_torch
 from gandiva_slurm.client.host import Slabs
@@ -48,6 +49,8 @@ class TorchTier:
         #: How many of the moved have been let go and are not back yet.
         self._gone = 0
         self._signals = Deferral()
+        self._seen = seen
+        self._arrival = layered.Arrival(torch, device, self._give_back)
         self._probe()
 
     def is_called(self) -> bool:
@@ -56,6 +59,7 @@ class TorchTier:
 
     def release(self) -> Released:
         """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""
+        self._arrival.finish()
         self.device.begin(time.monotonic() + DRAIN_S)
         thread = thread_inside_torch()
         if thread:
@@ -73,17 +77,20 @@ class TorchTier:
             for one in moved[first:]:
                 one.storage.resize_(one.size)
                 taken += 1
-            for one in moved[first:]:
+            at_once, later = self._split(moved[first:])
+            for one in at_once:
                 self._copy(one, is_out=False)
             self.device.drain(time.monotonic() + COPY_S)
+            if later:
+                self._arrival.begin(later, lambda one: self._copy(one, is_out=False))
         except BaseException:
             for one in moved[first:taken]:
                 one.storage.resize_(0)
             self.device.empty_cache()
             raise
         self._moved, self._gone = [], 0
-        self.host.give_back()
-        self._signals.end()
+        if not later:
+            self._give_back()
 
     def restore_at_last(self) -> None:
         """Restore, however often it takes: without its memory the script must not go on."""
@@ -94,6 +101,7 @@ class TorchTier:
                 if not self._gone:
                     raise  # the script's own signal handler did
                 time.sleep(AGAIN_S)
+        self._arrival.finish()
 
     def _offload(self, storages: List[Any]) -> None:
         try:
@@ -130,6 +138,15 @@ class TorchTier:
     def _undo(self) -> None:
         self.restore_at_last()
         self._moved = []
+        self._give_back()
+
+    def _split(self, moved: List[Moved]) -> Tuple[List[Moved], List[layered.Group]]:
+        """Return what is copied before the script goes on, and what arrives later: as a rule nothing."""
+        if not (layered.is_wanted() and self.device.is_one()):
+            return moved, []
+        return layered.split(moved, [known() for known in list(self._seen.values())], self._torch)
+
+    def _give_back(self) -> None:
         self.host.give_back()
         self._signals.end()
 
