@@ -75,6 +75,29 @@ def test_a_pack_trains_together_is_measured_and_comes_apart_in_mid_quantum(make_
     assert invariants.packs_are_of_two(shared) == []
 
 
+def test_an_opportunistic_mate_is_slowed_down_and_let_go_as_the_other_is_not_harmed(make_node):
+    node = make_node(gpus=1, quantum_s=0.6)
+    two_jobs(node)
+    assert node.wait(lambda: all(node.resident(n).rate_alone for n in (1, 2)))
+    node.wait(lambda: all(node.resident(n).peak_bytes for n in (1, 2)))
+    pack(node, 1, 2)
+    (two,) = [job for job in node._planned.values() if job.job_id == 2]
+    node.plan(dataclasses.replace(two, is_opportunistic=True))
+    node.wait(lambda: are_packed(node))
+    began = node.resident(2)
+    assert began.duty < 50
+    assert node.resident(1).duty == 100
+    steps = [node.resident(n).steps for n in (1, 2)]
+    node.wait(lambda: node.events("duty", 2), 40)
+    done = [node.resident(n).steps - was for n, was in zip((1, 2), steps, strict=True)]
+    assert done[1] < done[0] / 2, "both take 20 ms a step alone"
+    node.wait(lambda: node.resident(2).duty > began.duty, 40)
+    pack(node, 2, 0)
+    node.wait(lambda: not are_packed(node))
+    assert node.resident(2).duty == 100
+    check_books(node)
+
+
 def test_a_mate_that_ends_leaves_the_gpu_to_the_other(make_node):
     node = make_node(gpus=1, quantum_s=0.4)
     two_jobs(node)
