@@ -19,7 +19,7 @@ from gandiva_slurm.wire.page import (
     KIND_RUN,
     KIND_STEP,
     KIND_STEPS,
-    TIER_TORCH,
+    TIER_NAMES,
     W_FIRST_NS,
     W_HELD,
     W_KIND,
@@ -31,13 +31,16 @@ KINDS = {
     KIND_HOOK: "the return of the outermost Optimizer.step, found by the hook",
     KIND_STEPS: "gandiva.steps() in the script",
     KIND_STEP: "gandiva.step() in the script",
-    KIND_RUN: "run.steps() of gandiva.attach() in the script: it can be saved there, too",
+    KIND_RUN: "run.steps() of gandiva.attach(), or a GandivaCallback, in the script: it can be saved there",
 }
 NO_BOUNDARY = (
     "none: no optimizer of torch was seen to step, or its Python does not heed PYTHONPATH (python -I, or the "
     "script sets it anew); next: `for batch in gandiva.steps(loader)` in the script"
 )
-NO_MOVE = "no: the script has no gandiva.attach(), so it is parked where it is, and not moved"
+NO_MOVE = (
+    "no: the script has no gandiva.attach() (Lightning, Hugging Face: no GandivaCallback), so it is parked "
+    "where it is, and not moved"
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True})
@@ -128,7 +131,7 @@ def _park(node: LoneNode, deadline_s: float) -> str:
         return f"no: {node.gang.last_error if node.gang else 'it ended'}"
     spent_ms = (time.monotonic() - start) * 1e3
     held = sum(view[W_HELD] for view in node.views())
-    tier = "torch" if any(view[W_TIER_USED] == TIER_TORCH for view in node.views()) else "hold"
+    tier = TIER_NAMES[max(view[W_TIER_USED] for view in node.views())]
     node.resume(deadline_s)
     return f"yes, within {spent_ms:.0f} ms; {_size(held)} stay on the GPU meanwhile (tier {tier})"
 

@@ -167,7 +167,7 @@ def compare(trial: Trial, name: str) -> str:
 
 _WHY_MOVED = (
     "something that it trains on is not saved; next: give attach() every model, optimizer, scheduler and "
-    "loader, on_save() the rest, and count by run.batch"
+    "loader, on_save() the rest, and count by run.batch; a Trainer's train() wants last_checkpoint()"
 )
 
 

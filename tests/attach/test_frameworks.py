@@ -7,10 +7,14 @@ import lightning.pytorch as lightning
 import pytest
 import torch
 import transformers
+from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
+from accelerate.state import AcceleratorState
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
-from gandiva_slurm.client import hf
+import gandiva_slurm as gandiva
+from gandiva_slurm.client import hf, rng
 from gandiva_slurm.client.lightning import GandivaCallback
 
 ITEMS, BATCH = 20, 2
@@ -205,3 +209,38 @@ def test_lightning_saves_on_its_signal_and_does_not_requeue(lives, monkeypatch):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert requeues == []
+
+
+def by_accelerate(losses, trail, death):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    loader = DataLoader(Data(is_noisy=False), BATCH, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    gandiva.on_save(lambda: accelerator.step)
+    gandiva.on_load(lambda step: setattr(accelerator, "step", step))
+    life = Life(losses, trail, death, None)
+    run = gandiva.attach(model=model, optimizer=optimizer, loader=loader)
+    life.ask = run.save
+    for _ in run.epochs(3):
+        for batch in run.steps(loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(life.step(lambda batch=batch: model(**batch)["loss"]))
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def test_accelerate_goes_on_to_the_last_bit(lives):
+    want = lives(by_accelerate)
+    assert len(want[0]) == 30 and lives(by_accelerate, 3, 14) == want
+
+
+def test_order_of_a_gang_of_accelerate_comes_back():
+    """Its loaders deal the batches of one shuffling sampler, whose generator lies below them."""
+    shuffled = DataLoader(range(40), BATCH, shuffle=True, generator=torch.Generator())
+    loader = prepare_data_loader(shuffled, num_processes=2, process_index=1, put_on_device=False)
+    state = rng.capture([loader])
+    first, second = (torch.cat(list(loader)).tolist() for _ in range(2))
+    rng.put(state, [loader])
+    assert first != second and torch.cat(list(loader)).tolist() == first

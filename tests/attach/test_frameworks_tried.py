@@ -1,0 +1,97 @@
+"""`gandiva try` on scripts of frameworks, as users start them."""
+
+import sys
+
+import pytest
+from submitit.core.job_environment import JobPaths
+from submitit.core.utils import DelayedSubmission
+
+from gandiva_slurm.cli import trial
+from gandiva_slurm.cli.main import main
+
+HEAD = """
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        x = torch.full((4,), index / 40)
+        return {"x": x, "labels": x[:1]}
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+    def forward(self, x, labels):
+        return {"loss": torch.nn.functional.mse_loss(self.body(x), labels)}
+"""
+LIGHTNING = """
+import lightning.pytorch as lightning
+from gandiva_slurm.client.lightning import GandivaCallback
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+    def training_step(self, batch): return self.net(**batch)["loss"]
+    def configure_optimizers(self): return torch.optim.Adam(self.parameters(), lr=0.01)
+trainer = lightning.Trainer(max_epochs=4, accelerator="cpu", logger=False, callbacks=[GandivaCallback()],
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(Module(), torch.utils.data.DataLoader(Data(), 2, shuffle=True))
+"""
+TRAINER = """
+from transformers import Trainer, TrainingArguments
+from gandiva_slurm.client.hf import GandivaCallback
+args = TrainingArguments("out", num_train_epochs=4, per_device_train_batch_size=2, report_to=[], use_cpu=True)
+callback = GandivaCallback()
+trainer = Trainer(Net(), args, train_dataset=Data(), callbacks=[callback])
+trainer.train(resume_from_checkpoint=callback.last_checkpoint())
+"""
+SUBMITTED = """
+import gandiva_slurm as gandiva
+def train():
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(Data(), 2, shuffle=True)
+    run = gandiva.attach(model=model, optimizer=optimizer, loader=loader)
+    for epoch in run.epochs(4):
+        for batch in run.steps(loader):
+            optimizer.zero_grad()
+            model(**batch)["loss"].backward()
+            optimizer.step()
+"""
+
+
+@pytest.fixture
+def tried(tmp_path, monkeypatch, capfd):
+    """Run `gandiva try` on a command with 30 losses, moved once; return exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trial, "MOVES", 1)
+
+    def _tried(*command):
+        with pytest.raises(SystemExit) as end:
+            main(["try", "--steps", "30", "--deadline", "120", "--", sys.executable, *command])
+        out, err = capfd.readouterr()
+        return end.value.code, out + err
+
+    return _tried
+
+
+@pytest.mark.parametrize("body", [LIGHTNING, TRAINER], ids=["lightning", "trainer"])
+def test_script_with_the_callback_is_parked_and_moved(body, tried, tmp_path):
+    (tmp_path / "train.py").write_text(HEAD + body)
+    code, out = tried("train.py")
+    assert code == 0 and "1 moves\nthe losses are identical, bit for bit" in out, out
+
+
+def test_submitted_function_is_parked_and_moved(tried, tmp_path, monkeypatch):
+    """What submitit's batch script runs, the first time and whenever Slurm starts the job again."""
+    (tmp_path / "submitted.py").write_text(HEAD + SUBMITTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    import submitted
+
+    DelayedSubmission(submitted.train).dump(JobPaths(tmp_path, "5").submitted_pickle)
+    for name, value in {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": "5"}.items():
+        monkeypatch.setenv(name, value)
+    code, out = tried("-m", "submitit.core._submit", str(tmp_path))
+    assert code == 0 and "1 moves\nthe losses are identical, bit for bit" in out, out
