@@ -1,0 +1,94 @@
+"""An elastic training grows into an idle GPU and gives it back, each time by a checkpoint and a requeue."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.sharing import LIGHT
+
+SCRIPT = Path(__file__).with_name("elastic_ddp.py")
+QUANTUM_S = 0.5
+MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 20}
+#: A torch process starts, on busy cores, for each new size.
+RESIZE_S, END_S = 90.0, 90.0
+SAMPLES, EPOCHS = 30, 100_000
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """One node of two GPUs, and a controller that is quick to resize jobs."""
+    with own_cluster("resizing", "v100:1x2", QUANTUM_S) as made:
+        path = made.path("etc/gandiva.yaml")
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"moves": MOVES}))
+        made.kill("gandivactld")
+        made.start_daemon("gandivactld")
+        made.path("/home/user2/light.py").write_text(LIGHT)
+        made.path("/home/user1", SCRIPT.name).write_text(SCRIPT.read_text())
+        yield made
+
+
+def rows(fleet: Fleet, name: str) -> dict[int, list[tuple[int, float, list[int]]]]:
+    """What the ranks wrote: by epoch world, loss and samples of each piece."""
+    found = defaultdict(list)
+    for rank in (0, 1):
+        path = fleet.home("user1", f"{name}.{rank}")
+        for line in path.read_text().splitlines() if path.exists() else ():
+            if line != "end":
+                epoch, world, loss, seen = line.split()
+                samples = [] if seen == "-" else [*map(int, seen.split(","))]
+                found[int(epoch)].append((int(world), float(loss), samples))
+    return found
+
+
+def worlds(fleet: Fleet, name: str) -> list[int]:
+    """The numbers of ranks that trained, one after the other."""
+    told = [world for _, pieces in sorted(rows(fleet, name).items()) for world, _, _ in pieces]
+    return [world for world, before in zip(told, [0, *told], strict=False) if world != before]
+
+
+def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) -> None:
+    script = f"srun python {SCRIPT.name} $PWD/elastic {EPOCHS} 0.02"
+    flags = ("--ntasks=1", "--gandiva-elastic=1-2", "--job-name=elastic")
+    job = fleet.submit("user1", script, *flags)
+    wait_for(lambda: 2 in worlds(fleet, "elastic"), "two ranks to train", RESIZE_S)
+    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == job]
+    assert row["gpus"] == 2 and sorted(row["gpu_ids"]) == [0, 1]
+    other = fleet.submit("user2", "exec python light.py count stop", "--gandiva-pack=never")
+    wait_for(lambda: worlds(fleet, "elastic")[-1:] == [1], "one rank to train again", RESIZE_S)
+    fleet.home("user1", "elastic.stop").touch()
+    fleet.wait_ended(job, "COMPLETED", deadline_s=END_S)
+    fleet.mini.exec(["touch", "/home/user2/stop"], user="user2")
+    fleet.wait_ended(other, "COMPLETED", deadline_s=END_S)
+    told = rows(fleet, "elastic")
+    for pieces in told.values():
+        assert sorted(sample for _, _, samples in pieces for sample in samples) == [*range(SAMPLES)]
+    _are_the_losses_of_one_rank(fleet, told)
+    _is_told(fleet, job)
+
+
+def _are_the_losses_of_one_rank(fleet: Fleet, told: dict[int, list[tuple[int, float, list[int]]]]) -> None:
+    """Each epoch's mean loss is that of a training that nobody resized, rounding aside."""
+    alone = f"cd; SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 python {SCRIPT.name} $PWD/alone {len(told)} 0"
+    fleet.mini.exec(["sh", "-c", alone], user="user1")
+    for epoch, pieces in rows(fleet, "alone").items():
+        want = sum(loss / world for world, loss, _ in pieces)
+        got = sum(loss / world for world, loss, _ in told[epoch])
+        assert got == pytest.approx(want, rel=1e-9), f"epoch {epoch}"
+
+
+def _is_told(fleet: Fleet, job: int) -> None:
+    words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(job), "-o", "State,AllocTRES"]
+    runs = fleet.mini.exec(words).stdout.splitlines()
+    assert [(line.split("|")[0], line.partition("gres/gpu=")[2][:1]) for line in runs] == [
+        ("REQUEUED", "1"),
+        ("REQUEUED", "2"),
+        ("COMPLETED", "1"),
+    ]
+    story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+    assert "Growing: " in story and "Shrinking: " in story
+    assert "elastic: 1 to 2 GPUs, submitted with 1, now 1" in story
