@@ -25,9 +25,8 @@ log = logging.getLogger(__name__)
 #: refuses updates until slurmdbd has given its record a number, mostly within a second.
 TRIES, PAUSE_S = 8, 0.25
 
-#: What squeue is asked about the size of a job, and its word for what is not there.
+#: What squeue is asked about the size of a job.
 ASKED = "NumTasks:12,NumCPUs:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
-NOTHING = "N/A"
 _GPUS = re.compile(r"(?:gres[:/])?gpu(?P<kind>:[A-Za-z]\w*)?(?::(?P<count>\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -112,8 +111,8 @@ class Control:
 def resized(job: str, told: str, gpus: int) -> list[str]:
     """What is to be changed of a job of which squeue told this; SlurmRefused when that cannot be."""
     tasks, cpus, wanted, *others = (*told.split(), "", "", "")
-    match = _GPUS.fullmatch(wanted)
-    if match is None or others[:3] != [NOTHING] * 3 or not (tasks.isdecimal() and cpus.isdecimal()):
+    match, is_counted = _GPUS.fullmatch(wanted), tasks.isdecimal() and cpus.isdecimal()
+    if match is None or not is_counted or any("gpu" in other for other in others):
         raise SlurmRefused(f"job {job}: the GPUs of a job are changed only where --gres=gpu:N asked for them")
     kind, had = match["kind"] or "", int(match["count"] or 1)
     if had == gpus:

@@ -17,9 +17,10 @@ NONE = "N/A         N/A         N/A"
         (f"4 8   gres:gpu:4 {NONE}", 1, ["Gres=gpu:1", "NumTasks=1", "NumCPUs=2"]),
         (f"4 4   gpu:2 {NONE}", 3, ["Gres=gpu:3", "NumTasks=6", "NumCPUs=6"]),
         (f"1 1   gres:gpu {NONE}", 2, ["Gres=gpu:2", "NumTasks=2", "NumCPUs=2"]),
+        ("2 4   gres/gpu:2 N/A cpu=2 N/A", 4, ["Gres=gpu:4", "NumTasks=4", "NumCPUs=8"]),
         (f"3 3   gres:gpu:2 {NONE}", 4, ["Gres=gpu:4"]),
     ],
-    ids=["one task", "as it is", "typed", "shrunk", "two tasks each", "no number", "uneven"],
+    ids=["one task", "as it is", "typed", "shrunk", "two tasks each", "no number", "cores a task", "uneven"],
 )
 def test_gpus_and_with_them_tasks(told: str, gpus: int, words: list[str]) -> None:
     assert resized("7", told, gpus) == words
