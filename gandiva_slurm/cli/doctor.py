@@ -35,7 +35,7 @@ KINDS = {
 }
 NO_BOUNDARY = (
     "none: no optimizer of torch was seen to step, or its Python does not heed PYTHONPATH (python -I, or the "
-    "script sets it anew); next: `for batch in gandiva.steps(loader)` in the script"
+    "script sets it anew); next: `for batch in gandiva.steps(loader)` in it, or `gandiva hook install`"
 )
 NO_MOVE = (
     "no: the script has no gandiva.attach() (Lightning, Hugging Face: no GandivaCallback), so it is parked "

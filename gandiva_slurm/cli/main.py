@@ -27,6 +27,7 @@ COMMANDS = {
     "check": ("gandiva_slurm.cli.check", "check", "Check this installation: configuration, Slurm, daemons."),
     "doctor": ("gandiva_slurm.cli.doctor", "doctor", "What Gandiva could do with a training script."),
     "try": ("gandiva_slurm.cli.trial", "try_", "Park and move a script at random, and compare its losses."),
+    "hook": ("gandiva_slurm.cli.hook", "hook", "Find boundaries in a Python that PYTHONPATH does not reach."),
     "sim": ("gandiva_slurm.cli.sim", "sim", "Run scheduling policies on workloads, in virtual time."),
     "replay": ("gandiva_slurm.cli.replay", "replay", "Decide again what gandivactld decided, and compare."),
     "mini": ("gandiva_slurm.mini.commands", "mini", "A private Slurm with fake GPUs, to try and test."),

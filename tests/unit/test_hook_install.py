@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.cli.main import main
+
 PACKAGE = Path(__file__).resolve().parents[2] / "gandiva_slurm"
 HOOK = PACKAGE / "client" / "hook"
 #: A Python without our virtual environment: what a user's job brings.
@@ -169,3 +171,33 @@ def test_hook_twice_on_the_path_counts_once(python, stub):
 
 def test_isolated_python_runs_without_the_hook(python):
     assert answer(python(REPORT, options=["-I"]))["gandiva"] == []
+
+
+def test_hook_in_the_venv_survives_isolation(stub, tmp_path, capfd, monkeypatch):
+    venv = tmp_path / "venv"
+    subprocess.run([str(BARE), "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    python = venv / "bin" / "python"
+    monkeypatch.setenv("GANDIVA_SOCKET", str(tmp_path / "nobody.sock"))
+    text = f"import sys; sys.path.insert(0, {str(stub)!r}){TRAIN}"
+
+    def boundaries(*options, **more):
+        env = {**os.environ, **more}
+        command = [str(python), *options, "-c", text]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        return answer(done)["seq"] if done.returncode == 0 else done.stderr.splitlines()[-1]
+
+    assert "No module named 'gandiva_slurm'" in boundaries("-I")
+    with pytest.raises(SystemExit) as end:
+        main(["hook", "install", str(python)])
+    assert end.value.code == 0 and capfd.readouterr().out.endswith("gandiva-hook.pth written\n")
+    assert boundaries("-I") == 5
+    assert boundaries(PYTHONPATH=str(HOOK)) == 5, "both ways at once count once"
+    with pytest.raises(SystemExit):
+        main(["hook", "remove", str(python)])
+    assert "No module named 'gandiva_slurm'" in boundaries("-I")
+
+
+def test_hook_says_what_it_cannot_do(capfd, tmp_path):
+    with pytest.raises(SystemExit) as end:
+        main(["hook", "install", str(tmp_path / "none")])
+    assert end.value.code == 1 and "none' does not run as Python" in capfd.readouterr().err

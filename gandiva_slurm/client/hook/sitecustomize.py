@@ -1,8 +1,9 @@
 """Python runs this at start when its directory is on PYTHONPATH: boundaries without a change to the script.
 
 It has `gandiva_slurm.client.optimizers` called once torch.optim.optimizer is imported, if it ever is, and
-hands over to the sitecustomize it hides. It imports nothing but what every Python has loaded already. The
-job's Python need not have gandiva_slurm installed: it is found above this file, and nothing else is.
+hands over to the sitecustomize it hides. `gandiva hook install` has it run by a .pth file too, or instead,
+which a Python may do twice. It imports nothing but what every Python has loaded already. The job's Python
+need not have gandiva_slurm installed: it is found above this file, and nothing else is.
 """
 
 # mypy: ignore-errors
@@ -95,7 +96,9 @@ def _hand_over():
         raise
 
 
-if os.environ.get("GANDIVA_SOCKET") or os.environ.get("GANDIVA_TRIAL"):
+_IS_WANTED = os.environ.get("GANDIVA_SOCKET") or os.environ.get("GANDIVA_TRIAL")
+if _IS_WANTED and not any(type(finder).__name__ == "_OptimizerFinder" for finder in sys.meta_path):
     sys.meta_path.append(_PackageFinder())
     sys.meta_path.insert(0, _OptimizerFinder())
-_hand_over()
+if __name__ == "sitecustomize":
+    _hand_over()
