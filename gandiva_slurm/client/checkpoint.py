@@ -91,13 +91,35 @@ def path_of(store: Store, count: int) -> str:
 
 def complete(store: Store) -> List[Saved]:
     """Return the complete checkpoints of this script, the newest first."""
-    found = (_complete(path) for path in _paths(store))
+    found = (look(path) for path in _paths(store))
     return sorted((saved for saved in found if saved), key=_age, reverse=True)
+
+
+def look(path: str) -> Optional[Saved]:
+    """Return the checkpoint at a path; None unless it is complete."""
+    markers = {}
+    for entry in _entries(path):
+        marker = _read_json(os.path.join(path, entry)) if entry.endswith(".json") else None
+        if marker is None:
+            continue
+        if marker.get("version") != VERSION:
+            return Saved(path, *place(path), marker.get("version"), {})
+        markers[marker["rank"]] = marker
+    ranks = next(iter(markers.values()))["ranks"] if markers else [0]
+    if sorted(markers) != ranks or any(marker["ranks"] != ranks for marker in markers.values()):
+        return None
+    return Saved(path, *place(path), VERSION, markers)
+
+
+def place(path: str) -> Tuple[int, int]:
+    """Return a checkpoint's place in time: its count, then the restart that wrote it."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    return (int(match["count"]), int(match["restart"])) if match else (0, 0)
 
 
 def last_count(store: Store) -> int:
     """Return the count of the newest checkpoint, complete or not; 0 without any."""
-    return max((_place(path)[0] for path in _paths(store)), default=0)
+    return max((place(path)[0] for path in _paths(store)), default=0)
 
 
 def fault(saved: Saved, ranks: Set[int]) -> str:
@@ -122,7 +144,7 @@ def data_path(saved: Saved, rank: int) -> str:
 def prune(store: Store) -> None:
     """Remove what is older than the newest KEEP complete checkpoints, and what such a removal left."""
     kept = complete(store)[:KEEP]
-    old = [path for path in _paths(store) if len(kept) == KEEP and _place(path) < _age(kept[-1])]
+    old = [path for path in _paths(store) if len(kept) == KEEP and place(path) < _age(kept[-1])]
     for path in old:
         trash = os.path.join(store.directory, f".trash-{os.path.basename(path)}")
         with contextlib.suppress(OSError):
@@ -169,28 +191,8 @@ def _entries(directory: str) -> List[str]:
         return []
 
 
-def _place(path: str) -> Tuple[int, int]:
-    match = _NAME.fullmatch(os.path.basename(path))
-    return (int(match["count"]), int(match["restart"])) if match else (0, 0)
-
-
 def _age(saved: Saved) -> Tuple[int, int]:
     return saved.at, saved.restart
-
-
-def _complete(path: str) -> Optional[Saved]:
-    markers = {}
-    for entry in _entries(path):
-        marker = _read_json(os.path.join(path, entry)) if entry.endswith(".json") else None
-        if marker is None:
-            continue
-        if marker.get("version") != VERSION:
-            return Saved(path, *_place(path), marker.get("version"), {})
-        markers[marker["rank"]] = marker
-    ranks = next(iter(markers.values()))["ranks"] if markers else [0]
-    if sorted(markers) != ranks or any(marker["ranks"] != ranks for marker in markers.values()):
-        return None
-    return Saved(path, *_place(path), VERSION, markers)
 
 
 def _read_json(path: str) -> Optional[Dict[str, Any]]:

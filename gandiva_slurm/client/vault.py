@@ -129,12 +129,16 @@ class Vault:
     def _choose(self, exchange: Exchange) -> Optional[Saved]:
         """Return the newest checkpoint that is sound on all ranks."""
         mine = {saved.path: saved for saved in checkpoint.complete(self.store)}
-        everywhere = set.intersection(*map(set, exchange(list(mine))))
-        for path in [path for path in mine if path in everywhere]:
-            saved = mine[path]
-            self._check_kind(saved)
-            faults = [fault for fault in exchange(checkpoint.fault(saved, self._checked(saved))) if fault]
-            if not faults:
+        # A network's file system may list on one node what it does not list on another yet.
+        found = {path for paths in exchange(list(mine)) for path in paths}
+        if self.first_count > max((checkpoint.place(path)[0] for path in found), default=0):
+            say(f"what was saved last in {self.store.directory} is not whole, and is left out")
+        for path in sorted(found, key=lambda path: (checkpoint.place(path), path), reverse=True):
+            saved = mine.get(path) or checkpoint.look(path)
+            fault = checkpoint.fault(saved, self._checked(saved)) if saved else "not all of it is there"
+            faults = [fault for fault in exchange(fault) if fault]
+            if saved is not None and not faults:
+                self._check_kind(saved)
                 return saved
             say(f"the checkpoint {path} is damaged and skipped: {faults[0]}")
         return None

@@ -116,7 +116,7 @@ def test_starting_anew_is_asked_for_and_counts_on_above(saved, fresh, monkeypatc
     finish_writing()
     assert torch.equal(before, model.weight)
     assert "starts anew, as GANDIVA_ON_BAD_CHECKPOINT says" in capsys.readouterr().err
-    assert checkpoint._place(str(newest()))[0] == checkpoint._place(str(saved))[0] + 1
+    assert checkpoint.place(str(newest()))[0] == checkpoint.place(str(saved))[0] + 1
     monkeypatch.delenv("GANDIVA_ON_BAD_CHECKPOINT")
     fresh()
     assert attach(width=5)[0].steps("a") is not None, "the newest is the new one's"
@@ -153,6 +153,33 @@ def test_damaged_one_is_skipped_for_the_one_before(fresh, capsys):
         f"the checkpoint {second} is damaged and skipped: the data of rank 0 is not what was written" in err
     )
     assert f"goes on from {first}: epoch 0, mini-batches done: 2" in err
+
+
+def test_half_one_is_left_out_and_told(saved, capsys):
+    half = saved.with_name(f"{saved.name.split('-')[0]}-{checkpoint.place(str(saved))[0] + 5:09d}-0.0")
+    half.mkdir()
+    (half / "rank-0-of-1.data").write_bytes(b"begun")
+    attach()
+    err = capsys.readouterr().err
+    assert f"what was saved last in {saved.parent} is not whole, and is left out" in err
+    assert f"goes on from {saved}: " in err
+
+
+def test_one_that_this_rank_does_not_see_yet_is_looked_for(saved, fresh, monkeypatch, capsys):
+    """Another rank, on the node that wrote it, does."""
+    save(batches=3)
+    fresh()
+    newer, real = newest(), checkpoint._entries
+    monkeypatch.setattr(
+        checkpoint, "_entries", lambda path: [name for name in real(path) if name != newer.name]
+    )
+
+    def exchange(mine):
+        return [mine, [str(newer), str(saved)] if isinstance(mine, list) else mine]
+
+    monkeypatch.setattr(vault, "_exchange", lambda world: exchange)
+    assert checkpoint.complete(attach()[0]._vault.store)[0].path == str(saved)
+    assert f"goes on from {newer}: " in capsys.readouterr().err
 
 
 def test_continuation_that_cannot_be_the_same_is_told(saved, capsys):
