@@ -36,15 +36,15 @@ def leaf_tickets(associations: Sequence[Association], present: Collection[Leaf])
 
     A leaf with no association (no accounting, or a user added since) has one share below the root.
     """
-    known = _Tree(associations).leaf_shares
-    whole = TICKETS_PER_SHARE * SCALE * max(1, sum(known.get(leaf, 1) for leaf in set(present)))
-    return {leaf: max(1, int(part * whole)) for leaf, part in _fractions(associations, present).items()}
+    tree = _Tree(associations)
+    whole = TICKETS_PER_SHARE * SCALE * max(1, sum(tree.leaf_shares.get(leaf, 1) for leaf in set(present)))
+    return {leaf: max(1, int(part * whole)) for leaf, part in _fractions(tree, present).items()}
 
 
 def norm_shares(associations: Sequence[Association], present: Collection[Leaf] = ()) -> dict[Leaf, Fraction]:
     """Return each leaf's part of the whole cluster, by shares alone, present or not (sshare's NormShares)."""
     leaves = {Leaf(row.account, row.user) for row in associations if row.user} | set(present)
-    return _fractions(associations, leaves)
+    return _fractions(_Tree(associations), leaves)
 
 
 def job_weight(tickets: int, priority: int) -> int:
@@ -98,27 +98,29 @@ def entitled_shares(
     return result
 
 
-def _fractions(associations: Sequence[Association], leaves: Collection[Leaf]) -> dict[Leaf, Fraction]:
+def _fractions(tree: _Tree, leaves: Collection[Leaf]) -> dict[Leaf, Fraction]:
     """Return the part of the whole that each of these leaves has when only they share it."""
-    tree = _Tree(associations)
-    siblings: dict[str, dict[str | Leaf, int]] = {}
-    for leaf in sorted(leaves):
-        siblings.setdefault(leaf.account, {})[leaf] = tree.leaf_shares.get(leaf, 1)
+    ordered = sorted(leaves)
+    children: dict[str, dict[str | Leaf, int]] = {}
+    for leaf in ordered:
+        children.setdefault(leaf.account, {})[leaf] = tree.leaf_shares.get(leaf, 1)
         for account in tree.above(leaf.account):
-            siblings.setdefault(tree.parent(account), {})[account] = tree.account_shares.get(account, 1)
-    result = {}
-    for leaf in sorted(leaves):
-        fraction = _part(siblings[leaf.account], leaf)
-        for account in tree.above(leaf.account):
-            fraction *= _part(siblings[tree.parent(account)], account)
-        result[leaf] = fraction
-    return result
+            children.setdefault(tree.parent(account), {})[account] = tree.account_shares.get(account, 1)
+    parts = {account: _parts(shares) for account, shares in children.items()}
+    wholes: dict[str, Fraction] = {}
+    for account in {leaf.account: None for leaf in ordered}:
+        wholes[account] = Fraction(1)
+        for above in tree.above(account):
+            wholes[account] *= parts[tree.parent(above)][above]
+    return {leaf: wholes[leaf.account] * parts[leaf.account][leaf] for leaf in ordered}
 
 
-def _part(siblings: Mapping[str | Leaf, int], child: str | Leaf) -> Fraction:
-    """A child's part among its siblings; equal parts where none of them has a share."""
-    total = sum(siblings.values())
-    return Fraction(siblings[child], total) if total else Fraction(1, len(siblings))
+def _parts(shares: Mapping[str | Leaf, int]) -> dict[str | Leaf, Fraction]:
+    """Each child's part among its siblings; equal parts where none of them has a share."""
+    total = sum(shares.values())
+    if not total:
+        return dict.fromkeys(shares, Fraction(1, len(shares)))
+    return {child: Fraction(own, total) for child, own in shares.items()}
 
 
 class _Tree:
