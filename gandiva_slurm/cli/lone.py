@@ -31,6 +31,8 @@ from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ
 TICK_S = 0.001
 #: Ranks count as trained after so many boundaries, as on a node.
 FIRST_BOUNDARIES = 3
+#: What a user may wish of the memory of parked ranks: that is to be tried, too.
+WISHES = ("GANDIVA_TIER", "GANDIVA_PINNED_MIB", "GANDIVA_LAYERED")
 _BEAT_NS = 500_000_000
 _HOOK = Path(gandiva_slurm.__file__).parent / "client" / "hook"
 
@@ -66,7 +68,9 @@ class LoneNode:
     def start(self, command: Sequence[str], is_served: bool = True) -> None:
         """Start the script; `is_served=False`: alone, only noting its losses."""
         env = {
-            name: value for name, value in os.environ.items() if not name.startswith(("GANDIVA", "SLURM_"))
+            name: value
+            for name, value in os.environ.items()
+            if name in WISHES or not name.startswith(("GANDIVA", "SLURM_"))
         }
         path = [str(_HOOK), *filter(None, [env.get("PYTHONPATH")])]
         env |= {"GANDIVA_TRIAL": str(self._run), "PYTHONPATH": os.pathsep.join(path)}
