@@ -166,6 +166,28 @@ async def test_a_requeue_is_refused_with_slurms_sentence(world: World) -> None:
     assert job(await world.port.snapshot(False), job_id).state == "RUNNING"
 
 
+async def test_a_requeued_job_is_given_another_number_of_gpus(world: World) -> None:
+    """Its tasks and CPUs follow; what it asks for already is not asked again."""
+    job_id = await submit(world, "--gres=gpu:v100:2", "-n2", "--mem=200", gpus=2)
+    await world.port.resize(job_id, 2)
+    await started(world, job_id, "n1")
+    await world.port.requeue(job_id)
+    await world.until(lambda s: job(s, job_id).state == "PENDING")
+    await world.port.hold(job_id)
+    await world.port.resize(job_id, 4)
+    await world.port.resize(job_id, 4)
+    await started(world, job_id, "n1")
+    snapshot = await world.until(lambda s: slots_used(s)["n1"] == 4)
+    grown = job(snapshot, job_id)
+    assert (grown.cpus, grown.memory_mib, grown.node_count, grown.nodes) == (4, 200, 1, ("n1",))
+
+
+async def test_gpus_that_another_flag_asked_for_are_not_changed(world: World) -> None:
+    job_id = await submit(world, "--gpus=2", "-n2", gpus=2)
+    with pytest.raises(SlurmRefused, match="changed only where --gres=gpu:N asked for them"):
+        await world.port.resize(job_id, 4)
+
+
 async def test_refusals_carry_slurms_sentence(world: World) -> None:
     with pytest.raises(SlurmRefused, match="Invalid job id"):
         await world.port.start(99_999_999, ["n1"])
