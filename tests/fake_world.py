@@ -233,9 +233,8 @@ class FakeWorld:
         rate = self.rates.get(self.types.get(name, "v100"), 0.0)
         words, leave = (proc.reason, detail), (is_movable, proc.has_left)
         is_elastic = key.job_id not in self.one_size
-        return ev.ResidentSeen(
-            name, key, proc.state, proc.gpus, *words, 0, *leave, rate, is_elastic=is_elastic
-        )
+        more = {"is_elastic": is_elastic, "card_bytes": 1 << 40, "peak_bytes": 1}
+        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, *leave, rate, **more)
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""

@@ -76,9 +76,10 @@ class Share:
         cuda = cuda_in_use()
         if cuda is None:
             return
-        for device in devices_of(cuda) if cap else list(self._before):
+        devices = devices_of(cuda) if cap else list(self._before)
+        for device in devices:
             self._bound_device(cuda, device, cap)
-        self._cap = cap
+        self._cap = cap if devices else 0
 
     def _bound_device(self, cuda: Any, device: int, cap: int) -> None:
         total = cuda.get_device_properties(device).total_memory

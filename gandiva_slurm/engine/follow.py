@@ -137,7 +137,9 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     sighting.rate_packed, sighting.rate_noise = event.rate_packed, event.rate_noise
     sighting.card_bytes = event.card_bytes or sighting.card_bytes
     sighting.peak_bytes = event.peak_bytes or sighting.peak_bytes
-    sighting.held_bytes, sighting.ooms = event.held_bytes, event.ooms
+    sighting.ooms = event.ooms
+    if event.state == states.SUSPENDED:  # the next park keeps as much
+        sighting.held_bytes = event.held_bytes
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)

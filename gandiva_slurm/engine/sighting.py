@@ -26,7 +26,7 @@ class Sighting:
     rate_alone: float = 0.0
     rate_packed: float = 0.0
     rate_noise: float = 0.0
-    #: bytes: of its smallest GPU, of its tensors at their peak, what it keeps there now that it is parked;
+    #: bytes: of its smallest GPU, of its tensors at their peak, what it kept there in its last park;
     #: 0: not known (or nothing kept)
     card_bytes: int = 0
     peak_bytes: int = 0

@@ -105,6 +105,17 @@ def test_a_cap_holds_while_the_gpu_is_shared_and_no_longer(cuda, words):
     assert cuda.fractions == {1: 1.0}
 
 
+def test_a_cap_waits_for_the_device_to_be_used(cuda, words):
+    cuda.reserved = 0
+    share = Share(words)
+    ask(words, FULL, 500 * MIB)
+    share.heed()
+    assert cuda.fractions == {1: 1.0}
+    cuda.reserved = 400 * MIB
+    share.heed()
+    assert cuda.fractions == {1: 0.5}
+
+
 def test_a_cap_is_never_below_what_was_needed_so_far(cuda, words):
     ask(words, FULL, 200 * MIB)
     Share(words).heed()
