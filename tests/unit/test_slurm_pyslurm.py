@@ -168,10 +168,13 @@ async def test_each_start_has_its_own_refusal(worker: MakeWorker) -> None:
     assert await choosy.call("start", places, timeout_s=20) == [None, "Invalid job id specified", None]
 
 
-async def test_a_call_given_up_is_not_answered_later(worker: MakeWorker) -> None:
-    slow = worker(at_modify="time.sleep(600)")
+async def test_a_call_given_up_is_not_answered_later(worker: MakeWorker, tmp_path: Path) -> None:
+    flag = tmp_path / "asked"
+    slow = worker(at_modify=f"open({str(flag)!r}, 'w'); time.sleep(600)")
     call = asyncio.create_task(slow.call("hold", 7, timeout_s=60))
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(20):
+        while not flag.exists():
+            await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
