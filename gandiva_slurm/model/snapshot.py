@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive
-#: (style rule 11: unknown never means finished).
+#: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive:
+#: unknown never means finished.
 FINISHED = frozenset(
     {
         "COMPLETED",
