@@ -6,6 +6,7 @@ again until the answer is there. A job is away from before the driver is asked u
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from typing import Any
 
@@ -19,6 +20,8 @@ from gandiva_slurm.node.procs import ProcId
 HANG_NS = 120_000_000_000
 #: A job that cannot be brought back is tried again so often.
 AGAIN_NS = 1_000_000_000
+
+log = logging.getLogger(__name__)
 
 
 class Mover:
@@ -41,6 +44,8 @@ class Mover:
             return "it has not been found out yet whether this node's driver can"
         self._probe, self._why_not = None, said["why"]
         self._node.events.write("driver", why=self._why_not)
+        if self._why_not:
+            log.warning("node.driver_checkpoint is on, and the driver cannot do it here: %s", self._why_not)
         return self._why_not
 
     def takes(self, resident: Resident, is_parkable: bool) -> bool:

@@ -234,3 +234,16 @@ def test_job_that_was_away_when_the_daemon_died_is_brought_back(node, tmp_path, 
     node.slicer.switcher.follow(job)
     job.state = RESUMING
     node.until(lambda: job.state == RUNNING and not job.away.is_out, "the daemon's own")
+
+
+def test_node_whose_driver_cannot_do_it_says_so(node, caplog):
+    node.fake.fail("Init", 100)
+    mover = Mover(node.node)
+    node.until(lambda: "cuInit: error 100" in mover.why_not(), "the probe")
+    assert "driver_checkpoint is on, and the driver cannot do it here: cuInit" in caplog.text
+    job, _ = node.pair()
+    node.rival()
+    node.slicer.switcher._mover = mover
+    node.next_quantum()
+    node.until(lambda: job.state == SUSPENDED, "the freeze")
+    assert job.is_frozen and node.fake.calls() == [] and "cuInit: error 100" in node.told(1).detail
