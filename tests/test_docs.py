@@ -10,13 +10,22 @@ from gandiva_slurm.model.job import STATES
 ROOT = Path(__file__).parents[1]
 FOREIGN = {".venv", "build", ".pytest_cache"}
 PAGES = sorted(page for page in ROOT.rglob("*.md") if not FOREIGN & set(page.relative_to(ROOT).parts))
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def leads(target: Path, anchor: str) -> bool:
+    """True where there is such a file, and in it such a heading."""
+    if not anchor or not target.is_file():
+        return target.exists() and not anchor
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(target.read_text()))
+    return anchor in {each.replace(" ", "-") for each in words}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [link for link in LINK.findall(page.read_text()) if "://" not in link]
-    missing = [link for link in targets if not (page.parent / link).exists()]
+    links = [link for link in LINK.findall(page.read_text()) if "://" not in link[0]]
+    missing = [link for link in links if not leads(page.parent / link[0] if link[0] else page, link[1])]
     assert not missing, f"{page}: {missing}"
 
 
