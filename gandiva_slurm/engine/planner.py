@@ -1,8 +1,9 @@
 """Which running jobs move: the slow clock's second thoughts, after all starts (ADR 0024).
 
 In the order of least disturbance: what can start has started (`placing`); then room is made for gangs that
-fit nowhere; then the best single move to a faster or a less crowded place, one a cycle. Each is drafted on
-the board, checked against the budgets, and either begun or rolled back with what speaks against it.
+fit nowhere; then the best single move to a faster or a less crowded place, one a cycle; where there is none,
+the best exchange of two jobs between GPU types. Each is drafted on the board, checked against the budgets,
+and either begun or rolled back with what speaks against it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import guess_rates, speed_up, typical_gains
 from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, is_worth_it
 from gandiva_slurm.policy.placement import Board
+from gandiva_slurm.policy.swaps import Swap, exchange
 
 #: Waiting gangs that room is looked for in one cycle, each of another shape.
 GANGS_TRIED = 4
@@ -121,6 +123,8 @@ def _better_places(at: Cycle, draft: Draft, loads: Loads, residents: Sequence[Re
     best = next((each for each in found if not missed[each.resident.need.job_id]), None)
     if best is not None:
         _begin(at, draft, best)
+    elif room_for_moves(at) > 1 or not any(record.travels.is_moving for record in at.state.jobs.values()):
+        _exchange(at, draft, exchange(draft, loads, residents, terms))
 
 
 def _against(at: Cycle, proposal: Proposal) -> str:
@@ -135,11 +139,17 @@ def _against(at: Cycle, proposal: Proposal) -> str:
     return f"{proposal.why[0]}; but {bar}" if bar else ""
 
 
-def _begin(at: Cycle, draft: Draft, move: Proposal, for_job: int = 0) -> None:
+def _exchange(at: Cycle, draft: Draft, swap: Swap | None) -> None:
+    """Both leave for the other's place; where one move at a time is allowed, an exchange is one."""
+    for move in swap or ():
+        _begin(at, draft, move, code="Exchanging")
+
+
+def _begin(at: Cycle, draft: Draft, move: Proposal, for_job: int = 0, code: str = "Leaving") -> None:
     need, home = move.resident.need, move.resident.node
     draft.leave(need.job_id, (home,))
     draft.keep(need, move.place)
-    begin_move(at, at.state.jobs[need.job_id], dict(move.place.parts), move.why, for_job)
+    begin_move(at, at.state.jobs[need.job_id], dict(move.place.parts), move.why, for_job, code)
 
 
 def _terms(at: Cycle) -> Terms:
@@ -148,15 +158,17 @@ def _terms(at: Cycle) -> Terms:
 
 def _residents(at: Cycle) -> dict[int, Resident]:
     """The jobs that could be moved one day: on one node that is up, their GPUs known."""
-    rates = _rates(at) if len({node.node.gpu_type for node in at.state.nodes.values()}) > 1 else {}
-    gains = typical_gains(rates.values())
+    kinds = sorted({node.node.gpu_type for node in at.state.nodes.values()})
+    rates = _rates(at) if len(kinds) > 1 else {}
+    gains, named = typical_gains(rates.values()), _by_name(rates)
     found = {}
     for record in in_order(at, *states.SLICED):
         home = at.state.nodes.get(record.nodes[0])
         if len(record.places) > 1 or not record.is_bound or home is None or home.is_down:
             continue
         ((node, gpus),) = record.places.items()
-        measured = {**rates.get(_model(record), {}), **record.travels.rates}
+        model = _model(record)
+        measured = {**rates.get(model, {}), **record.travels.rates}
         found[record.job.job_id] = Resident(
             need_now(at, record),
             node,
@@ -166,7 +178,7 @@ def _residents(at: Cycle) -> dict[int, Resident]:
             horizon_ns(at, record),
             bar_of(at, record, node),
             measured,
-            guess_rates(measured, home.node.gpu_type, gains),
+            guess_rates(measured, home.node.gpu_type, kinds, gains, named.get(model[1:], {})),
         )
     return found
 
@@ -177,6 +189,14 @@ def _rates(at: Cycle) -> Rates:
     for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
         if record.travels.rates and len(record.places) <= 1:
             found.setdefault(_model(record), {}).update(record.travels.rates)
+    return found
+
+
+def _by_name(rates: Rates) -> dict[tuple[str, int], dict[str, float]]:
+    """What jobs of a name and size were measured at, whoever's they are: others' figures are but a guess."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for (_, name, size), measured in rates.items():
+        found.setdefault((name, size), {}).update(measured)
     return found
 
 

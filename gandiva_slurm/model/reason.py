@@ -122,6 +122,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
+    "Exchanging": (
+        "saves itself in its next turn, to change places and go on on {to}: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
+    ),
     "Growing": (
         "saves itself in its next turn, to go on with more GPUs, on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on as it is",

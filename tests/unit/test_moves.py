@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import replace
+
+import pytest
 
 from gandiva_slurm.policy.balance import even_out
 from gandiva_slurm.policy.clearing import Clearing, clear_for
@@ -11,6 +15,7 @@ from gandiva_slurm.policy.faster import speed_up
 from gandiva_slurm.policy.moves import WORTH, Loads, Proposal, Resident, Terms, is_worth_it
 from gandiva_slurm.policy.placement import Board, Need, Site, Stay
 from gandiva_slurm.policy.shares import SCALE, Leaf
+from gandiva_slurm.policy.swaps import Swap, exchange
 
 HOUR_NS = 3600 * 10**9
 USERS = tuple(f"user{n}" for n in range(9))
@@ -50,6 +55,20 @@ class Scene:
     def faster(self) -> list[Proposal]:
         board = self.board()
         return speed_up(Draft(board), Loads(board), self.residents, Terms())
+
+    def swap(self) -> Swap | None:
+        board = self.board()
+        return exchange(Draft(board), Loads(board), self.residents, Terms())
+
+    def change(self, moves: Iterable[Proposal]) -> None:
+        """All are where they were proposed to go."""
+        for move in moves:
+            old, ((node, gpus),) = move.resident, move.place.parts
+            self.sites[node].stays[old.need.job_id] = self.sites[old.node].stays.pop(old.need.job_id)
+            new = replace(old, node=node, gpus=gpus, gpu_type=self.sites[node].gpu_type)
+            stay = self.sites[node].stays[old.need.job_id]
+            self.sites[node].stays[old.need.job_id] = replace(stay, gpus=gpus)
+            self.residents[self.residents.index(old)] = new
 
     def clear(self, need: Need) -> Clearing | None:
         board = self.board()
@@ -185,6 +204,97 @@ def test_type_that_was_not_asked_for_is_not_taken() -> None:
     scene = mixed(rates={"k80": 1.0, "v100": 3.0})
     scene.residents = [replace(each, need=replace(each.need, types=("k80",))) for each in scene.residents]
     assert scene.faster() == []
+
+
+def test_job_goes_to_a_slower_type_that_is_far_less_crowded() -> None:
+    """A third of a V100 is less than a whole K80 at half its speed; half of one is not."""
+    for others, want in ((2, [(1, (("n2", (0,)),))]), (1, [])):
+        scene = Scene(a_site("n1", 1), a_site("n2", 1, kind="k80"))
+        scene.job("n1", 0, rates={"v100": 1.0, "k80": 0.5})
+        for _ in range(others):
+            scene.job("n1", 0, rates={"v100": 1.0, "k80": 0.2})
+        assert moves(scene.faster()) == want
+
+
+# exchange
+
+
+def apart(up: float, down: float, **fields: object) -> Scene:
+    """A job on a K80 and one on a V100, and how many times as fast each is on the V100."""
+    scene = Scene(a_site("n1", 1, kind="k80"), a_site("n2", 1))
+    scene.job("n1", 0, rates={"k80": 1.0, "v100": up})
+    scene.job("n2", 0, rates={"k80": 1.0, "v100": down}, **fields)
+    return scene
+
+
+def test_two_change_places_where_the_one_gains_more_than_the_other_loses() -> None:
+    swap = apart(5.0, 1.5).swap()
+    assert swap is not None
+    assert moves([*swap]) == [(1, (("n2", (0,)),)), (2, (("n1", (0,)),))]
+    assert swap.up.gain_ns == swap.down.gain_ns == round(HOUR_NS * (1 - 1 / 5 - (1 - 1 / 1.5)))
+    assert "job 1 is 5 times as fast on v100 as on k80, job 2 1.5 times" in swap.up.why[0]
+
+
+def test_nobody_changes_places_for_little() -> None:
+    assert apart(3.0, 3.0).swap() is None
+    assert apart(3.0, 2.5).swap() is None
+    assert apart(1.5, 5.0).swap() is None
+    assert apart(5.0, 1.5, horizon_ns=60 * 10**9).swap() is None, "nor for what costs more than it brings"
+    assert apart(5.0, 1.5, bar="it was submitted with --gandiva-migrate=never").swap() is None
+
+
+def test_nobody_pays_with_his_share_in_an_exchange() -> None:
+    """The one on the K80 has it alone, the V100 is shared by two: there he would have half of his time."""
+    scene = apart(5.0, 1.5)
+    scene.job("n2", 0, rates={"v100": 1.0})
+    assert scene.swap() is None
+    scene.job("n1", 0, rates={"k80": 1.0})
+    assert scene.swap() is not None, "two on each"
+
+
+def test_who_exchanges_finds_room_beside_the_other() -> None:
+    scene = Scene(a_site("n1", 1, kind="k80", slots=1), a_site("n2", 1))
+    scene.job("n1", 0, rates={"k80": 1.0, "v100": 5.0})
+    scene.job("n2", 0, rates={"k80": 1.0, "v100": 1.5})
+    assert scene.swap() is None
+
+
+def test_after_all_exchanges_those_with_the_largest_gains_are_on_the_fast_type() -> None:
+    scene = Scene(a_site("n1", 4, kind="k80"), a_site("n2", 4))
+    for gpu, gains in enumerate((2.0, 7.0, 3.0, 6.0)):
+        scene.job("n1", gpu, rates={"k80": 1.0, "v100": gains})
+        scene.job("n2", gpu, rates={"k80": 1.0, "v100": gains + 0.5})
+    swaps = 0
+    while swap := scene.swap():
+        scene.change(swap)
+        swaps += 1
+    fast = sorted(each.rates["v100"] for each in scene.residents if each.gpu_type == "v100")
+    assert (swaps, fast) == (2, [6.0, 6.5, 7.0, 7.5])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_moves_and_exchanges_come_to_an_end(seed: int) -> None:
+    """All rates known, jobs wherever chance put them: however they are moved, it ends, and soon."""
+    rng = random.Random(seed)
+    kinds = ("k80", "p100", "v100")
+    scene = Scene(*(a_site(f"n{n}", 4, kind=kinds[n % 3]) for n in range(6)))
+    for _ in range(24):
+        size, node = rng.choice((1, 1, 1, 2, 4)), rng.choice([*scene.sites.values()])
+        rates = {kind: rng.choice((1.0, 1.2, 2.0, 5.0)) for kind in kinds}
+        free = node.free_gpus(a_leaf(0))
+        if len(free) >= size:
+            tickets = rng.choice((50, 100, 150))
+            scene.job(node.name, *rng.sample(free, size), tickets=tickets, rates=rates)
+    for done in range(8 * len(scene.residents)):
+        single = [
+            each for each in (*scene.faster(), *scene.even()) if is_worth_it(each.resident, each.gain_ns)
+        ]
+        found = single[:1] or scene.swap()
+        if not found:
+            assert done > 3
+            return
+        scene.change(found)
+    pytest.fail("they go on for ever")
 
 
 # room for a gang
