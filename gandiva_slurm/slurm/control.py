@@ -80,7 +80,7 @@ class Control:
 
     async def resize(self, name: str, gpus: int) -> None:
         """Have a held job of one node ask for so many GPUs, with its tasks."""
-        asked = ("squeue", "--noheader", f"--jobs={name}", f"--Format={ASKED}")
+        asked = ("squeue", "--noheader", "-j", name, f"--Format={ASKED}")
         words = resized(name, await self._commands.output(asked, self._timeout_s), gpus)
         if words:
             log.info("resize: job %s to %d GPUs: %s", name, gpus, " ".join(words))

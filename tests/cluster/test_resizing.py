@@ -52,7 +52,7 @@ def worlds(fleet: Fleet, name: str) -> list[int]:
 
 
 def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) -> None:
-    script = f"srun python {SCRIPT.name} $PWD/elastic {EPOCHS} 0.02"
+    script = f"srun python {SCRIPT.name} $PWD/elastic {EPOCHS} 0.05"
     flags = ("--ntasks=1", "--gandiva-elastic=1-2", "--job-name=elastic")
     job = fleet.submit("user1", script, *flags)
     wait_for(lambda: 2 in worlds(fleet, "elastic"), "two ranks to train", RESIZE_S)
