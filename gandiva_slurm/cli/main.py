@@ -98,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _click_sentence(err: click.ClickException) -> str:
     context = getattr(err, "ctx", None)
     hint = f"; see `{context.command_path} --help`" if context else ""
-    return err.format_message().rstrip(".") + hint
+    # click writes choices a line each
+    return " ".join(err.format_message().split()).rstrip(".") + hint
 
 
 def _complain(sentence: str, status: int, debug: bool = False) -> int:

@@ -76,5 +76,5 @@ def _one_of(row: Row, column: str, words: tuple[str, ...]) -> str:
     """Return one of the words, the first where nothing is said."""
     word = row.text(column, words[0])
     if word not in words:
-        raise row.error(f"{column} is {word!r}; it takes {' or '.join(words)}")
+        raise row.error(f"{column} is {word!r}; it takes {' or '.join(filter(None, words))}")
     return word
