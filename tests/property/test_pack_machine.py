@@ -7,14 +7,17 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.engine.engine import Engine, EngineSettings
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.room import need
 from tests.builders import SECOND_NS
-from tests.sim.packing_world import TABLE, PackingWorld
+from tests.sim.packing_world import CARD_BYTES, TABLE, PackingWorld
 
 GPUS, SLOTS = 2, 4
+GIB = 1 << 30
 SETTINGS = EngineSettings(quantum_ns=5 * SECOND_NS)
 
 
@@ -43,6 +46,13 @@ class PackMachine(RuleBasedStateMachine):
         self.world.end(keys[which % len(keys)])
         self.world.run(1)
 
+    @precondition(lambda self: self.world.trains)
+    @rule(which=st.integers(0, 9), peak=st.sampled_from([0, 1, GIB, 6 * GIB, 9 * GIB, 13 * GIB]))
+    def its_peak_is_another(self, which: int, peak: int) -> None:
+        keys = sorted(self.world.trains)
+        self.world.trains[keys[which % len(keys)]].peak_bytes = peak
+        self.world.run(1)
+
     @rule(seconds=st.integers(1, 60))
     def time_passes(self, seconds: int) -> None:
         self.world.run(seconds)
@@ -57,6 +67,14 @@ class PackMachine(RuleBasedStateMachine):
     @rule(packing=st.booleans())
     def the_site_decides(self, packing: bool) -> None:
         self.world.engine.settings = replace(SETTINGS, packing=packing)
+
+    @invariant()
+    def packs_fit_into_their_gpus(self) -> None:
+        sightings = {key: seen for (_, key), seen in self.world.engine.state.sightings.items()}
+        for pack in self.world.engine.state.pairs.packs:
+            peaks = [sightings[JobKey(job_id, 0)].peak_bytes for job_id in pack.jobs]
+            assert all(peaks)
+            assert sum(need(peak) for peak in peaks) <= CARD_BYTES
 
     def teardown(self) -> None:
         self.world.engine.settings = SETTINGS
