@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -21,6 +22,9 @@ STRIDE, PARK_S = (1, 8), 0.05
 MOVES = 2
 #: A job that is being moved must have trained so many boundaries since its start.
 MOVE_AFTER = (2, 12)
+
+#: In each line of torchrun's log.
+_LAUNCHERS = "torch/distributed/elastic/"
 
 Losses = dict[int, list[str]]
 
@@ -50,8 +54,11 @@ class Trial:
         return bool(losses) and min(map(len, losses.values())) >= self.steps
 
     def tail(self, name: str) -> str:
-        """The last lines that the script printed."""
-        return "\n".join((self.path / f"{name}.log").read_text(errors="replace").splitlines()[-5:])
+        """The last lines that the script printed, not those that torchrun says of its workers behind them."""
+        said = (self.path / f"{name}.log").read_text(errors="replace")
+        lines = said.splitlines()
+        own = list(takewhile(lambda line: _LAUNCHERS not in line, lines))
+        return "\n".join((own or lines)[-5:])
 
 
 @click.command(

@@ -1,6 +1,7 @@
 """`gandiva try` and `gandiva doctor` on scripts that keep the rules, and on such that break one."""
 
 import json
+import random
 import socket
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from gandiva_slurm.cli.lone import LoneNode
 from gandiva_slurm.cli.main import main
+from gandiva_slurm.cli.trial import Trial
 from gandiva_slurm.node import procs
 from tests.park_harness import wait_until
 
@@ -106,6 +108,15 @@ def test_rank_that_gives_up_while_it_is_greeted_ends_no_trial(tmp_path):
                 link.sendall(words)
             node.look()
         assert not node.is_training()
+
+
+def test_last_words_are_the_scripts_own(tmp_path):
+    trial, log = Trial((), tmp_path, 1, 1.0, random.Random(0)), tmp_path / "alone.log"
+    launchers = "E1121 12:24:38.2 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed\n"
+    log.write_text("here\nValueError: no data\n" + launchers + "====\n" * 9)
+    assert trial.tail("alone") == "here\nValueError: no data"
+    log.write_text(launchers + "====\n")
+    assert trial.tail("alone") == launchers + "===="
 
 
 def test_program_that_is_not_there_is_told(capfd):
