@@ -60,12 +60,9 @@ class GandivaCallback(Callback):  # type: ignore[misc]
         keeper = self._keeper
         if keeper is None or keeper.saved is None:
             return
-        fetcher = trainer.fit_loop._data_fetcher
-        if trainer.current_epoch > 0:  # else the pass was begun as it was then, in on_fit_start
-            keeper.put_began(_loaders(trainer))
-            iter(fetcher)
-        for _ in range(keeper.saved["done"]):
-            next(fetcher.iterator)  # Lightning itself sets the fetcher's own count
+        # A loader with a state has got it back from Lightning.
+        if not all(hasattr(one, "load_state_dict") for one in _loaders(trainer)):
+            _replay(trainer, keeper, keeper.saved["done"])
         keeper.put_now()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -79,6 +76,18 @@ class GandivaCallback(Callback):  # type: ignore[misc]
             self._keeper.stop()
             vars(trainer.fit_loop.epoch_loop).pop("advance", None)
             vars(trainer._checkpoint_connector).pop("resume_start", None)
+
+
+def _replay(trainer: Any, keeper: Keeper, batches: int) -> None:
+    """Leave the first batches of the pass behind."""
+    fetcher = trainer.fit_loop._data_fetcher
+    if trainer.current_epoch > 0:  # else the pass was begun as it was then, in on_fit_start
+        keeper.put_began(_loaders(trainer))
+        iter(fetcher)
+    # Of a stream it has read one batch ahead. Else Lightning itself sets its count, in a moment.
+    source = fetcher if getattr(fetcher, "batches", None) else fetcher.iterator
+    for _ in range(batches):
+        next(source)
 
 
 def _wrap(owner: Any, name: str, function: Any) -> None:

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.client import hf, rng
@@ -99,12 +99,39 @@ def quiet(**more):
     return lightning.Trainer(accelerator="cpu", max_epochs=3, **off, **more)
 
 
-def by_lightning(workers=0, **options):
+class Stream(IterableDataset):
+    """The data without a length."""
+
+    def __iter__(self):
+        return iter([Data(is_noisy=False)[index] for index in range(ITEMS)])
+
+
+class Stateful(list):
+    """Batches; a pass begins where a state that was loaded says."""
+
+    start = at = 0
+
+    def __iter__(self):
+        start, self.start = self.start, 0
+        for number in range(start, len(self)):
+            self.at = number + 1
+            yield self[number]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.start = state["at"]
+
+
+def by_lightning(workers=0, make=None, interval=0.5, **options):
     def life(*what):
         callback = GandivaCallback()
-        trainer = quiet(callbacks=[callback], val_check_interval=0.5, num_sanity_val_steps=0, **options)
+        trainer = quiet(callbacks=[callback], num_sanity_val_steps=0, val_check_interval=interval, **options)
         loader = DataLoader(Data(is_noisy=True), BATCH, shuffle=True, num_workers=workers)
-        trainer.fit(Module(Life(*what, callback)), loader, DataLoader(Data(is_noisy=False), BATCH))
+        trainer.fit(
+            Module(Life(*what, callback)), make() if make else loader, DataLoader(Data(is_noisy=False), BATCH)
+        )
 
     return life
 
@@ -158,6 +185,8 @@ def lives(fresh, monkeypatch, tmp_path):
 LIGHTNING = {
     "in an epoch": ((3, 17), {}),
     "at a validation and an epoch's end": ((5, 10, 20), {}),
+    "a stream": ((3, 10, 16), {"make": lambda: DataLoader(Stream(), BATCH), "interval": 1.0}),
+    "a loader with a state": ((3, 17), {"make": lambda: Stateful(DataLoader(Data(is_noisy=False), BATCH))}),
     "loaded by workers": ((4, 13), {"workers": 1}),
     "accumulating gradients": ((4, 18), {"accumulate_grad_batches": 4}),
 }
@@ -167,7 +196,7 @@ LIGHTNING = {
 def test_lightning_goes_on_to_the_last_bit(case, lives):
     deaths, options = LIGHTNING[case]
     want = lives(by_lightning(**options))
-    assert len(want[0]) == 30 and len(want[1]) == 9
+    assert len(want[0]) == 30 and len(want[1]) == 6 + 3 * (case != "a stream")
     assert lives(by_lightning(**options), *deaths) == want
 
 
