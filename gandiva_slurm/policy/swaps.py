@@ -12,7 +12,9 @@ product, as every move to a faster or a less crowded place does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, permutations, product
+from functools import partial
+from heapq import nlargest, nsmallest
+from itertools import permutations, product
 from typing import NamedTuple
 
 from gandiva_slurm.policy.draft import Draft
@@ -53,18 +55,16 @@ def _candidates(
     """Of each size and two types, those who gain most by the one with those who lose least by the other."""
     for (size, slow), (other, fast) in permutations(sorted(there), 2):
         if size == other:
-            ups = sorted(there[size, slow], key=lambda each: (-_speedup(each, slow, fast), each.need.order))
-            downs = sorted(there[size, fast], key=lambda each: (_speedup(each, slow, fast), each.need.order))
-            best_ups = (each for each in ups if _speedup(each, slow, fast) > 1)
-            best_downs = (each for each in downs if _speedup(each, slow, fast) > 0)
-            yield from product(islice(best_ups, JOBS_TRIED), islice(best_downs, JOBS_TRIED))
+            gain = partial(_speedup, slow=slow, fast=fast)
+            ups = nlargest(JOBS_TRIED, there[size, slow], gain)
+            yield from product(ups, nsmallest(JOBS_TRIED, there[size, fast], gain))
 
 
 def _swap(draft: Draft, loads: Loads, up: Resident, down: Resident, terms: Terms) -> Swap | None:
     """The exchange of these two, if it is worth what it costs both."""
     gains, loses = (_speedup(each, up.gpu_type, down.gpu_type) for each in (up, down))
     to, back = _place(down), _place(up)
-    if 100 * gains < (100 + terms.faster_percent) * loses or not _have_room(draft, up, to, down, back):
+    if gains <= 1 or not 0 < (100 + terms.faster_percent) * loses <= 100 * gains:
         return None
     mine, theirs = (draft.board.load_of(each.need) for each in (up, down))
     slow, fast = max(loads.of(up)), max(loads.of(down))
@@ -81,6 +81,8 @@ def _swap(draft: Draft, loads: Loads, up: Resident, down: Resident, terms: Terms
     gain_ns = round(horizon_ns * (won - lost))
     if gain_ns <= WORTH * (up.cost_ns + down.cost_ns) or LEAST_PART * gain_ns < horizon_ns:
         return None
+    if not _have_room(draft, up, to, down, back):
+        return None
     why = (
         f"job {up.need.job_id} is {gains:.3g} times as fast on {down.gpu_type} as on {up.gpu_type}"
         f"{_told_guess(up, down.gpu_type)}, job {down.need.job_id} {loses:.3g} times"
@@ -94,7 +96,7 @@ def _swap(draft: Draft, loads: Loads, up: Resident, down: Resident, terms: Terms
 
 
 def _speedup(each: Resident, slow: str, fast: str) -> float:
-    """How much faster it is there, as far as is known or guessed; 0: one of them is not to be compared."""
+    """How many times as fast it is on the fast type, as far as is known or guessed; 0: it is not."""
     here, there = (each.rates.get(kind) or each.guesses.get(kind, 0.0) for kind in (slow, fast))
     return there / here if here else 0.0
 
