@@ -102,7 +102,8 @@ def _changes(db: sqlite3.Connection, window: Window) -> Iterable[_Change]:
 def _live(db: sqlite3.Connection, window: Window) -> Iterable[tuple[int, int, str, int]]:
     """Return (from, to, user, GPUs) of each run, cut to the window."""
     last = "SELECT max(t1_ns) FROM holds WHERE holds.ref = runs.ref AND holds.restart = runs.restart"
-    query = f"""SELECT runs.*, user, gpus, coalesce(({last}), 0) AS last_ns FROM runs JOIN jobs USING (ref)
+    query = f"""SELECT runs.*, user, coalesce(nullif(runs.gpus, 0), jobs.gpus) AS size,
+        coalesce(({last}), 0) AS last_ns FROM runs JOIN jobs USING (ref)
         WHERE runs.start_s > 0 AND runs.start_s <= ? AND (runs.end_s = 0 OR runs.end_s + 1 >= ?)"""
     for row in db.execute(query, (window.end_ns // NS_PER_S, window.start_ns // NS_PER_S)):
         start_ns, end_ns = run_bounds(row, window)
@@ -111,7 +112,7 @@ def _live(db: sqlite3.Connection, window: Window) -> Iterable[tuple[int, int, st
             end_ns = row["last_ns"]
         start_ns, end_ns = max(start_ns, window.start_ns), min(end_ns, window.end_ns)
         if start_ns < end_ns:
-            yield start_ns, end_ns, row["user"], row["gpus"]
+            yield start_ns, end_ns, row["user"], row["size"]
 
 
 def _tickets_at(db: sqlite3.Connection, at_ns: int) -> Iterable[Tickets]:

@@ -58,6 +58,7 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN live_bytes INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE runs ADD COLUMN peak_bytes INTEGER NOT NULL DEFAULT 0;
     """,
+    "ALTER TABLE runs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0",
 )
 
 #: The state of a job whose end nobody saw.
@@ -108,8 +109,8 @@ _INSERT_JOB = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_VALUES})"
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _COLUMNS[2:])} WHERE ref = :ref"
 _START_RUN = """INSERT INTO runs (ref, restart, start_s, end_s) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET start_s = excluded.start_s, end_s = excluded.end_s"""
-_RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns) VALUES (?, ?, ?)
-    ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns"""
+_RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns, gpus) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns, gpus = excluded.gpus"""
 _MOVE_RUN = "UPDATE runs SET moved_ns = ? WHERE ref = ? AND restart = ? AND moved_ns = 0"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
@@ -173,11 +174,11 @@ class Ledger:
                 db.executemany("INSERT OR REPLACE INTO tickets VALUES (?, ?, ?, ?, ?)", rows)
             self._tickets.update({share.user: share for share in changed})
 
-    def record_release(self, key: JobKey, released_ns: int) -> None:
-        """Write when Slurm was asked to start this incarnation."""
+    def record_release(self, key: JobKey, released_ns: int, gpus: int) -> None:
+        """Write when Slurm was asked to start this incarnation, and on how many GPUs in all (ADR 0031)."""
         if key.job_id in self._jobs:
             with Transaction(self._db) as db:
-                db.execute(_RELEASE_RUN, (self._jobs[key.job_id][0], key.restart, released_ns))
+                db.execute(_RELEASE_RUN, (self._jobs[key.job_id][0], key.restart, released_ns, gpus))
 
     def record_move(self, key: JobKey, moved_ns: int) -> None:
         """Write when Slurm was to requeue this incarnation, so that the next goes on elsewhere."""

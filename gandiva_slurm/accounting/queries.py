@@ -108,10 +108,13 @@ def job_usage(
     for hold in open_holds:
         if hold.key.job_id in newest:
             _add_hold(used[newest[hold.key.job_id]], counted, len(hold.gpus), vars(hold))
-    gpus = {job["ref"]: job["gpus"] for job in jobs}
+    known = {job["ref"]: job for job in jobs}
     for row in db.execute("SELECT * FROM runs ORDER BY ref, restart"):
         if row["ref"] in used:
-            _add_run(used[row["ref"]], counted, gpus[row["ref"]], row)
+            # an elastic job's runs have sizes of their own; of a run we did not start none is written
+            job = known[row["ref"]]
+            job["gpus"] = row["gpus"] or job["gpus"]
+            _add_run(used[row["ref"]], counted, job["gpus"], row)
     return [_job_row(job, used[job["ref"]]) for job in jobs]
 
 

@@ -36,7 +36,7 @@ class Executor:
         self._nodes = nodes
         self._clock_ns = clock_ns
         #: when `start` was called, by incarnation, until the ledger has it
-        self.released: dict[JobKey, int] = {}
+        self.released: dict[JobKey, tuple[int, int]] = {}
 
     async def execute(self, actions: Sequence[Action], jobs: Mapping[int, SlurmJob]) -> list[ActionDone]:
         """Do all these actions; `jobs` is Slurm's latest picture. Notes have no outcome."""
@@ -79,7 +79,7 @@ class Executor:
         await asyncio.gather(*map(self._accepted, action.nodes))
         if action.gpus:
             await self._port.resize(action.key.job_id, action.gpus)
-        self.released[action.key] = self._clock_ns()
+        self.released[action.key] = (self._clock_ns(), sum(len(gpus) for _, gpus in action.places))
         await self._port.start(action.key.job_id, action.nodes)
 
     def _set_limit(self, action: SetTimeLimit, job: SlurmJob) -> Awaitable[None]:

@@ -208,7 +208,7 @@ class Controller:
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
             *self._job_records(now_ns),
-            *(partial(books.ledger.record_release, key, at_ns) for key, at_ns in released.items()),
+            *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
             *(partial(books.ledger.record_move, a.key, now_ns) for a in actions if isinstance(a, Requeue)),
         )
         reports = self._new_reports

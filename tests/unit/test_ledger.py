@@ -144,7 +144,7 @@ def test_a_rank_s_impossible_step_count_keeps_no_hold_out(ledger, tmp_path):
 
 def test_release_and_registration_meet_in_one_run(ledger, tmp_path):
     ledger.record_jobs([JOB], {})
-    ledger.record_release(JobKey(7, 0), 109 * 10**9)
+    ledger.record_release(JobKey(7, 0), 109 * 10**9, 2)
     ledger.record_jobs([RUNNING], {})
     ledger.record_report(report(residents=(RESIDENT,)))
     assert rows(tmp_path, "SELECT released_ns, registered_ns, start_s FROM runs") == [

@@ -83,6 +83,21 @@ def test_a_requeue_of_ours_counts_as_a_migration_once_the_job_goes_on(book):
         assert (row["migrations"], row["restarts"]) == (1, restart)
 
 
+def test_an_elastic_job_counts_the_gpus_of_each_of_its_runs(book):
+    """Submitted with 2 GPUs, started on 1 for 100 s, then on 4 for 50 s; beside another who wants all."""
+    book.ledger.record_tickets([Tickets(name, "lab", 100, 0.5) for name in ("user1", "user2")], 50 * NS)
+    book.job(8, "user2", 4, start_s=100, end_s=300)
+    for gpus, changes in ((1, {"start_s": 100}), (4, {"start_s": 210, "end_s": 260, "submit_s": 200})):
+        restart = int(gpus == 4)
+        book.job(7, "user1", 2, restart=restart, **changes)
+        book.ledger.record_release(JobKey(7, restart), changes["start_s"] * NS, gpus)
+        book.hold(7, "user1", gpus, changes["start_s"], changes["start_s"] + 25)
+    row = book.usage(span(0, 1000))[7]
+    assert (row["gpus"], row["gpu_held_s"], row["gpu_parked_s"]) == (4, 25 + 4 * 25, 75 + 4 * 25)
+    assert book.shares(span(100, 200))["user1"]["entitled_share"] == 0.25
+    assert book.shares(span(210, 260))["user1"]["entitled_share"] == 0.5
+
+
 def test_gpu_time_of_a_job_is_the_sum_over_its_nodes(book):
     """4 GPUs on two nodes for 100 s; its parts held them 20 s and 22 s, one goes on."""
     book.job(7, "user1", 4, start_s=100, end_s=200, nodes=("n1", "n2"))
