@@ -37,8 +37,6 @@ class Outcome:
     #: by user and GPU type: GPU seconds that trades brought, and took
     traded_in: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     traded_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    #: passed on as it is
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Return the JSON of docs/simulator.md."""
@@ -72,7 +70,6 @@ class Outcome:
             "events": self.events,
             "wall_s": self.wall_s,
             "peak_rss_mib": self.peak_rss_mib,
-            **self.extra,
         }
 
     def jct_s(self) -> list[float]:
