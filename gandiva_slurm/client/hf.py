@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Optional
 
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import SaveStrategy
 
 from gandiva_slurm.client.keeper import Keeper
 from gandiva_slurm.client.notice import say
@@ -72,12 +73,14 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
     def _save(self, path: str) -> None:
         """Let the Trainer save itself there instead of in its output directory, which is the script's."""
         args = self._trainer.args
-        kept = args.output_dir, args.push_to_hub
-        args.output_dir, args.push_to_hub = path, False
+        # With a strategy it looks for its best model, behind a barrier; the rank that writes may have failed.
+        ours = {"output_dir": path, "push_to_hub": False, "save_strategy": SaveStrategy.NO}
+        kept = {name: getattr(args, name) for name in ours}
+        vars(args).update(ours)
         try:
             self._trainer._save_checkpoint(self._trainer.model, None)
         finally:
-            args.output_dir, args.push_to_hub = kept
+            vars(args).update(kept)
 
 
 def _calling_trainer() -> Any:

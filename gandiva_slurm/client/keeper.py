@@ -26,7 +26,11 @@ class Keeper:
     """Boundaries and checkpoints of such a training on this rank; `saved` is where it goes on, or None."""
 
     def __init__(self, save: Callable[[str], None]) -> None:
-        """Look for a checkpoint; `save` lets the framework write one into a directory, on all ranks."""
+        """Look for a checkpoint.
+
+        `save` lets the framework write one into a directory, which it makes; on all ranks, of which one may
+        fail: none may wait for another behind its own part.
+        """
         self._save_into = save
         self._rank = this_rank()
         is_alone = self._rank is None and start.checkpoint_dir() is None
@@ -132,10 +136,9 @@ class Keeper:
 
     def _let_framework_write(self, path: str) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            self._save_into(path)
         except OSError as err:
-            raise NotSaved(f"no checkpoint in {path}: {err.strerror}") from err
-        self._save_into(path)
+            raise NotSaved(f"no checkpoint in {path}: {err.strerror or err}") from err
         for directory, _, files in os.walk(path):
             for name in files:
                 _sync(os.path.join(directory, name))

@@ -34,7 +34,7 @@ class GandivaCallback(Callback):  # type: ignore[misc]
         """Look for a checkpoint, and stand at the top of the batch loop from now on."""
         if stage != "fit":
             return
-        keeper = Keeper(lambda path: trainer.save_checkpoint(_file(path)))
+        keeper = Keeper(functools.partial(_save, trainer))
         self._keeper = None if keeper.is_alone else keeper
         if self._keeper is None:
             return
@@ -102,6 +102,12 @@ def _stand(trainer: Any, keeper: Keeper, advance: Any, *args: Any) -> Any:
     if done % trainer.accumulate_grad_batches == 0:
         keeper.boundary(progress.total.completed, done)
     return advance(*args)
+
+
+def _save(trainer: Any, path: str) -> None:
+    """Do what trainer.save_checkpoint does, but for its barrier: the first rank, which writes, may fail."""
+    checkpoint = trainer._checkpoint_connector.dump_checkpoint(False)
+    trainer.strategy.save_checkpoint(checkpoint, _file(path))
 
 
 def _load(path: str, resume_start: Any, *_: Any, **options: Any) -> Any:

@@ -208,6 +208,18 @@ def test_trainer_goes_on_to_the_last_bit(steps, lives, tmp_path):
     assert lives(life, 4, 10, 16) == want
 
 
+@pytest.mark.parametrize("life", [by_lightning, by_trainer])
+def test_what_cannot_be_saved_trains_on(life, fresh, monkeypatch, tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("GANDIVA_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
+    monkeypatch.setattr(Life, "step", lambda life, compute: (life.ask(), life.losses.append(0), compute())[2])
+    fresh()
+    losses = []
+    (life() if life is by_lightning else life(tmp_path / "out"))(losses, [], None)
+    assert len(losses) == 30
+    assert "not saved, training goes on: no checkpoint in" in capfd.readouterr().err
+
+
 def test_trainer_that_is_not_told_begins_anew(lives, tmp_path, capfd):
     losses, _ = lives(by_trainer(tmp_path / "out", is_told=False), 4)
     assert len(losses) == 4 + 30
