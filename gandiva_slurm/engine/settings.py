@@ -45,7 +45,7 @@ class EngineSettings:
     move_deadline_ns: int = 900 * SECOND_NS
     #: By how much the load of a job's GPUs must fall, in hundredths, for a move to be worth it.
     balance_percent: int = 25
-    #: How much faster, in hundredths, a GPU type must be for a job to be moved there.
+    #: How much more, in hundredths, gets done on another GPU type when a job is moved there, two exchanged.
     faster_percent: int = 25
 
     # packing (`pairs`)
