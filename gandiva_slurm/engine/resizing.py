@@ -131,7 +131,8 @@ def _resize(at: Cycle, site: Site, record: JobRecord, new: Gpus, claims: Iterabl
     """Have it go on with these GPUs of its node, and say why."""
     old, travels = _gpus(record), record.travels
     if len(new) > len(old):
-        idle_s = {gpu: (at.now_ns - travels.idle_ns.get(str(gpu), at.now_ns)) // SECOND_NS for gpu in new if gpu not in old}
+        since_ns = {gpu: travels.idle_ns.get(str(gpu), at.now_ns) for gpu in new if gpu not in old}
+        idle_s = {gpu: (at.now_ns - idle_ns) // SECOND_NS for gpu, idle_ns in since_ns.items()}
         why = f"{len(new)} GPUs instead of {len(old)}: the others were idle for {min(idle_s.values())} s"
         proof = [f"GPU {gpu} of {site.name}: idle for {seconds} s" for gpu, seconds in idle_s.items()]
         code = "Growing"
