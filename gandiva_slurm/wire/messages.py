@@ -164,17 +164,21 @@ def encode(message: Any) -> bytes:
 
 def decode_plan(data: bytes) -> NodePlan:
     """Read a NodePlan; PeerError says which field is wrong."""
-    raw = _load(data, NodePlan)
-    raw["jobs"] = tuple(_build(PlannedJob, job) for job in raw["jobs"])
-    return _build(NodePlan, raw)
+    return read(data, NodePlan, jobs=PlannedJob)
 
 
 def decode_report(data: bytes) -> NodeReport:
     """Read a NodeReport; PeerError says which field is wrong."""
-    raw = _load(data, NodeReport)
-    raw["residents"] = tuple(_build(Resident, item) for item in raw["residents"])
-    raw["holds"] = tuple(_build(Hold, item) for item in raw["holds"])
-    return _build(NodeReport, raw)
+    return read(data, NodeReport, residents=Resident, holds=Hold)
+
+
+def read(data: bytes, kind: type[M], **lists: type[Any]) -> M:
+    """Read a message; `lists` says of what its fields that are lists are. PeerError says what is wrong."""
+    raw = _load(data, kind)
+    for name, each in lists.items():
+        if name in raw:
+            raw[name] = tuple(_build(each, item) for item in raw[name])
+    return _build(kind, raw)
 
 
 def _load(data: bytes, kind: type[Any]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
-from gandiva_slurm.wire.messages import _build as build
-from gandiva_slurm.wire.messages import _load as load
+from gandiva_slurm.wire.messages import read
 
 VERSION = 1
 SPAN_PATH = "/v1/span"
@@ -69,12 +68,9 @@ class SpanAnswer:
 
 def decode_order(data: bytes) -> SpanOrder:
     """Read a SpanOrder; PeerError says which field is wrong."""
-    return build(SpanOrder, load(data, SpanOrder))
+    return read(data, SpanOrder)
 
 
 def decode_answer(data: bytes) -> SpanAnswer:
     """Read a SpanAnswer; PeerError says which field is wrong."""
-    raw = load(data, SpanAnswer)
-    raw["parts"] = tuple(build(PartStand, item) for item in raw.get("parts", ()))
-    raw["held"] = tuple(build(HeldTime, item) for item in raw.get("held", ()))
-    return build(SpanAnswer, raw)
+    return read(data, SpanAnswer, parts=PartStand, held=HeldTime)
