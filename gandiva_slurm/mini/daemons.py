@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from gandiva_slurm.mini import layout, probe
@@ -85,10 +84,3 @@ def lookup(spec: MiniSpec, site: Site, name: str) -> Daemon:
     if name not in known:
         raise UsageError(f"no daemon {name!r}; there are {', '.join(known)}")
     return known[name]
-
-
-def gandiva_missing() -> str:
-    """Which of our own daemons this package lacks; "" when both are there."""
-    absent = [module for module in ("gandiva_slurm.controller.main", "gandiva_slurm.node.main")
-              if find_spec(module) is None]
-    return " and ".join(absent)

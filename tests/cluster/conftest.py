@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini import cluster as clusters
-from gandiva_slurm.mini import daemons
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, default_backend, parse_nodes
 from tests.cluster.fleet import Fleet, mended
@@ -43,7 +42,7 @@ def slurm_here() -> None:
 @pytest.fixture(scope="session")
 def mini(slurm_here: None) -> Iterator[MiniCluster]:
     """The cluster all tests of the session share: leave it as you found it."""
-    spec = MiniSpec(f"tests-{os.getpid()}", parse_nodes(NODES), daemons=not daemons.gandiva_missing())
+    spec = MiniSpec(f"tests-{os.getpid()}", parse_nodes(NODES))
     cluster = MiniCluster.up(spec)
     yield cluster
     cluster.down()
