@@ -133,13 +133,13 @@ def _resize(at: Cycle, site: Site, record: JobRecord, new: Gpus, claims: Iterabl
     if len(new) > len(old):
         since_ns = {gpu: travels.idle_ns.get(str(gpu), at.now_ns) for gpu in new if gpu not in old}
         idle_s = {gpu: (at.now_ns - idle_ns) // SECOND_NS for gpu, idle_ns in since_ns.items()}
-        why = f"{len(new)} GPUs instead of {len(old)}: the others were idle for {min(idle_s.values())} s"
+        why = f"{len(new)} GPU(s) instead of {len(old)}: the others were idle for {min(idle_s.values())} s"
         proof = [f"GPU {gpu} of {site.name}: idle for {seconds} s" for gpu, seconds in idle_s.items()]
         code = "Growing"
     else:
         proof = [*_needed_by(site, record, set(old).difference(new), claims)]
         reason = "others need them" if proof else "more brought it nothing"
-        why = f"{len(new)} GPUs instead of {len(old)}: {reason}"
+        why = f"{len(new)} GPU(s) instead of {len(old)}: {reason}"
         proof += [f"{size}: {rate:.3g}/s" for size, rate in sorted(travels.size_rates.items())]
         travels.given_back += 1
         code = "Shrinking"

@@ -64,7 +64,7 @@ def test_it_grows_into_gpus_that_have_been_idle_long_enough() -> None:
     actions = world.run(LONG_S - 29)
     assert sizes(actions, job_id) == [4] and gpus(world, job_id) == (0, 1, 2, 3)
     (why,) = lines(world, job_id, "Growing")
-    assert "go on with more GPUs, on n1 GPU 0,1,2,3: 4 GPUs instead of 2: the others were idle for" in why
+    assert "go on with more GPUs, on n1 GPU 0,1,2,3: 4 GPU(s) instead of 2: the others were idle for" in why
     assert world.jobs[job_id].restart == 1
     assert sizes(world.run(1800, dt_s=5), job_id) == [], "and then nothing happens any more"
 
@@ -122,7 +122,7 @@ def test_whoever_comes_to_live_on_what_was_lent_gets_it() -> None:
     assert sizes(actions, job_id) == [3]
     assert set(gpus(world, job_id)).isdisjoint(gpus(world, newcomer))
     line = next(line for line in record(world, job_id).story if line.code == "Shrinking")
-    assert "3 GPUs instead of 4: others need them" in line.text
+    assert "3 GPU(s) instead of 4: others need them" in line.text
 
 
 def test_it_never_shrinks_below_its_size_by_what_was_lent() -> None:
@@ -152,7 +152,7 @@ def test_it_gives_back_while_somebody_waits_for_room() -> None:
     world.run(LONG_S)
     assert (len(gpus(world, job_id)), len(gpus(world, gang))) == (2, 2)
     (line,) = [line for line in record(world, job_id).story if line.code == "Shrinking"]
-    assert "2 GPUs instead of 4: others need them" in line.text
+    assert "2 GPU(s) instead of 4: others need them" in line.text
 
 
 def test_a_size_that_brought_nothing_is_given_back_and_not_tried_again() -> None:
