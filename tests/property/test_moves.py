@@ -52,7 +52,9 @@ def a_crowded_world(at_once: int, gangs: list[int]) -> FakeWorld:
     world.types, world.rates = {"n3": "k80"}, {"v100": 3.0, "k80": 1.0}
     for n, gpus in enumerate(gangs):
         job_id = world.submit(f"user{n % 3 + 1}", gpus)
-        world.jobs[job_id] = replace(world.jobs[job_id], name="model")
+        world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{n % 2}")
+        if n % 2:  # who gains little by a fast GPU is exchanged
+            world.own_rates[job_id] = {"v100": 1.2, "k80": 1.0}
         world.cycle()
     world.run(70, dt_s=5)
     for job_id, record in [*world.engine.jobs.items()]:
@@ -155,7 +157,9 @@ def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     for n, worth in enumerate(tickets):
         size = gpus.draw(st.sampled_from((1, 1, 2)))
         job_id = world.submit(f"user{n % 3 + 1}", size, tickets=worth)
-        world.jobs[job_id] = replace(world.jobs[job_id], name="model")
+        gain = gpus.draw(st.sampled_from((0.8, 1.2, 3.0, 8.0)))
+        world.own_rates[job_id] = {"v100": gain, "k80": 1.0}
+        world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{gain}")
         nodes = gpus.draw(st.sampled_from(("n1", "n1", "n2", "n3")))
         world.jobs[job_id] = replace(
             world.jobs[job_id], state="RUNNING", nodes=(nodes,), start_s=world.now_ns // SECOND_NS
