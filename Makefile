@@ -37,13 +37,13 @@ check: setup ## ruff, mypy, C warnings, layer test
 	$(MAKE) --no-print-directory -C spank clean all
 	$(PY) -m pytest -q tests/test_layers.py
 
-# The floors of real processes, clusters and GPUs run last, a test at a time; all others share the cores, a thread each.
-ALONE := tests/contract tests/controller tests/node tests/gpu tests/cluster tests/docker
+# The floors of real processes, clusters and GPUs run last, two files at a time; the others share the cores, a thread each.
+REAL := tests/contract tests/controller tests/node tests/gpu tests/cluster tests/docker
 
 test: setup ## all test floors this machine can run
 	@failed=0; \
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(ALONE)) || failed=1; \
-	$(PY) -m pytest -q $(ALONE) || failed=1; \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL)) || failed=1; \
+	$(PY) -m pytest -q -n 2 --dist loadgroup $(REAL) || failed=1; \
 	exit $$failed
 
 test-gpu: setup ## the tests that need a CUDA GPU, and their figures

@@ -14,6 +14,11 @@ ACCEPTED = tuple(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED
 _unexpected: list[str] = []
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where workers share the tests (--dist loadgroup), one gets a file's, or those of a suite's containers."""
+    item.add_marker(pytest.mark.xdist_group(_suite_of(item) or item.nodeid.partition("::")[0]))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests aloud where there is no GPU; real clusters run last, those in containers by suite."""
@@ -27,9 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _when(item: pytest.Item) -> tuple[int, str]:
     """A suite's containers are up while its own tests run, and not beside those of others."""
     if item.get_closest_marker("docker"):
-        callspec = getattr(item, "callspec", None)
-        return (2, str(callspec.params.get("backend", "")) if callspec else "")
+        return (2, _suite_of(item))
     return (int(item.get_closest_marker("cluster") is not None), "")
+
+
+def _suite_of(item: pytest.Item) -> str:
+    """The back end in containers that a test runs on, as docker:SUITE; "" for all others."""
+    callspec = getattr(item, "callspec", None)
+    backend = callspec.params.get("backend") if callspec else None
+    return backend if isinstance(backend, str) and backend.startswith("docker:") else ""
 
 
 def _has_gpu() -> bool:

@@ -17,7 +17,7 @@ from tests.cluster.sharing import LIGHT, counted
 from tests.records import Held, read_lines
 
 #: Room on the disks that are to run full: enough for every state these tests make.
-DISK = "4m"
+DISK = "32m"
 DISKS = {"gandivactld": "uid=slurm,gid=slurm,mode=700", "gandivad/n1": "mode=755"}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.wire.messages import NodePlan
-from tests.node.harness import HERE, a_planned_job
+from tests.node.harness import HERE, NODES, a_planned_job
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 
@@ -103,8 +103,8 @@ def test_plans_older_or_of_another_node_change_nothing(make_node):
     report = node.report()
     old = _plan(node, generation=1, fence=((1, 0),))
     assert node.send(old).generation == report.generation
-    with pytest.raises(PeerError, match="this is node n1"):
-        node.send(dataclasses.replace(old, node="n2", generation=99))
+    with pytest.raises(PeerError, match=f"this is node {NODES[0]}"):
+        node.send(dataclasses.replace(old, node=NODES[1], generation=99))
     with pytest.raises(PeerError, match="is given GPUs"):
         node.send(dataclasses.replace(old, generation=99, jobs=(a_planned_job(5, "user2", (7,)),)))
     assert node.states() == {1: "RUNNING"}
@@ -113,7 +113,7 @@ def test_plans_older_or_of_another_node_change_nothing(make_node):
 
 
 def _plan(node, **changes):
-    base = NodePlan("n1", node._epoch_ns, 0, node.quantum_ns, node.gpus, (), (), "", 0)
+    base = NodePlan(NODES[0], node._epoch_ns, 0, node.quantum_ns, node.gpus, (), (), "", 0)
     return dataclasses.replace(base, **changes)
 
 

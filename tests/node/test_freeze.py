@@ -101,8 +101,7 @@ def test_a_gang_that_finds_no_common_boundary_keeps_its_gpus_and_pays(make_node)
     node.start_job(2, LOOP)
     failed = node.wait(lambda: node.events("unparkable", 1))
     assert "boundary" in failed[0]["why"]
-    gang = node.wait(lambda: node.resident(1).state == "RUNNING" and node.resident(1))
-    assert gang.reason == "NotParkable"
+    node.wait(lambda: (node.resident(1).state, node.resident(1).reason) == ("RUNNING", "NotParkable"))
     assert node.events("grant", 2) == []
     hold = next(hold for hold in node.report().holds if hold.job_id == 1)
     assert hold.seq == 0 and hold.gpus == (0, 1)

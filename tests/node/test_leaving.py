@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from tests.node.harness import HERE, NodeHarness, a_planned_job
+from tests.node.harness import HERE, NODES, NodeHarness, a_planned_job
 
 STEPS = 600
 SCRIPT = [str(HERE / "scripts" / "attached.py"), "4", str(STEPS)]
@@ -137,7 +137,7 @@ def test_a_gandivad_that_dies_while_a_job_saves_itself_asks_it_again(make_node: 
 
 def test_what_was_killed_after_it_left_goes_on_elsewhere_and_here(make_node: MakeNode) -> None:
     """Slurm ends it, and starts it on the other node; from there it is moved back."""
-    here, there = make_node(gpus=1, quantum_s=0.2), make_node(gpus=1, quantum_s=0.2, name="n2")
+    here, there = make_node(gpus=1, quantum_s=0.2), make_node(gpus=1, quantum_s=0.2, name=NODES[1])
     place = {"GANDIVA_CHECKPOINT_DIR": str(here.out / "kept" / "%j")}
     begin(here, 1, **place)
     written: list[str] = []

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.node import procs
 from tests.node import witness
-from tests.node.harness import HERE, a_planned_job, tree
+from tests.node.harness import HERE, NODES, a_planned_job, tree
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 
@@ -126,7 +126,7 @@ def test_a_second_daemon_on_the_same_state_is_refused(make_node):
     finally:
         node.daemon = first
     assert f"another gandivad of this node is running (pid {first.pid})" in node.log()
-    assert node.report().node == "n1"
+    assert node.report().node == NODES[0]
 
 
 def test_a_job_slices_on_when_its_daemon_is_killed_in_the_middle_of_a_switch(make_node):

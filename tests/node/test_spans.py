@@ -13,7 +13,7 @@ from gandiva_slurm.model import span as words
 from gandiva_slurm.node import procs
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.node.coordinator import Coordinator
-from tests.node.harness import HERE, ROOT, TICKET, a_planned_job, tree, uid_of
+from tests.node.harness import HERE, NODES, ROOT, TICKET, a_planned_job, tree, uid_of
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 GANG = str(HERE / "scripts" / "gang.py")
@@ -22,7 +22,7 @@ LONG = 100_000
 
 
 def a_part(gpus=(0,)):
-    nodes = (("n1", gpus), ("n2", gpus))
+    nodes = tuple((name, gpus) for name in NODES)
     return PlannedJob(SPAN, 0, "user3", uid_of("user3"), gpus, 100 * TICKET, SPAN * 10**9, span=nodes)
 
 
@@ -37,8 +37,8 @@ class Pair:
 
     def __init__(self, make_node, **settings):
         settings = {"quantum_s": 60} | settings
-        self.one = make_node(name="n1", **settings)
-        self.two = make_node(name="n2", **settings)
+        self.one = make_node(name=NODES[0], **settings)
+        self.two = make_node(name=NODES[1], **settings)
         self.nodes = (self.one, self.two)
         self.control = Coordinator(*self.nodes)
         self.port = free_port()
@@ -166,7 +166,7 @@ def test_a_daemon_killed_in_any_phase_comes_back_to_it_or_lets_the_gang_go_on(pa
     elif phase != words.ON:
         # What had released or held there goes on; here the controller, or the bound, lets it.
         floor.one.wait(lambda: floor.control.phases(SPAN)[-1] == words.ON, 10)
-        assert floor.control.tell(words.FREE, SPAN, nodes=[floor.two])["n2"].code == words.NO
+        assert floor.control.tell(words.FREE, SPAN, nodes=[floor.two])[NODES[1]].code == words.NO
         floor.control.tell(words.RUN, SPAN)
     floor.trains()
     assert floor.control.park(SPAN)
@@ -183,7 +183,7 @@ def test_both_daemons_killed_while_the_span_is_parked_wake_nobody(pair):
         node.start()
     assert floor.control.phases(SPAN) == ["off", "off"]
     assert floor.steps() == steps
-    held = {row.job_id: row.held_ns for row in floor.control.tell(words.GATHER)["n1"].held}
+    held = {row.job_id: row.held_ns for row in floor.control.tell(words.GATHER)[NODES[0]].held}
     assert held[SPAN] > 0 and held[1] > 0
     floor.control.come_in(SPAN)
     floor.trains()
@@ -248,7 +248,7 @@ def test_a_gang_that_refuses_is_frozen_on_both_nodes_and_no_rank_is_left_to_hold
     floor.control.tell(words.AIM, SPAN, at=3)
     floor.control.do(words.RUN, SPAN)
     floor.trains()
-    at = max(part.max_seq for part in floor.control.tell(words.GATHER)["n1"].parts) + 50
+    at = max(part.max_seq for part in floor.control.tell(words.GATHER)[NODES[0]].parts) + 50
     floor.control.tell(words.AIM, SPAN, nodes=[floor.one], at=at, wait_ms=3000)
     assert floor.control.phases(SPAN)[0] in ("aiming", "holding")
     floor.control.do(words.FREEZE, SPAN)

@@ -142,5 +142,6 @@ def test_loop_in_another_thread_trains_without_boundaries(ours):
 
 
 def test_unknown_name_says_what_there_is():
-    with pytest.raises(AttributeError, match=r"has no 'stpes'; it has BadCheckpoint, Elas.*, attach.*step, steps"):
+    told = r"has no 'stpes'; it has BadCheckpoint, Elas.*, attach.*step, steps"
+    with pytest.raises(AttributeError, match=told):
         _ = gandiva.stpes
