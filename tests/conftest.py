@@ -15,7 +15,7 @@ _unexpected: list[str] = []
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets a file's, or those of a suite's containers."""
+    """Where workers share the tests (--dist loadgroup), one gets a file's, or a suite of containers."""
     item.add_marker(pytest.mark.xdist_group(_suite_of(item) or item.nodeid.partition("::")[0]))
 
 
