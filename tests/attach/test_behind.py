@@ -94,8 +94,9 @@ def test_order_to_leave_waits_for_it_and_writes_no_boundary_twice(slow, fresh, c
     assert capsys.readouterr().err.count("saved to") == 2
 
 
-def test_another_life_of_the_same_start_writes_above_all_there_is(fresh):
+def test_another_life_of_the_same_start_writes_above_all_there_is(fresh, monkeypatch):
     """As where a launcher starts ranks again in place: nothing gets into what another life left half done."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     for _ in range(2):
         fresh()
         run = gandiva.attach(model=nn.Linear(2, 2))
@@ -104,8 +105,8 @@ def test_another_life_of_the_same_start_writes_above_all_there_is(fresh):
             break
         run._boundary()
         finish_writing()
-        os.makedirs(os.path.join(gandiva.checkpoint_dir, "main-000000005-0.0"), exist_ok=True)
-    assert saved() == ["main-000000001-0.0", "main-000000005-0.0", "main-000000006-0.0"]
+        os.makedirs(os.path.join(gandiva.checkpoint_dir, "train-000000005-0.0"), exist_ok=True)
+    assert saved() == ["train-000000001-0.0", "train-000000005-0.0", "train-000000006-0.0"]
 
 
 LAST = """
