@@ -95,6 +95,10 @@ class Crowd:
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,NodeList"]
         return self.fleet.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
+    def wait_runs(self, *runs: str) -> None:
+        """Wait until Slurm's accounting shows these runs, and no other; it lags behind a job's end."""
+        wait_for(lambda: self.runs() == list(runs), f"sacct to show {runs}")
+
 
 def light(fleet: Fleet, name: str, before: str = "") -> Crowd:
     """A training without PyTorch that has begun."""
@@ -142,7 +146,7 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     fleet.mini.exec(["sh", "-c", untouched], user="user1")
     for rank in range(ranks):
         assert rows(fleet, f"{recipe}.{rank}") == rows(fleet, f"{recipe}-alone.{rank}")
-    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
     (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
     assert (told["restarts"], told["migrations"]) == (1, 1)
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
@@ -160,7 +164,7 @@ def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
     crowd.wait_moved()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     assert crowd.lines() == undisturbed()
-    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
 def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
@@ -172,7 +176,7 @@ def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
     crowd.wait_moved()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     assert crowd.lines() == undisturbed()
-    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}"]
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
 def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
@@ -183,7 +187,7 @@ def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
     wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     assert crowd.lines() == undisturbed()
-    assert crowd.runs() == [f"COMPLETED {crowd.home}"]
+    crowd.wait_runs(f"COMPLETED {crowd.home}")
 
 
 def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> None:
@@ -195,7 +199,7 @@ def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> 
     wait_for(lambda: crowd.node() == crowd.home, f"the job to run on {crowd.home} again", MOVE_S)
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     assert crowd.lines() == undisturbed()
-    assert crowd.runs() == [f"REQUEUED {crowd.home}", f"COMPLETED {crowd.home}"]
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.home}")
 
 
 def test_a_target_that_is_lost_leaves_the_job_where_it_is(fleet: Fleet) -> None:
@@ -210,4 +214,4 @@ def test_a_target_that_is_lost_leaves_the_job_where_it_is(fleet: Fleet) -> None:
     crowd.trains()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     assert crowd.lines() == undisturbed()
-    assert crowd.runs() == [f"COMPLETED {crowd.home}"]
+    crowd.wait_runs(f"COMPLETED {crowd.home}")
