@@ -11,7 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 import pytest
 
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.invariants import passes_never_fall, round_is_sound, violations
+from gandiva_slurm.engine.invariants import (
+    guaranteed_go_first,
+    passes_never_fall,
+    round_is_sound,
+    violations,
+)
 from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import CycleTick, Event
@@ -59,13 +64,15 @@ def _watch_stride() -> None:
             self.gangs, self.gpus, stuck
         ):  # what cannot be parked may overlap: not our doing
             _broken.extend(round_is_sound(self.gangs, self.gpus, chosen))
+            _broken.extend(guaranteed_go_first(self.gangs, runnable, {*pinned, *overdue}, chosen))
         return chosen
 
     @functools.wraps(settle)
     def watched_settle(self: LocalStride) -> None:
-        before = self.passes()[0]
+        before = [self.passes(is_spare)[0] for is_spare in (False, True)]
         settle(self)
-        _broken.extend(passes_never_fall(before, self.passes()[0]))
+        for is_spare, passes in enumerate(before):
+            _broken.extend(passes_never_fall(passes, self.passes(bool(is_spare))[0]))
 
     LocalStride.choose = watched_choose  # type: ignore[method-assign]
     LocalStride.settle = watched_settle  # type: ignore[method-assign]

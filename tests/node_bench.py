@@ -64,7 +64,9 @@ class Bench:
         self.watcher = Watcher(self.node, self.slicer)
         self.planning = Planning(self.node, self.slicer, self.watcher)
 
-    def add(self, job_id: int, user: str, gpus: tuple[int, ...], tickets: int = 100 * TICKET) -> Resident:
+    def add(
+        self, job_id: int, user: str, gpus: tuple[int, ...], tickets: int = 100 * TICKET, **more: Any
+    ) -> Resident:
         key = JobKey(job_id, 0)
         resident = Resident(
             key=key,
@@ -75,6 +77,7 @@ class Bench:
             processes=NoProcesses(key, 0, "n1", set(), set()),
             registered_real_ns=self.clock.real(),
             since_ns=self.clock.mono(),
+            **more,
         )
         self.node.residents[key] = resident
         self.node.set_gangs()

@@ -10,7 +10,7 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import moving, resizing, timelimit
+from gandiva_slurm.engine import moving, promotion, resizing, timelimit
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.sizes import gpus_of
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
@@ -128,6 +128,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
     yield from resizing.told(record)
+    yield from promotion.told(record, time.time_ns())
     pack = world.engine.state.pairs.of(job.job_id)
     if pack is not None and record.code not in ("Packed", "PackTrial"):
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")

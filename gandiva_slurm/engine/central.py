@@ -129,6 +129,7 @@ class Domain:
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
+            pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
         # Who has refused is asked again, but nobody is sent to wait for his GPUs: they are given when free.
@@ -179,7 +180,7 @@ class Domain:
 
     def _charge(self, is_end: bool) -> None:
         for key, user, work, over in self._owed:
-            self.stride.charge_work(key, user, work, over)
+            self.stride.charge_work(key, user, work, over, self._is_opportunistic(key))
         self._owed = []
         if is_end:
             self.stride.settle()
@@ -199,9 +200,12 @@ class Domain:
             plan = self._planned.get(key)
             pool = tuple(first[node] + gpu for node, gpus in places for gpu in gpus)
             tickets, since_ns = (max(1, plan.tickets), plan.submitted_ns) if plan else (1, 0)
-            gangs[key] = Gang(key, user, tickets, pool, since_ns)
+            gangs[key] = Gang(key, user, tickets, pool, since_ns, 0, self._is_opportunistic(key))
         self.stride.gpus, self.stride.quantum_ns = offset, self.settings.quantum_ns
         self.stride.set_gangs(list(gangs.values()))
+
+    def _is_opportunistic(self, key: JobKey) -> bool:
+        return key in self._planned and self._planned[key].is_opportunistic
 
     def _local(self) -> Iterable[tuple[str, HeldTime]]:
         """Yield all residents but the parts of spans, with their nodes."""

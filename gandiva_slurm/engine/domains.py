@@ -26,6 +26,8 @@ class PlannedPart(Protocol):
     def submitted_ns(self) -> int: ...
     @property
     def span(self) -> Places: ...
+    @property
+    def is_opportunistic(self) -> bool: ...
 
 
 class Planned(NamedTuple):
@@ -36,6 +38,7 @@ class Planned(NamedTuple):
     tickets: int
     submitted_ns: int
     places: Places
+    is_opportunistic: bool = False
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -56,7 +59,8 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             known = jobs.get(part.key)
             tickets = part.tickets + (known.tickets if known else 0)
             places = part.span or ((node, part.gpus),)
-            jobs[part.key] = Planned(part.key, part.user, tickets, part.submitted_ns, places)
+            order, is_spare = part.submitted_ns, part.is_opportunistic
+            jobs[part.key] = Planned(part.key, part.user, tickets, order, places, is_spare)
     return jobs
 
 

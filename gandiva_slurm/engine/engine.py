@@ -15,9 +15,10 @@ from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
-from gandiva_slurm.engine.pairs import GUARANTEED, decide_packs
+from gandiva_slurm.engine.pairs import decide_packs
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.planner import plan_moves
+from gandiva_slurm.engine.promotion import promote_waiting
 from gandiva_slurm.engine.resizing import plan_resizes, start_small
 from gandiva_slurm.engine.state import (
     SECOND_NS,
@@ -107,10 +108,12 @@ class Engine:
     def tickets(self) -> Mapping[str, TicketShare]:
         """Return every user's tickets, and his part of the cluster by shares alone.
 
-        The tickets of who has no live job are those he would have were all users present.
+        The tickets of who has no live guaranteed job are those he would have were all users present.
         """
-        live = frozenset(record.leaf for record in self.state.jobs.values() if record.state != states.ENDED)
-        key = (self.state.associations, live)
+        records = [record for record in self.state.jobs.values() if record.state != states.ENDED]
+        live = frozenset(record.leaf for record in records)
+        active = frozenset(record.leaf for record in records if not record.is_opportunistic)
+        key = (self.state.associations, live, active)
         if self._shares is None or self._shares[0] != key:
             self._shares = (key, _ticket_shares(*key))
         return self._shares[1]
@@ -139,6 +142,7 @@ class Engine:
         left = start_small(at, board, left)
         plan_moves(at, board, left)
         plan_resizes(at, board, left)
+        promote_waiting(at, left)  # from here on the board is out of date
         decide_packs(at)
         timelimit.give_back(at)
         fence_strays(at)
@@ -163,27 +167,26 @@ class Engine:
             del self.state.jobs[job_id]
 
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
-        """Split each user's tickets over his placed jobs: all he has is on the nodes."""
+        """Split each user's tickets over his placed jobs: all he has is on the nodes, once in each class."""
         placed = sorted(
             (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
-        weights: dict[Leaf, dict[int, int]] = {}
-        for record in placed:
-            weights.setdefault(record.leaf, {})[record.job.job_id] = need_of(record).weight
-        parts = leaf_tickets(self.state.associations, list(weights))
         tickets: dict[int, int] = {}
-        for leaf, jobs in weights.items():
-            tickets.update(split(parts[leaf], jobs))
+        for is_spare in (False, True):
+            weights: dict[Leaf, dict[int, int]] = {}
+            for record in placed:
+                if record.is_opportunistic == is_spare:
+                    weights.setdefault(record.leaf, {})[record.job.job_id] = need_of(record).weight
+            parts = leaf_tickets(self.state.associations, list(weights))
+            for leaf, jobs in weights.items():
+                tickets.update(split(parts[leaf], jobs))
         mates = self.state.pairs.mates()
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             for node, place in _placements(record, tickets[record.job.job_id]):
-                if record.job.job_id in mates:
-                    is_opportunistic = record.options.job_class != GUARANTEED
-                    mate = mates[record.job.job_id]
-                    place = replace(place, mate=mate, is_opportunistic=is_opportunistic)
-                plan.setdefault(node, []).append(place)
+                mate = mates.get(record.job.job_id, 0)
+                plan.setdefault(node, []).append(replace(place, mate=mate))
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
 
@@ -192,18 +195,22 @@ def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placemen
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
     leaves = record.state == states.CHECKPOINTING
-    submitted_ns, span = job.submit_s * SECOND_NS, record.span
+    submitted_ns, span, is_spare = job.submit_s * SECOND_NS, record.span, record.is_opportunistic
     for node, gpus in record.places.items():
         part = parts[node]
         yield (
             node,
-            Placement(record.key, job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves),
+            Placement(
+                record.key, job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves, 0, is_spare
+            ),
         )
 
 
-def _ticket_shares(rows: Sequence[Association], live: Collection[Leaf]) -> Mapping[str, TicketShare]:
+def _ticket_shares(
+    rows: Sequence[Association], live: Collection[Leaf], active: Collection[Leaf]
+) -> Mapping[str, TicketShare]:
     norm = norm_shares(rows, live)
-    parts = leaf_tickets(rows, list(norm)) | leaf_tickets(rows, live)
+    parts = leaf_tickets(rows, list(norm)) | leaf_tickets(rows, active)
     users: dict[str, list[Leaf]] = {}
     for leaf in sorted(norm):
         users.setdefault(leaf.user, []).append(leaf)

@@ -301,6 +301,8 @@ def lost_node(at: Cycle, record: JobRecord) -> Reason | None:
 
 
 def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:
+    if to == states.RUNNING:
+        record.without_ns = 0
     if to != record.state:
         record.move(to, reason, now_ns)
     else:

@@ -6,7 +6,7 @@ has the nodes' books calls the rest on those: holds are read by their fields, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
@@ -128,7 +128,7 @@ def packs_are_sound(engine: Engine) -> list[str]:
 
 
 def tickets_are_conserved(engine: Engine) -> list[str]:
-    """On all nodes together a user has the tickets he has, split over his jobs and their parts."""
+    """On all nodes together a user has the tickets he has, split over his jobs of a class and their parts."""
     state = engine.state
     planned: dict[int, dict[str, int]] = {}
     for node in sorted({name for record in _placed(state) for name in record.nodes}):
@@ -140,9 +140,16 @@ def tickets_are_conserved(engine: Engine) -> list[str]:
         for record in jobs
         if planned[record.job.job_id].keys() != record.places.keys()
     ]
-    want = leaf_tickets(state.associations, {record.leaf for record in jobs})
-    for leaf, parts in want.items():
-        mine = [[*planned[record.job.job_id].values()] for record in jobs if record.leaf == leaf]
+    want = {
+        (leaf, is_spare): parts
+        for is_spare in (False, True)
+        for leaf, parts in leaf_tickets(
+            state.associations, {record.leaf for record in jobs if record.is_opportunistic == is_spare}
+        ).items()
+    }
+    for (leaf, is_spare), parts in want.items():
+        own = [r for r in jobs if (r.leaf, r.is_opportunistic) == (leaf, is_spare)]
+        mine = [[*planned[record.job.job_id].values()] for record in own]
         have, least = sum(map(sum, mine)), max(parts, len(mine))
         # a part has at least one, though its job has fewer than parts
         most = least + sum(len(tickets) - 1 for tickets in mine if max(tickets) == 1)
@@ -201,6 +208,27 @@ def round_is_sound(gangs: Sequence[Gang], gpus: int, chosen: Sequence[JobKey]) -
                 found.append(f"GPU {gpu} is given to {[str(other.key) for other in others]} and {key}")
             others.append(by_key[key])
     return found
+
+
+def guaranteed_go_first(
+    gangs: Sequence[Gang], can_run: Collection[JobKey], forced: Collection[JobKey], chosen: Collection[JobKey]
+) -> list[str]:
+    """One quantum of a node: no guaranteed gang that could run is left out for an opportunistic one.
+
+    `forced` are in whatever their class: they cannot be parked now, or a park's bound brings them back.
+    """
+    on = [gang for gang in gangs if gang.key in chosen]
+    firm = [gang for gang in on if not gang.is_opportunistic or gang.key in forced]
+    spare = [gang for gang in on if gang not in firm]
+    out = [gang for gang in gangs if gang.key in can_run and gang.key not in chosen]
+    return [
+        f"gang {gang.key} is guaranteed and left out for {other.key}"
+        for gang in out
+        for other in spare
+        if not gang.is_opportunistic
+        and other.mask & gang.mask
+        and not any(each.mask & gang.mask for each in firm)
+    ]
 
 
 def passes_never_fall(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:

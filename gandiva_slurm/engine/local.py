@@ -32,6 +32,8 @@ class Gang:
     submitted_ns: int
     #: the job it may hold them with at the same time: they are packed when each names the other; 0: none
     mate: int = 0
+    #: it has what guaranteed gangs leave
+    is_opportunistic: bool = False
 
     @property
     def mask(self) -> int:
@@ -47,6 +49,7 @@ class Gang:
 class LocalStride:
     """Gang-aware stride over the residents of one node, users first, their gangs inside.
 
+    Guaranteed gangs go first; opportunistic ones take turns on what those leave, and are charged apart.
     A job keeps its pass over a requeue: it is known by its job id, whatever its restart count.
     """
 
@@ -55,7 +58,8 @@ class LocalStride:
         self.quantum_ns = quantum_ns
         self._gangs: dict[JobKey, Gang] = {}
         self._by_job: dict[int, Gang] = {}
-        self._turns = Turns()
+        #: of guaranteed gangs, and of opportunistic ones
+        self._turns, self._spare = Turns(), Turns()
 
     @property
     def gangs(self) -> tuple[Gang, ...]:
@@ -70,12 +74,13 @@ class LocalStride:
         """
         self._gangs = {gang.key: self._checked(gang) for gang in gangs}
         self._by_job = {gang.key.job_id: gang for gang in self.gangs}
-        weights: dict[str, int] = {}
-        jobs: dict[str, dict[int, int]] = {}
-        for gang in self.gangs:
-            weights[gang.user] = weights.get(gang.user, 0) + gang.tickets
-            jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
-        self._turns.set_members(weights, jobs)
+        for is_spare in (False, True):
+            weights: dict[str, int] = {}
+            jobs: dict[str, dict[int, int]] = {}
+            for gang in self._of_class(is_spare):
+                weights[gang.user] = weights.get(gang.user, 0) + gang.tickets
+                jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
+            self._book(is_spare).set_members(weights, jobs)
 
     def mate_of(self, key: JobKey) -> JobKey | None:
         """Return the gang this one is packed with: each names the other, and their GPUs are the same."""
@@ -88,7 +93,8 @@ class LocalStride:
     def charge(self, key: JobKey, held_ns: int, overrun_ns: int, is_shared: bool = False) -> None:
         """Charge time this gang held its GPUs, each of them; its user's pass and its own rise.
 
-        `is_shared`: its mate held them too all that time; each is charged half of it (ADR 0023).
+        `is_shared`: its mate held them too all that time; each is charged half of it (ADR 0023), but a
+        guaranteed one the whole beside an opportunistic one, which does not slow it down.
         `overrun_ns` is the part of `held_ns` past the end of its quantum (a slow park, a start-up before the
         first boundary): a debt that levelling does not forgive. An unknown gang (already gone) is not
         charged.
@@ -98,11 +104,19 @@ class LocalStride:
             return
         size = len(gang.gpus)
         work, overrun = held_ns * size, min(max(overrun_ns, 0), held_ns) * size
-        self._turns.charge(gang.user, key.job_id, work, overrun, 2 if is_shared else 1)
+        holders = self._payers(gang) if is_shared else 1
+        self._book(gang.is_opportunistic).charge(gang.user, key.job_id, work, overrun, holders)
 
-    def charge_work(self, key: JobKey, user: str, work: int, overrun: int) -> None:
-        """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user."""
-        self._turns.charge(user, key.job_id, work, overrun)
+    def charge_work(
+        self, key: JobKey, user: str, work: int, overrun: int, is_opportunistic: bool = False
+    ) -> None:
+        """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user.
+
+        `is_opportunistic` is the class of one that is not known here.
+        """
+        gang = self._gangs.get(key)
+        is_spare = gang.is_opportunistic if gang is not None else is_opportunistic
+        self._book(is_spare).charge(user, key.job_id, work, overrun)
 
     def choose(
         self,
@@ -116,7 +130,8 @@ class LocalStride:
         Pinned gangs hold GPUs that cannot be taken from them now: always in. Then the overdue (their park's
         bound is reached), lowest pass first, as far as they fit; then the round of the runnable, in which the
         yielding (their quantum is over) come a little later than their passes say; last, beside those chosen,
-        their mates. Keys that are not set are ignored.
+        their mates. Of the overdue and of the runnable the guaranteed go first. Keys that are not set are
+        ignored.
         """
         pool = Pool(self.gpus)
         chosen = [gang.key for gang in self.gangs if gang.key in pinned]
@@ -126,25 +141,51 @@ class LocalStride:
             if pool.take(len(gang.gpus), gang.mask):
                 chosen.append(gang.key)
         waiting = set(runnable) - set(chosen)
-        entrants = [self._entrant(gang, gang.key in yielding) for gang in self.gangs if gang.key in waiting]
-        standing = self._standing([key for key in yielding if key in waiting])
-        picked = run_round(entrants, standing, pool, self.quantum_ns, self._work_of(chosen))
-        chosen += [_as_key(key) for key in picked]
+        for is_spare in (False, True):
+            gangs = [gang for gang in self._of_class(is_spare) if gang.key in waiting]
+            entrants = [self._entrant(gang, gang.key in yielding) for gang in gangs]
+            standing = self._standing(is_spare, [gang for gang in gangs if gang.key in yielding])
+            work = self._work_of(is_spare, chosen)
+            picked = run_round(entrants, standing, pool, self.quantum_ns, work)
+            chosen += [_as_key(key) for key in picked]
         return tuple(chosen) + self._riders(chosen, runnable)
+
+    def giving_way(
+        self,
+        runnable: Collection[JobKey],
+        pinned: Collection[JobKey],
+        overdue: Collection[JobKey],
+        holders: Collection[JobKey],
+    ) -> set[JobKey]:
+        """Return which opportunistic holders a guaranteed gang would follow at once, in mid-quantum.
+
+        All others of the `holders` keep their GPUs; what is `pinned` cannot give way.
+        """
+        gangs, firm = self._gangs, set(pinned)
+        spare = {key for key in holders if key in gangs and gangs[key].is_opportunistic} - firm
+        if not spare:
+            return spare
+        chosen = self.choose(runnable, {*firm, *holders} - spare, overdue)
+        comers = [gangs[key] for key in chosen if not gangs[key].is_opportunistic and key not in holders]
+        return {key for key in spare if any(gangs[key].mask & comer.mask for comer in comers)}
 
     def settle(self) -> None:
         """Level the passes; once a quantum, after its charges."""
-        self._turns.settle(self.gpus * self.quantum_ns)
+        for turns in (self._turns, self._spare):
+            turns.settle(self.gpus * self.quantum_ns)
 
-    def passes(self) -> tuple[Mapping[str, int], Mapping[int, int]]:
-        """Return the passes of all users and of all jobs (for `why`, tests and invariants)."""
-        return self._turns.passes()
+    def passes(self, is_opportunistic: bool = False) -> tuple[Mapping[str, int], Mapping[int, int]]:
+        """Return the passes of a class's users and of their jobs (for `why`, tests and invariants)."""
+        return self._book(is_opportunistic).passes()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data; `from_json` makes an equal one of it."""
-        gangs = [[str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns, g.mate] for g in self.gangs]
+        gangs = [
+            [str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns, g.mate, g.is_opportunistic]
+            for g in self.gangs
+        ]
         sizes = {"version": 1, "gpus": self.gpus, "quantum_ns": self.quantum_ns}
-        return sizes | {"gangs": gangs} | self._turns.to_json()
+        return sizes | {"gangs": gangs, "spare": self._spare.to_json()} | self._turns.to_json()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LocalStride:
@@ -152,11 +193,25 @@ class LocalStride:
         if data["version"] != 1:
             raise ValueError(f"stride state of version {data['version']}, 1 expected")
         local = cls(int(data["gpus"]), int(data["quantum_ns"]))
-        for key, user, tickets, gpus, submitted_ns, *mate in data["gangs"]:
-            gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns, *mate)
+        for key, user, tickets, gpus, submitted_ns, *more in data["gangs"]:
+            gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns, *more)
             local._gangs[gang.key] = local._by_job[gang.key.job_id] = gang
         local._turns = Turns.from_json(data)
+        if "spare" in data:
+            local._spare = Turns.from_json(data["spare"])
         return local
+
+    def _of_class(self, is_opportunistic: bool) -> list[Gang]:
+        return [gang for gang in self.gangs if gang.is_opportunistic == is_opportunistic]
+
+    def _book(self, is_opportunistic: bool) -> Turns:
+        return self._spare if is_opportunistic else self._turns
+
+    def _payers(self, gang: Gang) -> int:
+        """Among how many the time that two held together is divided, as far as this one pays for it."""
+        mate = self._by_job.get(gang.mate)
+        is_host = not gang.is_opportunistic and mate is not None and mate.is_opportunistic
+        return 1 if is_host else 2
 
     def _checked(self, gang: Gang) -> Gang:
         if gang.tickets <= 0:
@@ -177,24 +232,26 @@ class LocalStride:
         """False when it is half a quantum or more ahead of another that wants one of its GPUs.
 
         Where tickets differ, packing would else carry one far beyond its share. Half a quantum shared makes
-        it lead by one at most, which levelling does not forgive.
+        it lead by one at most, which levelling does not forgive. One of the other class takes turns apart.
         """
         work = len(mate.gpus) * self.quantum_ns * STRIDE1 // 2
+        turns = self._book(mate.is_opportunistic)
         for other in others:
-            if other is mate or not other.mask & mate.mask:
+            is_rival = other is not mate and other.is_opportunistic == mate.is_opportunistic
+            if not is_rival or not other.mask & mate.mask:
                 continue
             if other.user == mate.user:
                 lead = self._job_pass(mate) - self._job_pass(other)
                 tickets = mate.tickets
             else:
-                lead = self._turns.user_pass(mate.user) - self._turns.user_pass(other.user)
-                tickets = self._turns.tickets(mate.user)
+                lead = turns.user_pass(mate.user) - turns.user_pass(other.user)
+                tickets = turns.tickets(mate.user)
             if lead * tickets >= work:
                 return False
         return True
 
     def _job_pass(self, gang: Gang) -> int:
-        return self._turns.job_pass(gang.user, gang.key.job_id)
+        return self._book(gang.is_opportunistic).job_pass(gang.user, gang.key.job_id)
 
     def _entrant(self, gang: Gang, is_yielding: bool = False) -> Entrant:
         job_pass = self._job_pass(gang)
@@ -202,27 +259,31 @@ class LocalStride:
             job_pass += self._yield_of(gang) // gang.tickets
         return Entrant(gang.key, gang.user, len(gang.gpus), gang.tickets, gang.order, job_pass, gang.mask)
 
-    def _standing(self, yielding: Sequence[JobKey]) -> dict[str, UserPass]:
+    def _standing(self, is_spare: bool, yielding: Sequence[Gang]) -> dict[str, UserPass]:
         later: dict[str, int] = {}
-        for key in yielding:
-            gang = self._gangs[key]
+        for gang in yielding:
             later[gang.user] = later.get(gang.user, 0) + self._yield_of(gang)
-        return self._turns.standing(later)
+        return self._book(is_spare).standing(later)
 
     def _yield_of(self, gang: Gang) -> int:
         return len(gang.gpus) * self.quantum_ns // YIELD_PART * STRIDE1
 
     def _by_pass(self, keys: Collection[JobKey]) -> list[Gang]:
         gangs = [gang for gang in self.gangs if gang.key in keys]
-        user_pass = self._turns.user_pass
-        return sorted(gangs, key=lambda g: (user_pass(g.user), self._entrant(g).job_pass, g.order))
 
-    def _work_of(self, keys: Sequence[JobKey]) -> dict[str, int]:
+        def turn(gang: Gang) -> tuple[bool, int, int, tuple[int, ...]]:
+            user_pass = self._book(gang.is_opportunistic).user_pass(gang.user)
+            return (gang.is_opportunistic, user_pass, self._job_pass(gang), gang.order)
+
+        return sorted(gangs, key=turn)
+
+    def _work_of(self, is_spare: bool, keys: Sequence[JobKey]) -> dict[str, int]:
         work: dict[str, int] = {}
         for key in keys:
             gang = self._gangs[key]
-            holders = 2 if self.mate_of(key) in keys else 1
-            work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns // holders
+            if gang.is_opportunistic == is_spare:
+                holders = self._payers(gang) if self.mate_of(key) in keys else 1
+                work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns // holders
         return work
 
 

@@ -30,9 +30,6 @@ LEAST_TRIAL_NS = 5 * SECOND_NS
 #: Slurm's words for a job that may have ended for want of GPU memory.
 BROKE = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
-#: The class whose jobs must not be slowed down by one of the other.
-GUARANTEED = "guaranteed"
-
 Seats = dict[Home, list[Seat]]
 
 
@@ -136,10 +133,10 @@ def _judge(at: Cycle, pack: Pack, here: list[Seat]) -> None:
 
 def _harmed(at: Cycle, pack: Pack, found: Finding) -> str:
     """Say which guaranteed job an opportunistic one slows down too much; "" when none."""
-    classes = [at.state.jobs[job_id].options.job_class for job_id in pack.jobs]
+    are_spare = [at.state.jobs[job_id].is_opportunistic for job_id in pack.jobs]
     parts = (found.first, found.second)
-    for job_id, own, other, kept in zip(pack.jobs, classes, classes[::-1], parts, strict=True):
-        if own == GUARANTEED != other and kept + found.noise < KEPT:
+    for job_id, own, other, kept in zip(pack.jobs, are_spare, are_spare[::-1], parts, strict=True):
+        if other and not own and kept + found.noise < KEPT:
             return f"job {job_id} is guaranteed and keeps {kept:.2f} of its speed; {KEPT:.2f} is asked"
     return ""
 

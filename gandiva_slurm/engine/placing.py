@@ -154,6 +154,7 @@ def need_of(record: JobRecord) -> Need:
         partitions=tuple(filter(None, job.partition.split(","))),
         cpus=-(-job.cpus // options.nodes),
         memory_mib=job.memory_mib,
+        is_opportunistic=record.is_opportunistic,
     )
 
 
@@ -223,20 +224,21 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
 
 def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
     kept = [record for record in at.state.jobs.values() if record.target]
-    leaves = {record.leaf for record in (*placed, *ready, *kept)}
+    here = [*placed, *ready, *kept]
+    tickets = leaf_tickets(at.state.associations, {record.leaf for record in here})
+    tickets |= leaf_tickets(at.state.associations, {r.leaf for r in here if not r.is_opportunistic})
     sites = {name: _site(at, node) for name, node in at.state.nodes.items()}
     for record in placed:
         need = need_of(record)
         for name, gpus in record.places.items():
             if name in sites:
-                stay = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
                 is_leaving = record.state == states.CHECKPOINTING
-                sites[name].stays[need.job_id] = replace(stay, is_leaving=is_leaving)
+                sites[name].stays[need.job_id] = replace(need.stay(gpus), is_leaving=is_leaving)
     for record in kept:
         for name, stay in _kept_stays(record):
             if name in sites:
                 sites[name].stays[kept_key(record.job.job_id)] = stay
-    return Board(sites.values(), leaf_tickets(at.state.associations, leaves))
+    return Board(sites.values(), tickets)
 
 
 def _kept_stays(record: JobRecord) -> Iterator[tuple[str, Stay]]:
@@ -247,7 +249,7 @@ def _kept_stays(record: JobRecord) -> Iterator[tuple[str, Stay]]:
         more = tuple(gpu for gpu in gpus if gpu not in own)
         memory_mib = 0 if own else need.memory_mib
         if more:
-            yield name, Stay(need.job_id, need.leaf, more, need.weight, memory_mib, need.size)
+            yield name, replace(need.stay(more), memory_mib=memory_mib)
 
 
 def _site(at: Cycle, record: NodeRecord) -> Site:
@@ -314,7 +316,7 @@ def _state_of(record: NodeRecord) -> str:
 
 
 def _slots_of(site: Site, need: Need) -> str:
-    free = len(site.free_gpus(need.leaf))
+    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
     taken = sum(len(stay.gpus) for stay in site.stays.values())
     slots = site.gpus * site.slots_per_gpu
     return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s)"

@@ -3,6 +3,7 @@
 Stride serves users by their passes and skips a gang whose GPUs are taken. Where gangs overlap in part, a
 user may be served with others of his gangs for ever while the one he would run first never fits: he has his
 share, it has nothing. Such a gang is counted, and after a while goes first, at its user's cost.
+Opportunistic gangs are not: they go before nobody, and are promoted when they have waited long.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Starving:
         """A round was decided; `passes` are those of the jobs."""
         mine: dict[str, list[Gang]] = {}
         for gang in gangs:
-            if gang.key in can_run or gang.key in chosen:
+            if not gang.is_opportunistic and (gang.key in can_run or gang.key in chosen):
                 mine.setdefault(gang.user, []).append(gang)
         skips = {}
         for own in mine.values():

@@ -20,6 +20,7 @@ from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
+from gandiva_slurm.policy.port import GUARANTEED
 from gandiva_slurm.policy.shares import Leaf
 
 #: Begin time that the submission filter gives to a job its owner holds: 2100-01-01 UTC. Slurm itself shows an
@@ -29,7 +30,7 @@ OWNER_HOLD_S = 4_102_444_800
 SCHEMA = 2
 #: Lines kept of a job's story, how many of them may tell of slicing alone, and codes that tell of more.
 STORY_LINES, SLICING_LINES = 50, 10
-DECIDED = ("Started", "PackTrial", "PackUndone", "PackNotTried")
+DECIDED = ("Started", "PackTrial", "PackUndone", "PackNotTried", "Promoted")
 
 
 class StoryLine(NamedTuple):
@@ -70,6 +71,10 @@ class JobRecord:
     user_hold_lifted: bool = False
     #: the begin time with which it was requeued into a hold (`scontrol requeuehold`); any other lifts that
     requeue_hold_s: int = 0
+    #: submitted as opportunistic: since when it wants GPUs and has none (0: it has some, or wants none), and
+    #: whether it is guaranteed by now (`promotion`)
+    without_ns: int = 0
+    is_promoted: bool = False
     story: list[StoryLine] = field(default_factory=list)
 
     @property
@@ -92,6 +97,11 @@ class JobRecord:
         """What it was submitted with; the engine takes no job without."""
         assert self.job.options is not None
         return self.job.options
+
+    @property
+    def is_opportunistic(self) -> bool:
+        """True while it has what guaranteed jobs leave."""
+        return self.options.job_class != GUARANTEED and not self.is_promoted
 
     @property
     def is_placed(self) -> bool:
@@ -247,7 +257,7 @@ class Placement:
     is_leaving: bool = False
     #: the job it is packed with; 0: none
     mate: int = 0
-    #: it may be slowed down for the sake of a guaranteed mate
+    #: it has what guaranteed jobs leave, and may be slowed down for the sake of a guaranteed mate
     is_opportunistic: bool = False
 
 

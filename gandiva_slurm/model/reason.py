@@ -102,6 +102,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "takes turns with job {mate}, not tried together: {why}",
         "that changes, or either ends",
     ),
+    "Promoted": (
+        "guaranteed from now on, after {waited_s} s without GPUs: {why}",
+        "its turn comes, as for other guaranteed jobs",
+    ),
     "Started": ("Slurm started it", "its ranks register at their first boundary"),
     "Adopted": ("found running on {node}", "nothing to be done"),
     "Unbound": ("runs on {node}, which GPUs is not known yet", "the node reports them, or they are assigned"),

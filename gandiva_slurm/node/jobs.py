@@ -257,7 +257,8 @@ class Resident:
     def as_gang(self) -> local.Gang:
         """Return what the stride needs to know of it."""
         mate = self.mate if self.part is None else 0
-        return local.Gang(self.key, self.user, max(1, self.tickets), self.gpus, self.submitted_ns, mate)
+        tickets, order = max(1, self.tickets), self.submitted_ns
+        return local.Gang(self.key, self.user, tickets, self.gpus, order, mate, self.is_opportunistic)
 
     def check_room(self, proc: ProcId) -> None:
         """PeerError when this process cannot become a rank now."""

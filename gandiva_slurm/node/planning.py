@@ -109,6 +109,7 @@ class Planning:
             name=job.name,
             since_ns=clock.mono(),
             part=Part(job.span),
+            is_opportunistic=job.is_opportunistic,
         )
 
     def _learn_span(self, resident: Resident, job: PlannedJob) -> None:

@@ -86,7 +86,8 @@ class Slicer:
     def fill(self) -> None:
         """Something changed within a quantum: give idle GPUs to whoever fits beside those that run.
 
-        Only for a span that is to come in are GPUs taken away.
+        GPUs are taken away only for a span that is to come in, and from an opportunistic gang for a
+        guaranteed one.
         """
         node, now = self._node, self._node.clock.mono()
         if not node.residents:
@@ -110,7 +111,10 @@ class Slicer:
         wanted = [node.residents[key] for key in self.wanted if self._is_ready(key)]
         waiting = [r.key for r in wanted if r.part is None and busy.isdisjoint(r.gpus)]
         pinned = {*forced, *(resident.key for resident in kept), *waiting}
-        self._apply(node.local.choose(self._runnable(), pinned, self._overdue(now)))
+        runnable, overdue = self._runnable(), self._overdue(now)
+        firm = {*forced, *stays, *(resident.key for resident in kept if resident.part)}
+        pinned -= node.local.giving_way(runnable, firm, overdue, pinned)
+        self._apply(node.local.choose(runnable, pinned, overdue))
         self._alarm.set()
 
     def take_back(self, resident: Resident) -> None:

@@ -50,7 +50,7 @@ def clear_for(
         and site.is_large_enough(need)
         and site.name not in need.closed
     ]
-    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf)), site.name))
+    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf, need.is_opportunistic)), site.name))
     found = []
     for site in sites[:SITES_TRIED]:
         mark = draft.mark()
@@ -86,7 +86,7 @@ def _hindrance(draft: Draft, need: Need, site: Site, resident: Resident) -> tupl
     """Least for whom the gang gains most when he goes: GPUs with a free slot, then memory."""
     mark = draft.mark()
     draft.lift(resident.need.job_id, (site.name,))
-    free = len(site.free_gpus(need.leaf))
+    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
     draft.rollback(mark)
     return (-free, -resident.need.memory_mib)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Stay, kept_key
+from gandiva_slurm.policy.placement import Board, Need, Place, Stay, kept_key
 
 
 class Draft:
@@ -40,13 +40,13 @@ class Draft:
     def put(self, need: Need, place: Place) -> None:
         """Give a job its place."""
         for part in place.parts:
-            self._lay(part.node, need.job_id, _stay(need, part))
+            self._lay(part.node, need.job_id, need.stay(part.gpus))
 
     def keep(self, need: Need, place: Place) -> None:
         """Keep a place for a job that waits for it, or is elsewhere still."""
         for part in place.parts:
             here = self.board.sites[part.node].stays.get(need.job_id)
-            stay = _stay(need, part)
+            stay = need.stay(part.gpus)
             if here is not None:
                 more = tuple(gpu for gpu in part.gpus if gpu not in here.gpus)
                 stay = replace(stay, gpus=more, memory_mib=0)
@@ -63,7 +63,3 @@ class Draft:
     def _lay(self, node: str, key: int, stay: Stay) -> None:
         self.board.lay(node, key, stay)
         self._done.append((node, key, None))
-
-
-def _stay(need: Need, part: NodeGpus) -> Stay:
-    return Stay(need.job_id, need.leaf, part.gpus, need.weight, need.memory_mib, need.size)

@@ -8,11 +8,14 @@ Nothing moves afterwards here, so the order in which jobs are placed matters: se
 
 A GPU has a fixed number of slots (residents), and the last free one goes only to a user who is not on that
 GPU yet: otherwise whoever submits a hundred jobs first would keep everybody else out until one of them ends.
+
+Opportunistic jobs come last, get no last slot, and are next to no load: they decide where all else is equal.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -22,6 +25,8 @@ from gandiva_slurm.policy.shares import Leaf
 
 #: Loads are integers in 1/LOAD_SCALE of a ticket's part, so that a gang of up to 16 GPUs divides evenly.
 LOAD_SCALE = 720_720
+#: So many times the load of an opportunistic job makes that of a guaranteed one.
+SPARE = 10**6
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,25 @@ class Need:
     nodes: int = 1
     #: nodes it may not be placed on now (reserved for others), whatever else is right
     closed: frozenset[str] = frozenset()
+    #: it has what guaranteed jobs leave
+    is_opportunistic: bool = False
 
     @property
     def size(self) -> int:
         """Its GPUs in all."""
         return self.gpus * self.nodes
 
+    def stay(self, gpus: tuple[int, ...]) -> Stay:
+        """Return its part on a node, with these GPUs."""
+        return Stay(
+            self.job_id, self.leaf, gpus, self.weight, self.memory_mib, self.size, self.is_opportunistic
+        )
+
     @property
     def shape(self) -> tuple[object, ...]:
         """All that decides whether it has a place: equal shapes fit or fail together."""
         room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
-        return (self.leaf.user, self.types, self.partitions, self.closed, *room)
+        return (self.is_opportunistic, self.leaf.user, self.types, self.partitions, self.closed, *room)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class Stay:
     weight: int
     memory_mib: int = 0
     size: int = 0
+    is_opportunistic: bool = False
     #: it is to go on elsewhere: its room is taken until then, its load is not counted any more
     is_leaving: bool = False
 
@@ -113,8 +127,9 @@ class Site:
         """Memory of the residents."""
         return sum(stay.memory_mib for stay in self.stays.values())
 
-    def free_gpus(self, leaf: Leaf) -> list[int]:
-        """The GPUs with a slot for a job of this user."""
+    def free_gpus(self, leaf: Leaf, is_opportunistic: bool = False) -> list[int]:
+        """The GPUs with a slot for a job of this user and class."""
+        keeps_last = is_opportunistic and self.slots_per_gpu > 1
         residents = [0] * self.gpus
         his = [0] * self.gpus
         unknown = 0
@@ -122,9 +137,9 @@ class Site:
             unknown += not stay.gpus
             for gpu in stay.gpus:
                 residents[gpu] += 1
-                his[gpu] += stay.leaf.user == leaf.user
+                his[gpu] += stay.leaf.user == leaf.user and not stay.is_opportunistic
         limit = self.slots_per_gpu - unknown
-        return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (his[gpu] > 0)]
+        return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (keeps_last or his[gpu] > 0)]
 
 
 def kept_key(job_id: int) -> int:
@@ -167,8 +182,9 @@ class Board:
     def __init__(self, sites: Iterable[Site], tickets: Mapping[Leaf, int]) -> None:
         self.sites = {site.name: site for site in sorted(sites, key=lambda site: site.name)}
         self._tickets = tickets
-        self._weights: dict[Leaf, int] = {}
-        self._gpus: dict[str, int] = {}
+        #: by class, True for opportunistic
+        self._weights: Counter[tuple[Leaf, bool]] = Counter()
+        self._gpus: Counter[tuple[str, bool]] = Counter()
         #: stays of each job
         self._counted: dict[int, int] = {}
         for site in self.sites.values():
@@ -178,8 +194,7 @@ class Board:
     def put(self, need: Need, place: Place) -> None:
         """Record a placement."""
         for part in place.parts:
-            stay = Stay(need.job_id, need.leaf, part.gpus, need.weight, need.memory_mib, need.size)
-            self.lay(part.node, need.job_id, stay)
+            self.lay(part.node, need.job_id, need.stay(part.gpus))
 
     def lay(self, node: str, key: int, stay: Stay) -> None:
         """Record a stay on a node, under a key that is free there."""
@@ -192,14 +207,16 @@ class Board:
         self._counted[stay.job_id] -= 1
         if not self._counted[stay.job_id]:
             del self._counted[stay.job_id]
-            self._weights[stay.leaf] -= stay.weight
-        self._gpus[stay.leaf.user] -= max(1, len(stay.gpus))
+            self._weights[stay.leaf, stay.is_opportunistic] -= stay.weight
+        self._gpus[stay.leaf.user, stay.is_opportunistic] -= max(1, len(stay.gpus))
         return stay
 
     def has_room(self, need: Need, place: Place) -> bool:
         """True when just this place can take the job now."""
         return all(
-            site is not None and self._is_possible(need, site) and set(gpus) <= set(site.free_gpus(need.leaf))
+            site is not None
+            and self._is_possible(need, site)
+            and set(gpus) <= set(site.free_gpus(need.leaf, need.is_opportunistic))
             for site, gpus in ((self.sites.get(node), gpus) for node, gpus in place.parts)
         )
 
@@ -208,7 +225,7 @@ class Board:
         loads = [0] * site.gpus
         for stay in site.stays.values():
             if stay.gpus and not stay.is_leaving:
-                load = self._load(stay.leaf, stay.weight, stay.size or len(stay.gpus), newcomer)
+                load = self._load(stay, stay.size or len(stay.gpus), newcomer)
                 for gpu in stay.gpus:
                     loads[gpu] += load
         return loads
@@ -230,7 +247,7 @@ class Board:
         """The GPUs of least load a node has for (a part of) this job; None when it has no room."""
         if not self._is_possible(need, site):
             return None
-        free = site.free_gpus(need.leaf)
+        free = site.free_gpus(need.leaf, need.is_opportunistic)
         if len(free) < need.gpus:
             return None
         if not site.stays:
@@ -247,7 +264,7 @@ class Board:
 
     def load_of(self, need: Need) -> int:
         """The load that a job on the board brings to each of its GPUs."""
-        return self._load(need.leaf, need.weight, need.size, None)
+        return self._load(need, need.size, None)
 
     def bind(self, need: Need, site: Site) -> tuple[int, ...]:
         """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""
@@ -255,12 +272,12 @@ class Board:
             return ()
         loads = self.loads(site)
         gpus = tuple(sorted(sorted(range(site.gpus), key=lambda gpu: (loads[gpu], gpu))[: need.gpus]))
-        site.stays[need.job_id] = Stay(need.job_id, need.leaf, gpus, need.weight, need.memory_mib, need.size)
+        site.stays[need.job_id] = need.stay(gpus)
         return gpus
 
-    def gpus_of(self, user: str) -> int:
-        """GPUs this user's residents have, each counted for each job."""
-        return self._gpus.get(user, 0)
+    def gpus_of(self, user: str, is_opportunistic: bool = False) -> int:
+        """GPUs this user's residents of a class have, each counted for each job."""
+        return self._gpus[user, is_opportunistic]
 
     def tickets_of(self, leaf: Leaf) -> int:
         """Parts of a ticket of this leaf."""
@@ -269,14 +286,16 @@ class Board:
     def _count(self, stay: Stay) -> None:
         stays = self._counted[stay.job_id] = self._counted.get(stay.job_id, 0) + 1
         if stays == 1:  # its weight is the job's, on however many nodes
-            self._weights[stay.leaf] = self._weights.get(stay.leaf, 0) + stay.weight
-        self._gpus[stay.leaf.user] = self._gpus.get(stay.leaf.user, 0) + max(1, len(stay.gpus))
+            self._weights[stay.leaf, stay.is_opportunistic] += stay.weight
+        self._gpus[stay.leaf.user, stay.is_opportunistic] += max(1, len(stay.gpus))
 
-    def _load(self, leaf: Leaf, weight: int, size: int, newcomer: Need | None) -> int:
-        whole = self._weights.get(leaf, 0)
-        if newcomer is not None and newcomer.leaf == leaf:
+    def _load(self, job: Need | Stay, size: int, newcomer: Need | None) -> int:
+        purse = (job.leaf, job.is_opportunistic)
+        whole = self._weights[purse]
+        if newcomer is not None and (newcomer.leaf, newcomer.is_opportunistic) == purse:
             whole += newcomer.weight
-        return self.tickets_of(leaf) * LOAD_SCALE * weight // (whole * size)
+        load = self.tickets_of(job.leaf) * LOAD_SCALE * job.weight // (whole * size)
+        return max(1, load // SPARE) if job.is_opportunistic else load
 
 
 def _place(found: Sequence[Candidate]) -> Place:
@@ -302,18 +321,19 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
 
     In turn, the user with the fewest GPUs for his tickets places one job: among his, higher
     --gandiva-priority first, then larger gangs (a large one finds no even place once small ones lie about),
-    then older ones. On a tie between users the larger gang, then the older job, goes first.
+    then older ones. On a tie between users the larger gang, then the older job, goes first. Opportunistic
+    jobs are placed when all others are.
     """
-    waiting: dict[str, list[Need]] = {}
+    waiting: dict[tuple[bool, str], list[Need]] = {}
     for need in sorted(needs, key=lambda need: (-need.priority, -need.size, need.order), reverse=True):
-        waiting.setdefault(need.leaf.user, []).append(need)
+        waiting.setdefault((need.is_opportunistic, need.leaf.user), []).append(need)
     placed: dict[int, Place] = {}
     full: set[tuple[object, ...]] = set()
     while waiting:
-        user = min(waiting, key=lambda user: _turn(board, waiting[user][-1]))
-        need = waiting[user].pop()
-        if not waiting[user]:
-            del waiting[user]
+        owner = min(waiting, key=lambda owner: _turn(board, waiting[owner][-1]))
+        need = waiting[owner].pop()
+        if not waiting[owner]:
+            del waiting[owner]
         if need.shape in full:  # a board only fills up: what found no room finds none later
             continue
         place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
@@ -325,6 +345,6 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
     return placed
 
 
-def _turn(board: Board, need: Need) -> tuple[Fraction, int, tuple[int, ...]]:
-    tickets = board.tickets_of(need.leaf)
-    return (Fraction(board.gpus_of(need.leaf.user), tickets), -need.size, need.order)
+def _turn(board: Board, need: Need) -> tuple[bool, Fraction, int, tuple[int, ...]]:
+    held = Fraction(board.gpus_of(need.leaf.user, need.is_opportunistic), board.tickets_of(need.leaf))
+    return (need.is_opportunistic, held, -need.size, need.order)

@@ -103,11 +103,13 @@ class LiveNodes:
         spans = [place.key for place in places if place.span and place.key in self.on]
         taken = {gpu for place in places if place.key in spans for gpu in place.gpus}
         free = [place for place in places if not place.span and place.key not in self.left]
-        pinned, yielding = list(spans), [place.key for place in places if place.key in holders]
+        runnable, pinned = [place.key for place in free], set(spans)
+        yielding = [place.key for place in places if place.key in holders]
         if not is_end:
-            pinned += [p.key for p in free if p.key in holders and taken.isdisjoint(p.gpus)]
+            pinned |= {p.key for p in free if p.key in holders and taken.isdisjoint(p.gpus)}
+            pinned -= local.giving_way(runnable, spans, (), pinned)
             yielding = []
-        chosen = set(local.choose([place.key for place in free], pinned, (), yielding))
+        chosen = set(local.choose(runnable, pinned, (), yielding))
         for place in free:
             (self.on.add if place.key in chosen else self.on.discard)(place.key)
 
@@ -139,4 +141,5 @@ class LiveNodes:
 
 
 def _gang(place: Placement) -> Gang:
-    return Gang(place.key, place.user, place.tickets, place.gpus, place.submitted_ns, place.mate)
+    order, mate = place.submitted_ns, place.mate
+    return Gang(place.key, place.user, place.tickets, place.gpus, order, mate, place.is_opportunistic)

@@ -43,7 +43,7 @@ class PlannedJob:
     is_leaving: bool = False
     #: the job it shares its GPUs with, both at a time (packed); 0: none
     mate: int = 0
-    #: it may be slowed down for the sake of a guaranteed mate
+    #: it has what guaranteed jobs leave, and may be slowed down for the sake of a guaranteed mate
     is_opportunistic: bool = False
 
     @property

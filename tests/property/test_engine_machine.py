@@ -52,9 +52,10 @@ class EngineMachine(RuleBasedStateMachine):
         gpus=st.sampled_from((1, 1, 2, 4, 9)),
         tickets=st.sampled_from((1, 100, 1000)),
         elastic=st.sampled_from(("", "", "1-4", "1-2", "2-3")),
+        job_class=st.sampled_from(("guaranteed", "guaranteed", "opportunistic")),
     )
-    def submit(self, user: str, gpus: int, tickets: int, elastic: str) -> None:
-        self.world.submit(user, gpus, tickets=tickets, elastic=elastic)
+    def submit(self, user: str, gpus: int, tickets: int, elastic: str, job_class: str) -> None:
+        self.world.submit(user, gpus, tickets=tickets, elastic=elastic, job_class=job_class)
 
     @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)))
     def submit_one_of_several_nodes(self, user: str, nodes: int, each: int) -> None:

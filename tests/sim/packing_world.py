@@ -119,7 +119,10 @@ class PackingWorld:
     def _slice(self) -> None:
         plan = {place.key: place for place in self.engine.plan_jobs("n1")}
         old = {gang.key: gang.mate for gang in self.local.gangs}
-        gangs = [Gang(k, p.user, p.tickets, p.gpus, p.submitted_ns, p.mate) for k, p in plan.items()]
+        gangs = [
+            Gang(k, p.user, p.tickets, p.gpus, p.submitted_ns, p.mate, p.is_opportunistic)
+            for k, p in plan.items()
+        ]
         for gang in gangs:
             if old.get(gang.key, 0) != gang.mate:
                 self.trains[gang.key].gauge.packed = Gauge().packed

@@ -140,24 +140,29 @@ def test_what_is_free_is_shared_out_above_both_peaks() -> None:
     assert need(16 * GIB) == 18 * GIB
 
 
+def opportunistic_then_guaranteed(model: str) -> PackingWorld:
+    """One GPU; the opportunistic job has had it alone, and so was measured, when the other comes."""
+    world = PackingWorld(1, SETTINGS)
+    world.add(0, model, job_class="opportunistic")
+    world.run(20)
+    world.add(0, model, job_class="guaranteed")
+    return world
+
+
 def test_a_guaranteed_job_slowed_down_by_an_opportunistic_one_is_given_its_gpu_back() -> None:
     """Together they would gain; but what one loses is not the other's to take."""
-    world = PackingWorld(1, SETTINGS)
-    world.add(0, "rhn", job_class="guaranteed")
-    world.add(0, "rhn", job_class="opportunistic")
-    world.run(20)
+    world = opportunistic_then_guaranteed("rhn")
+    world.run(8)
     plan = {place.key.job_id: place for place in world.engine.plan_jobs("n1")}
-    assert (plan[1].mate, plan[1].is_opportunistic) == (2, False)
-    assert (plan[2].mate, plan[2].is_opportunistic) == (1, True)
+    assert (plan[1].mate, plan[1].is_opportunistic) == (2, True)
+    assert (plan[2].mate, plan[2].is_opportunistic) == (1, False)
     world.run(120)
     assert world.packs() == {}
     assert world.told.count("PackTrial") == 2
-    assert "job 1 is guaranteed and keeps 0.73 of its speed; 0.95 is asked" in world.engine.jobs[2].told()
+    assert "job 2 is guaranteed and keeps 0.73 of its speed; 0.95 is asked" in world.engine.jobs[1].told()
 
 
 def test_a_guaranteed_job_that_is_not_harmed_stays_packed() -> None:
-    world = PackingWorld(1, SETTINGS)
-    world.add(0, "vae", job_class="guaranteed")
-    world.add(0, "vae", job_class="opportunistic")
+    world = opportunistic_then_guaranteed("vae")
     world.run(120)
     assert world.packs() == {("vae", "vae"): False}

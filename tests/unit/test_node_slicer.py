@@ -56,6 +56,26 @@ def test_a_gang_runs_whole_and_single_jobs_fill_the_rest(bench):
     assert node.held_s("user1") == pytest.approx(node.held_s("user2"), abs=4)
 
 
+def test_an_opportunistic_job_gives_way_to_a_guaranteed_one_at_once_and_has_what_is_left(bench):
+    node = bench(2)
+    for job_id, gpu in ((1, 0), (2, 1)):
+        node.add(job_id, "user1", (gpu,), is_opportunistic=True)
+    node.quantum()
+    assert node.holders() == {1, 2}
+    guaranteed = node.add(3, "user2", (1,), tickets=1)
+    assert node.holders() == {1, 3}, "in the middle of a quantum"
+    node.add(4, "user1", (0,), is_opportunistic=True)
+    assert node.holders() == {1, 3}, "an equal waits for the quantum's end"
+    node.quantum(6)
+    assert node.held_s("user2") == pytest.approx(6, abs=0.1)
+    assert {resident.counts.suspends for resident in node.node.residents.values()} == {0, 1, 3}
+    node.remove(guaranteed)
+    assert 2 in node.holders()
+    node.node.residents[JobKey(2, 0)].is_ending = True
+    stays = node.add(5, "user2", (1,))
+    assert not stays.holds, "who cannot give way keeps his GPU"
+
+
 def test_a_job_that_ends_gives_way_at_once(bench):
     node = bench(1)
     first = node.add(1, "user1", (0,))
