@@ -86,6 +86,8 @@ def test_a_guaranteed_span_parks_an_opportunistic_job_and_the_other_way_round_it
         world.pass_time(1.5)
         assert sorted(world.plan.runs) == small
         span = world.submit("span", 4, job_class=theirs)
+        world.pass_time(0.1)
+        assert sorted(world.plan.runs) == ([span] if theirs == GUARANTEED else small), "in mid-quantum"
         world.pass_time(2)
         assert sorted(world.plan.runs) == ([span] if theirs == GUARANTEED else small)
         assert world.tape.replay().first is None
