@@ -64,7 +64,7 @@ def _clear_for_gangs(
     residents: Mapping[int, Resident],
     room: int,
 ) -> int:
-    """Make room for those who found none; return how many jobs move for it."""
+    """Make room for guaranteed jobs that found none; return how many jobs move for it."""
     by_node: dict[str, list[Resident]] = {}
     for resident in residents.values():
         by_node.setdefault(resident.node, []).append(resident)
@@ -73,7 +73,8 @@ def _clear_for_gangs(
         need = need_now(at, record)
         record.travels.missed = ""
         is_new = at.now_ns - record.since_ns < at.settings.quantum_ns
-        if is_new or record.code not in NO_ROOM or record.job.dependency or need.shape in shapes:
+        is_put_off = is_new or record.is_opportunistic
+        if is_put_off or record.code not in NO_ROOM or record.job.dependency or need.shape in shapes:
             continue
         shapes.add(need.shape)
         clearing = clear_for(draft, loads, need, by_node, _terms(at))

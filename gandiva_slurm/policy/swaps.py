@@ -62,6 +62,8 @@ def _candidates(
 
 def _swap(draft: Draft, loads: Loads, up: Resident, down: Resident, terms: Terms) -> Swap | None:
     """The exchange of these two, if it is worth what it costs both."""
+    if up.need.is_opportunistic and not down.need.is_opportunistic:
+        return None
     gains, loses = (_speedup(each, up.gpu_type, down.gpu_type) for each in (up, down))
     to, back = _place(down), _place(up)
     if gains <= 1 or not 0 < (100 + terms.faster_percent) * loses <= 100 * gains:

@@ -157,7 +157,7 @@ def test_job_is_not_moved_more_often_than_it_may(most: int) -> None:
 # making room
 
 
-def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
+def half_full() -> FakeWorld:
     """On each node one GPU is full: a gang of two has room on neither, unless somebody moves."""
     world = FakeWorld({"n1": 2, "n2": 2})
     for n in range(16):
@@ -168,6 +168,17 @@ def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
         there = [j for j, record in world.engine.jobs.items() if record.places.get(name) == (gpu,)]
         world.finish(there[0])
     world.run(1800, dt_s=10)
+    return world
+
+
+def test_no_room_is_made_for_an_opportunistic_gang() -> None:
+    world = half_full()
+    gang = world.submit("boss", gpus=2, job_class="opportunistic")
+    assert moves(world.run(200, dt_s=5)) == [] and world.code_of(gang) == "NoFreeSlots"
+
+
+def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
+    world = half_full()
     gang = world.submit("boss", gpus=2)
     world.run(60)
     record = world.engine.jobs[gang]

@@ -13,7 +13,7 @@ from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import speed_up
 from gandiva_slurm.policy.moves import WORTH, Loads, Proposal, Resident, Terms, is_worth_it
-from gandiva_slurm.policy.placement import Board, Need, Site, Stay
+from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import SCALE, Leaf
 from gandiva_slurm.policy.swaps import Swap, exchange
 
@@ -35,10 +35,10 @@ class Scene:
 
     def job(self, node: str, *gpus: int, tickets: int = 100, memory_mib: int = 0, **fields: object) -> int:
         """A job on these GPUs of a node."""
-        job_id = len(self.residents) + 1
+        job_id, is_spare = len(self.residents) + 1, bool(fields.pop("is_opportunistic", False))
         need = Need(job_id, a_leaf(job_id), len(gpus), 100, (0, job_id), memory_mib=memory_mib)
-        stay = Stay(job_id, need.leaf, gpus, 100, memory_mib, len(gpus))
-        self.sites[node].stays[job_id] = stay
+        need = replace(need, is_opportunistic=is_spare)
+        self.sites[node].stays[job_id] = need.stay(gpus)
         self.tickets[need.leaf] = tickets * SCALE
         values = {"cost_ns": 60 * 10**9, "horizon_ns": HOUR_NS, **fields}
         kind = self.sites[node].gpu_type
@@ -241,6 +241,22 @@ def test_nobody_changes_places_for_little() -> None:
     assert apart(1.5, 5.0).swap() is None
     assert apart(5.0, 1.5, horizon_ns=60 * 10**9).swap() is None, "nor for what costs more than it brings"
     assert apart(5.0, 1.5, bar="it was submitted with --gandiva-migrate=never").swap() is None
+
+
+def test_a_guaranteed_job_makes_no_way_for_an_opportunistic_one() -> None:
+    for up, down, is_done in ((True, False, False), (False, True, True), (True, True, True)):
+        scene = Scene(a_site("n1", 1, kind="k80"), a_site("n2", 1))
+        scene.job("n1", 0, rates={"k80": 1.0, "v100": 5.0}, is_opportunistic=up)
+        scene.job("n2", 0, rates={"k80": 1.0, "v100": 1.5}, is_opportunistic=down)
+        assert (scene.swap() is not None) == is_done, (up, down)
+
+
+def test_of_two_classes_on_a_gpu_the_opportunistic_job_goes_to_the_idle_one() -> None:
+    scene = Scene(a_site("n1", 2))
+    scene.job("n1", 0)
+    assert scene.even() == []
+    spare = scene.job("n1", 0, is_opportunistic=True)
+    assert moves(scene.even()) == [(spare, (("n1", (1,)),))]
 
 
 def test_nobody_pays_with_his_share_in_an_exchange() -> None:
