@@ -15,8 +15,9 @@ _unexpected: list[str] = []
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets a file's, or a suite of containers."""
-    item.add_marker(pytest.mark.xdist_group(_suite_of(item) or item.nodeid.partition("::")[0]))
+    """Where workers share the tests (--dist loadgroup), one gets a file's, and one all those in containers."""
+    group = "containers" if _suite_of(item) else item.nodeid.partition("::")[0]
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(trylast=True)
