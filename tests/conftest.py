@@ -15,7 +15,7 @@ _unexpected: list[str] = []
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets a file's, and one all those in containers."""
+    """Where workers share the tests (--dist loadgroup), one gets all of a file, or of containers."""
     group = "containers" if _suite_of(item) else item.nodeid.partition("::")[0]
     item.add_marker(pytest.mark.xdist_group(group))
 
