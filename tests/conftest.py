@@ -5,11 +5,11 @@ import os
 import pytest
 
 from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
-from tests.skips import BY_FLOOR, NO_GPU
+from tests.skips import ALWAYS, BY_FLOOR, NO_GPU
 
 #: Set by .ci/run: comma list of floors that must not be skipped.
 REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
-ACCEPTED = tuple(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED)
+ACCEPTED = (*ALWAYS, *(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED))
 
 _unexpected: list[str] = []
 
