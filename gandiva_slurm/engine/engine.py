@@ -15,7 +15,7 @@ from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
-from gandiva_slurm.engine.pairs import GUARANTEED, decide_packs
+from gandiva_slurm.engine.pairs import decide_packs
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.planner import plan_moves
 from gandiva_slurm.engine.resizing import plan_resizes, start_small
@@ -34,6 +34,7 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.policy.port import GUARANTEED
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
@@ -179,10 +180,9 @@ class Engine:
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             for node, place in _placements(record, tickets[record.job.job_id]):
-                if record.job.job_id in mates:
-                    is_opportunistic = record.options.job_class != GUARANTEED
-                    mate = mates[record.job.job_id]
-                    place = replace(place, mate=mate, is_opportunistic=is_opportunistic)
+                mate = mates.get(record.job.job_id, 0)
+                is_opportunistic = record.options.job_class != GUARANTEED
+                place = replace(place, mate=mate, is_opportunistic=is_opportunistic)
                 plan.setdefault(node, []).append(place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
