@@ -191,7 +191,7 @@ class FakeWorld:
         after = self.moving()
         at_once = self.engine.settings.moves_at_once(sum(self.nodes.values()))
         for job_id in after - before:
-            swapped = self.engine.jobs[job_id].code == "Exchanging" and not before
+            swapped = self.engine.jobs[job_id].code == "Exchanging" and not before & after
             assert len(after) <= max(at_once, 2 * swapped), f"{sorted(after)} are on the move at once"
             assert self.engine.settings.moves, f"{job_id} moves, and moves are off"
             job, ran_ns = self.jobs[job_id], self.now_ns - self.jobs[job_id].start_s * SECOND_NS
