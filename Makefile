@@ -46,8 +46,14 @@ test: setup ## all test floors this machine can run
 	$(PY) -m pytest -q -n 2 --dist loadgroup $(REAL) || failed=1; \
 	exit $$failed
 
-test-gpu: setup ## the tests that need a CUDA GPU, and their figures
-	$(PY) -m pytest -q -s -m gpu
+test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; without Slurm
+	GANDIVA_REQUIRE=gpu $(PY) -m pytest -q -s tests/gpu
+
+.setup-gpu: pyproject.toml
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev,nvml,vmm]"
+	@touch $@
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench
@@ -66,5 +72,5 @@ image: engine ## the container image of SUITE (bookworm, trixie, forky), unless 
 	@TORCH="$(TORCH)" sh container/build.sh $(SUITE)
 
 clean: ## remove what setup and the builds made
-	rm -rf $(VENV) build .setup-apt .setup-venv
+	rm -rf $(VENV) build .setup-apt .setup-venv .setup-gpu
 	$(MAKE) --no-print-directory -C spank clean

@@ -5,18 +5,19 @@ import os
 import pytest
 
 from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
-from tests.skips import BY_FLOOR, NO_GPU
+from tests.skips import ALWAYS, BY_FLOOR, NO_GPU
 
 #: Set by .ci/run: comma list of floors that must not be skipped.
 REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
-ACCEPTED = tuple(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED)
+ACCEPTED = (*ALWAYS, *(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED))
 
 _unexpected: list[str] = []
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets a file's, or a suite of containers."""
-    item.add_marker(pytest.mark.xdist_group(_suite_of(item) or item.nodeid.partition("::")[0]))
+    """Where workers share the tests (--dist loadgroup), one gets all of a file, or of containers."""
+    group = "containers" if _suite_of(item) else item.nodeid.partition("::")[0]
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(trylast=True)

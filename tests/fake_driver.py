@@ -47,8 +47,8 @@ class FakeDriver:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
-        self.directory, self.library = directory, directory / "libcuda.so.1"
-        command = ["cc", "-shared", "-fPIC", "-Wall", "-o", str(self.library), str(_SOURCE)]
+        self.directory, self.so = directory, directory / "libcuda.so.1"
+        command = ["cc", "-shared", "-fPIC", "-Wall", "-o", str(self.so), str(_SOURCE)]
         subprocess.run(command, check=True, timeout=60)
         (directory / "pynvml.py").write_text(_NVML)
         (directory / "uses").touch()

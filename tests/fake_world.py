@@ -17,6 +17,7 @@ from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 
@@ -190,7 +191,7 @@ class FakeWorld:
         after = self.moving()
         at_once = self.engine.settings.moves_at_once(sum(self.nodes.values()))
         for job_id in after - before:
-            swapped = self.engine.jobs[job_id].code == "Exchanging" and not before
+            swapped = self.engine.jobs[job_id].code == "Exchanging" and not before & after
             assert len(after) <= max(at_once, 2 * swapped), f"{sorted(after)} are on the move at once"
             assert self.engine.settings.moves, f"{job_id} moves, and moves are off"
             job, ran_ns = self.jobs[job_id], self.now_ns - self.jobs[job_id].start_s * SECOND_NS
@@ -237,10 +238,15 @@ class FakeWorld:
         )
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
-        words, leave = (proc.reason, detail), (is_movable, proc.has_left)
-        is_elastic = key.job_id not in self.one_size
-        more = {"is_elastic": is_elastic, "card_bytes": 1 << 40, "peak_bytes": 1}
-        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, *leave, rate, **more)
+        measured = Measured(
+            is_movable=is_movable,
+            is_elastic=key.job_id not in self.one_size,
+            rate_alone=rate,
+            card_bytes=1 << 40,
+            peak_bytes=1,
+        )
+        words = (proc.reason, detail)
+        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, proc.has_left, measured)
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""

@@ -5,7 +5,12 @@ NO_GPU = "no CUDA GPU on this machine"
 NO_PYSLURM = "Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm"
 #: What container/engine.sh says where none runs; .ci/run starts one wherever that is possible.
 NO_ENGINE = "no Docker engine answers here"
+NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 NO_SAVER = "torch_memory_saver is not installed"
 NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machine"
+#: NVML numbers processes as the machine does, not as a container.
+OTHER_PIDS = "this process has another number in NVML's eyes"
+#: Skips that count as skips on any machine with a GPU, too.
+ALWAYS = (NO_PROCESS_CHECKPOINT, OTHER_PIDS)
 #: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
 BY_FLOOR = {"gpu": NO_GPU, "pyslurm": NO_PYSLURM, "docker": NO_ENGINE}

@@ -64,9 +64,15 @@ class Trial:
 @click.command(
     "try", context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True}
 )
-@click.option("--steps", default=100, show_default=True, help="Compare so many losses; then end the script.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=100, show_default=True,
+    help="Compare so many losses; then end the script.",
+)  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of where it is parked and moved.")
-@click.option("--deadline", default=600.0, show_default=True, help="Seconds for each run of the script.")
+@click.option(
+    "--deadline", type=click.FloatRange(1, 86400), default=600.0, show_default=True,
+    help="Seconds for each run of the script.",
+)  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def try_(steps: int, seed: int, deadline: float, command: tuple[str, ...]) -> int:
     """Run COMMAND alone, parked at random, and (if it is attached) moved; compare its losses bit for bit.

@@ -1,7 +1,8 @@
-"""Which tiers may move a parked rank's memory, in the order they are tried: facts in, names and reasons out.
+"""Which tiers may move a parked rank's memory, in the order they are tried: facts in, names out.
 
 `torch` comes first, for whatever fails in it is undone; `vmm` is for memory whose addresses may not change,
-as captured CUDA graphs have. Where none can, the memory is held. What a node can do is in node/tiers.
+as captured CUDA graphs have. Where none can, the memory is held. When a node
+has the driver move what is left is in node/tiers.
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ class Facts(NamedTuple):
     never: Dict[str, str]
 
 
-def movers(facts: Facts) -> Tuple[Tuple[str, ...], Dict[str, str]]:
-    """Return the tiers to try, one after the other, and why each other is left out."""
-    left_out = dict(facts.never)
+def movers(facts: Facts) -> Tuple[str, ...]:
+    """Return the tiers to try, one after the other."""
     if facts.wish == CPU:
-        left_out[VMM] = "the CPU is no device of it"
+        names: Tuple[str, ...] = (TORCH,)
     elif facts.wish == KEEP or not facts.is_on_cuda:
-        why = "GANDIVA_TIER is hold" if facts.wish == KEEP else "CUDA is not in use"
-        left_out = {TORCH: why, VMM: why}
-    elif facts.saver:
-        left_out[VMM] = facts.saver
-    return tuple(name for name in (TORCH, VMM) if name not in left_out), left_out
+        names = ()
+    else:
+        names = (TORCH,) if facts.saver else (TORCH, VMM)
+    return tuple(name for name in names if name not in facts.never)

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gandiva_slurm.client.errors import Refused
+from gandiva_slurm.client.guards import refuse_other_allocators
 
 #: Start and end of device memory that belongs to another stream than its device's current one.
 Ranges = List[Tuple[int, int]]
@@ -28,9 +29,7 @@ class Cuda:
     def begin(self, deadline: float) -> None:
         """Come to rest, and Refused where addresses may not change; TimeoutError when it stays busy."""
         self.drain(deadline)
-        backend = getattr(self._cuda, "get_allocator_backend", lambda: "native")()
-        if backend != "native":
-            raise Refused(f"its memory is {backend}'s, not that of torch's own allocator")
+        refuse_other_allocators(self._cuda)
         segments = self._cuda.memory_snapshot()
         if _has_pools(segments):
             self.empty_cache()  # of a graph that is gone, memory may be left

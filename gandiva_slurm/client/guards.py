@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from types import FrameType
-from typing import List, Optional
+from typing import Any, List, Optional
+
+from gandiva_slurm.client.errors import Refused
 
 #: Threads in these only touch host memory, or wait for other processes.
 _HARMLESS = (
@@ -43,6 +45,20 @@ def thread_inside_torch() -> str:
         if inside and not any(name.startswith(_HARMLESS) for name in inside):
             return f"{names.get(ident, ident)} in {inside[0]}"
     return ""
+
+
+def refuse_other_threads() -> None:
+    """Refused while another thread is inside torch: memory cannot be taken from under it."""
+    thread = thread_inside_torch()
+    if thread:
+        raise Refused(f"another thread is inside torch: {thread}")
+
+
+def refuse_other_allocators(cuda: Any) -> None:
+    """Refused where CUDA's memory is not that of torch's native allocator, the only one known here."""
+    backend = getattr(cuda, "get_allocator_backend", lambda: "native")()
+    if backend != "native":
+        raise Refused(f"its memory is {backend}'s, not that of torch's own allocator")
 
 
 def _modules_of(frame: Optional[FrameType]) -> List[str]:

@@ -14,7 +14,6 @@ class Identity(NamedTuple):
     """This process within its gang. `master` and `backend` are empty outside a process group."""
 
     rank: int
-    local_rank: int
     world: int
     master: str
     backend: str
@@ -26,18 +25,15 @@ def find_identity() -> Identity:
     group = process_group()
     if "RANK" in env and "WORLD_SIZE" in env:
         rank, world = number("RANK"), number("WORLD_SIZE", 1)
-        local_rank = number("LOCAL_RANK", rank)
     elif group is not None:
         rank, world = group.get_rank(), group.get_world_size()
-        local_rank = number("LOCAL_RANK", rank)
     elif _in_numbered_step():
         rank, world = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS", 1)
-        local_rank = number("SLURM_LOCALID", rank)
     else:
-        rank, local_rank, world = 0, 0, 1
+        rank, world = 0, 1
     address = env.get("MASTER_ADDR", "")
     master = f"{address}:{env.get('MASTER_PORT', '')}" if address else ""
-    return Identity(rank, local_rank, max(world, rank + 1), master, group.get_backend() if group else "")
+    return Identity(rank, max(world, rank + 1), master, group.get_backend() if group else "")
 
 
 def hello(identity: Identity, kind: int) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.rank import this_rank
-from gandiva_slurm.client.vault import open_vault, what_changed
+from gandiva_slurm.client.vault import open_vault, saying_why_not
 from gandiva_slurm.wire.page import KIND_HOOK, KIND_RUN, KIND_STEPS
 
 _ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: the callback does nothing"
@@ -43,7 +43,10 @@ class Keeper:
         self._loaders: List[Any] = []
         self._began: Optional[Dict[str, Any]] = None
         self._is_save_wanted = False
-        self._tell()
+        if self.is_alone:
+            say(_ALONE)
+        elif self._vault is not None:
+            self._vault.say_where(self.saved)
 
     @property
     def path(self) -> str:
@@ -111,15 +114,10 @@ class Keeper:
 
     def _save(self) -> None:
         """Save what is here at this boundary; whatever keeps it from that is said, and raised."""
-        try:
-            path = self._write()
-        except Exception as err:
-            if not is_from_signal_handler(err):
-                say(f"not saved, training goes on: {err}")
-            raise
-        say(f"saved to {path}")
+        with saying_why_not():
+            self._write()
 
-    def _write(self) -> str:
+    def _write(self) -> None:
         vault = self._vault
         if vault is None or self.saved is not None:
             raise NotSaved("the training has not come back yet to where it was saved")
@@ -132,7 +130,7 @@ class Keeper:
             "now": now,
             "began": self._began,
         }
-        return vault.write(self._count, state)
+        vault.write(self._count, state)
 
     def _let_framework_write(self, path: str) -> None:
         try:
@@ -142,18 +140,6 @@ class Keeper:
         for directory, _, files in os.walk(path):
             for name in files:
                 _sync(os.path.join(directory, name))
-
-    def _tell(self) -> None:
-        if self.is_alone:
-            say(_ALONE)
-        elif self.saved is not None:
-            say(f"goes on from {self.saved['path']}")
-            change = what_changed(self.saved)
-            if change:
-                say(f"need not go on to the last bit as it would have: {change}")
-        elif self._vault is not None and start.restart_count() > 0:
-            directory = self._vault.store.directory
-            say(f"started again, and begins anew: no checkpoint of it in {directory}")
 
 
 def _sync(path: str) -> None:

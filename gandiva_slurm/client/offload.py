@@ -11,7 +11,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 from gandiva_slurm.client import layered
 from gandiva_slurm.client.errors import Refused
-from gandiva_slurm.client.guards import thread_inside_torch
+from gandiva_slurm.client.guards import refuse_other_threads
 from gandiva_slurm.client.host import Slabs
 from gandiva_slurm.client.roots import Roots, Seen
 from gandiva_slurm.client.signals import Deferral
@@ -61,9 +61,7 @@ class TorchTier:
         """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""
         self._arrival.finish()
         self.device.begin(time.monotonic() + DRAIN_S)
-        thread = thread_inside_torch()
-        if thread:
-            raise Refused(f"another thread is inside torch: {thread}")
+        refuse_other_threads()
         live, peak = self.device.live(), self.device.peak()
         self._offload(self._roots.find(live))
         held = self.device.live()

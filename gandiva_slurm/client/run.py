@@ -18,7 +18,7 @@ from gandiva_slurm.client.loop import StepsIterator, wrapped
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.parts import Part, parts_of
 from gandiva_slurm.client.rank import Rank, this_rank
-from gandiva_slurm.client.vault import Vault, open_vault, what_changed
+from gandiva_slurm.client.vault import Vault, open_vault, saying_why_not
 from gandiva_slurm.wire.page import KIND_RUN, KIND_STEPS
 
 _ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: nothing is saved, the script runs as it is"
@@ -150,19 +150,12 @@ class Run:
         saved = vault.find() if vault is not None else None
         #: Above all that is there: no save is written into what another start left half done.
         self._count = vault.first_count if vault is not None else 0
-        if saved is None:
-            if vault is not None and start.restart_count() > 0:
-                say(f"started again, and begins anew: no checkpoint of it in {vault.store.directory}")
-            return
-        _has_loaded = True
-        parts_of_training.put(self._parts, saved["parts"])
-        self._target, self._samples = saved["place"], saved.get("samples")
-        say(f"goes on from {saved['path']}: {_words(saved['place'])}")
-        if vault and saved["world"] != vault.store.world:
-            say(f"goes on with {vault.store.world} ranks, saved by {saved['world']}: the same global batches")
-        change = what_changed(saved)
-        if change:
-            say(f"need not go on to the last bit as it would have: {change}")
+        if saved is not None:
+            _has_loaded = True
+            parts_of_training.put(self._parts, saved["parts"])
+            self._target, self._samples = saved["place"], saved.get("samples")
+        if vault is not None:
+            vault.say_where(saved, _words(saved["place"]) if saved else "")
 
     def _first_epoch(self, count: int) -> int:
         if self._target is None:
@@ -269,16 +262,9 @@ class Run:
         vault, place = self._vault, (self._phase, self.epoch, self._loop, self.batch)
         if vault is None:
             return
-        try:
-            state = self._state(place, vault)
-            if is_behind:
-                vault.write_behind(self._count, state, _words(place))
-            else:
-                say(f"saved to {vault.write(self._count, state)}: {_words(place)}")
-        except Exception as err:
-            if not is_from_signal_handler(err):
-                say(f"not saved, training goes on: {err}")
-            raise
+        with saying_why_not():
+            write = vault.write_behind if is_behind else vault.write
+            write(self._count, self._state(place, vault), _words(place))
 
     def _state(self, place: Place, vault: Vault) -> Dict[str, Any]:
         if self._target is not None:

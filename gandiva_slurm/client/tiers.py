@@ -88,9 +88,8 @@ class BestTier:
         self._used = self._hold
         if not wants_to_move():
             return self._hold.release()
-        names, _ = choice.movers(self._facts())
         whys = list(self._never.values())
-        for name in names:
+        for name in choice.movers(self._facts()):
             try:
                 done: Released = self._mover(name).release()
             except Exception as err:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import sys
 from threading import Thread
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from gandiva_slurm.client import checkpoint, rng, start
+from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.checkpoint import Saved, Store
 from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
 from gandiva_slurm.client.facts import differences, facts
@@ -85,10 +87,23 @@ class Vault:
             self._deal(state, saved)
         return state
 
-    def write(self, count: int, state: Dict[str, Any]) -> str:
-        """Write this rank's part of a checkpoint; return its directory. NotSaved says why not."""
+    def say_where(self, state: Optional[Dict[str, Any]], words: str = "") -> None:
+        """Say where a training goes on that has found `state`; or that it begins anew, started again."""
+        if state is None:
+            if start.restart_count() > 0:
+                say(f"started again, and begins anew: no checkpoint of it in {self.store.directory}")
+            return
+        say(": ".join(filter(None, (f"goes on from {state['path']}", words))))
+        world, change = self.store.world, differences(state["facts"], facts())
+        if state["world"] != world:
+            say(f"goes on with {world} ranks, saved by {state['world']}: the same global batches")
+        if change:
+            say(f"need not go on to the last bit as it would have: {change}")
+
+    def write(self, count: int, state: Dict[str, Any], words: str = "") -> None:
+        """Write this rank's part of a checkpoint, and say so with `words`; NotSaved says why not."""
         self.settle()
-        return self._write(count, lambda out: _dump(state, out), _facts(state))
+        self._write(count, lambda out: _dump(state, out), _facts(state), words)
 
     def write_behind(self, count: int, state: Dict[str, Any], words: str) -> None:
         """Take a copy of a state in host memory and let a thread write it, and say so with `words`.
@@ -100,12 +115,8 @@ class Vault:
         _dump(state, copy)
 
         def write() -> None:
-            try:
-                path = self._write(count, lambda out: out.write(copy.getbuffer()), found)
-            except Exception as err:
-                say(f"not saved, training goes on: {err}")
-            else:
-                say(f"saved to {path}: {words}")
+            with contextlib.suppress(Exception), saying_why_not():
+                self._write(count, lambda out: out.write(copy.getbuffer()), found, words)
 
         self._writer = Thread(target=write, name="gandiva-save")
         self._writer.start()
@@ -185,15 +196,21 @@ class Vault:
         if self.store.rank not in saved.markers:
             state["now"] = rng.derived(state["now"], f"rank {self.store.rank} at {state['count']}")
 
-    def _write(self, count: int, write: Callable[[Any], Any], found: Dict[str, Any]) -> str:
+    def _write(self, count: int, write: Callable[[Any], Any], found: Dict[str, Any], words: str) -> None:
         if self._last[0] != count:  # what is whole is not written over, not even with the same
             self._last = count, checkpoint.save(self.store, count, write, found)
-        return self._last[1]
+        say(": ".join(filter(None, (f"saved to {self._last[1]}", words))))
 
 
-def what_changed(state: Dict[str, Any]) -> str:
-    """Return what differs from the process that saved, in words; "" where nothing that matters does."""
-    return differences(state["facts"], facts())
+@contextlib.contextmanager
+def saying_why_not() -> Iterator[None]:
+    """Say what keeps a training from being saved, and let it out."""
+    try:
+        yield
+    except Exception as err:
+        if not is_from_signal_handler(err):
+            say(f"not saved, training goes on: {err}")
+        raise
 
 
 def _exchange(world: int) -> Exchange:

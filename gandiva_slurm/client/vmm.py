@@ -15,7 +15,7 @@ from typing import Any, Dict
 
 from gandiva_slurm.client import host
 from gandiva_slurm.client.errors import Refused
-from gandiva_slurm.client.guards import thread_inside_torch
+from gandiva_slurm.client.guards import refuse_other_allocators, refuse_other_threads
 from gandiva_slurm.client.signals import Deferral
 from gandiva_slurm.client.tiers import DRAIN_S, Released
 from gandiva_slurm.wire.page import TIER_VMM
@@ -109,12 +109,8 @@ class VmmTier:
                 time.sleep(AGAIN_S)
 
     def _check(self) -> None:
-        thread = thread_inside_torch()
-        if thread:
-            raise Refused(f"another thread is inside torch: {thread}")
-        backend = getattr(self._cuda, "get_allocator_backend", lambda: "native")()
-        if backend != "native":
-            raise Refused(f"its memory is {backend}'s, not that of torch's own allocator")
+        refuse_other_threads()
+        refuse_other_allocators(self._cuda)
         if getattr(getattr(self._saver, "_impl", None), "_mem_pools", None):
             raise Refused(f"the script uses {MODULE} itself")
         group = self._torch.distributed

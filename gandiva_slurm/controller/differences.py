@@ -109,8 +109,5 @@ def _key(item: Resident) -> JobKey:
 
 
 def _seen(node: str, item: Resident) -> ResidentSeen:
-    words = (item.reason, item.detail)
-    leave, rates = (item.is_movable, item.has_left), (item.rate_alone, item.rate_packed, item.rate_noise)
-    memory = (item.card_bytes, item.peak_bytes, item.held_bytes, item.ooms)
-    stand = (_key(item), item.state, item.gpus)
-    return ResidentSeen(node, *stand, *words, item.parked_ns, *leave, *rates, *memory, item.is_elastic)
+    stand, words = (_key(item), item.state, item.gpus), (item.reason, item.detail)
+    return ResidentSeen(node, *stand, *words, item.parked_ns, item.has_left, item.measured)

@@ -64,12 +64,14 @@ def reader(hint: Any) -> Read:
 
 def _class_reader(kind: Any) -> Read:
     hints = typing.get_type_hints(kind)
-    reads = [reader(hints[item.name]) for item in dataclasses.fields(kind)]
+    names = [item.name for item in dataclasses.fields(kind)]
+    reads = [reader(hints[name]) for name in names]
 
     def read(raw: Sequence[Any]) -> Any:
         if len(raw) > len(reads):
             raise ValueError(f"{kind.__name__} of {len(raw)} fields, this release knows {len(reads)}")
-        return kind(*(one(value) for one, value in zip(reads, raw, strict=False)))
+        values = (one(value) for one, value in zip(reads, raw, strict=False))
+        return kind(**dict(zip(names, values, strict=False)))
 
     return read
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.state import JobRecord, Sighting
+from gandiva_slurm.engine.state import JobRecord
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.policy.room import CONTEXT_BYTES, need, room
 
 MIB = 1 << 20
@@ -16,7 +17,7 @@ class Seat(NamedTuple):
     """A job on a GPU, and what its node says of it."""
 
     record: JobRecord
-    seen: Sighting
+    seen: Measured
 
 
 class Home(NamedTuple):
@@ -38,9 +39,11 @@ def seats(at: Cycle) -> dict[Home, list[Seat]]:
     found: dict[Home, list[Seat]] = {}
     for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
         for node, gpus in record.places.items():
-            seen = at.state.sightings.get((node, record.key))
-            for gpu in gpus if seen is not None else ():
-                found.setdefault(Home(node, gpu), []).append(Seat(record, seen or Sighting()))
+            sighting = at.state.sightings.get((node, record.key))
+            if sighting is None:
+                continue
+            for gpu in gpus:
+                found.setdefault(Home(node, gpu), []).append(Seat(record, sighting.measured))
     return found
 
 

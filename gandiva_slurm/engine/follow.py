@@ -131,15 +131,16 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
-    sighting.is_movable, sighting.is_elastic = event.is_movable, event.is_elastic
     sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
-    sighting.rate_alone = event.rate_alone or sighting.rate_alone
-    sighting.rate_packed, sighting.rate_noise = event.rate_packed, event.rate_noise
-    sighting.card_bytes = event.card_bytes or sighting.card_bytes
-    sighting.peak_bytes = event.peak_bytes or sighting.peak_bytes
-    sighting.ooms = event.ooms
-    if event.state == states.SUSPENDED:  # the next park keeps as much
-        sighting.held_bytes = event.held_bytes
+    new, old = event.measured, sighting.measured
+    sighting.measured = replace(
+        new,
+        rate_alone=new.rate_alone or old.rate_alone,
+        card_bytes=new.card_bytes or old.card_bytes,
+        peak_bytes=new.peak_bytes or old.peak_bytes,
+        # the next park keeps as much
+        held_bytes=new.held_bytes if event.state == states.SUSPENDED else old.held_bytes,
+    )
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)

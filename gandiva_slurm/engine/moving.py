@@ -53,13 +53,13 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     travels, home = record.travels, at.state.nodes.get(event.node)
-    if event.rate_alone > 0 and home is not None and not record.span:
-        note_rate(record, home.node.gpu_type, event.rate_alone)
-    if event.is_movable:
-        note_size(record, event.is_elastic)
+    if event.measured.rate_alone > 0 and home is not None and not record.span:
+        note_rate(record, home.node.gpu_type, event.measured.rate_alone)
+    if event.measured.is_movable:
+        note_size(record, event.measured.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
         at.left.add(event.key.job_id)
-    is_back = event.is_movable and record.state in states.SLICED and not travels.is_moving
+    is_back = event.measured.is_movable and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
         travels.cost_ns, travels.left_ns = at.now_ns - travels.left_ns, 0
 

@@ -15,9 +15,10 @@ from gandiva_slurm.engine.findings import Finding, NotTried, Pack, PairKey, key_
 from gandiva_slurm.engine.fitting import Home, Seat, memory, misfit, ooms, seats
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
-from gandiva_slurm.engine.state import JobRecord, Sighting
+from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.duty import KEPT
 from gandiva_slurm.policy.packing import Bench
@@ -79,7 +80,7 @@ def _may_pack(at: Cycle, record: JobRecord, node: str) -> bool:
     home, seen = at.state.nodes.get(node), at.state.sightings.get((node, record.key))
     is_there = home is not None and not home.is_down and home.has_daemon and seen is not None
     is_willing = record.options.pack != "never" and record.state in states.SLICED
-    return is_there and is_willing and seen is not None and bool(seen.rate_alone)
+    return is_there and is_willing and seen is not None and bool(seen.measured.rate_alone)
 
 
 def _end(at: Cycle, pack: Pack) -> None:
@@ -176,9 +177,11 @@ def _forget(at: Cycle) -> None:
 def _pair_up(at: Cycle, here: list[Seat], free: list[JobRecord], trials: dict[Home, PairKey]) -> None:
     """Pair those of a GPU that have no mate, the oldest first; one trial at a time, of two models as well."""
     pairs = at.state.pairs
-    home = _home_of(free[0]) if free else None
-    gpu_type = at.state.nodes[home.node].node.gpu_type if home else ""
-    while home and len(free) > 1 and home not in trials:
+    if len(free) < 2:
+        return
+    home = _home_of(free[0])
+    gpu_type = at.state.nodes[home.node].node.gpu_type
+    while len(free) > 1 and home not in trials:
         host, tried = free.pop(0), set(trials.values())
         guests = [guest for guest in free if key_of(_model(host), _model(guest), gpu_type)[0] not in tried]
         guests = [guest for guest in guests if _fits(at, here, host, guest)]
@@ -230,8 +233,9 @@ def _say(at: Cycle, job_id: int, reason: Reason) -> None:
         at.actions.append(Note(action_id, record.key, reason.code, reason.text, reason.evidence))
 
 
-def _seen(at: Cycle, pack: Pack, job_id: int) -> Sighting | None:
-    return at.state.sightings.get((pack.node, at.state.jobs[job_id].key))
+def _seen(at: Cycle, pack: Pack, job_id: int) -> Measured | None:
+    sighting = at.state.sightings.get((pack.node, at.state.jobs[job_id].key))
+    return None if sighting is None else sighting.measured
 
 
 def _key(at: Cycle, pack: Pack) -> PairKey:

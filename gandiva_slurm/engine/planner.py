@@ -230,7 +230,7 @@ def bar_of(at: Cycle, record: JobRecord, node: str) -> str:
         return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
     if not at.state.nodes[node].has_daemon:
         return f"gandivad on {node} does not answer"
-    if sighting is None or not sighting.is_movable:
+    if sighting is None or not sighting.measured.is_movable:
         return "it cannot save itself: not all its ranks have called attach()"
     pack = at.state.pairs.of(job.job_id)
     if pack is not None and pack.is_trial:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gandiva_slurm.model.measured import Measured
 
 
 @dataclass
@@ -18,20 +20,8 @@ class Sighting:
     odd_ns: int = 0
     #: its tasks are stopped before they begin
     is_unborn: bool = False
-    #: it can save itself and go on elsewhere
-    is_movable: bool = False
     #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
     is_fenced: bool = False
-    #: mini-batches a second alone on its GPUs (the last that was told) and beside its mate; 0: not measured
-    rate_alone: float = 0.0
-    rate_packed: float = 0.0
-    rate_noise: float = 0.0
-    #: bytes: of its smallest GPU, of its tensors at their peak, what it kept there in its last park;
-    #: 0: not known (or nothing kept)
-    card_bytes: int = 0
-    peak_bytes: int = 0
-    held_bytes: int = 0
-    #: how often it asked for more GPU memory than there was
-    ooms: int = 0
-    #: what it saves can be loaded by another number of ranks
-    is_elastic: bool = False
+    #: as it was told last; what is known once (rate alone, GPU, peak) is not forgotten, and `held_bytes` is
+    #: of its last park
+    measured: Measured = field(default_factory=Measured)

@@ -35,7 +35,7 @@ def may_have(record: JobRecord, gpus: int) -> bool:
 def rigid(at: Cycle, record: JobRecord) -> str:
     """Why it can go on with as many ranks as it has only; "" when any number will do."""
     seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
-    if all(sighting is not None and sighting.is_elastic for sighting in seen):
+    if all(sighting is not None and sighting.measured.is_elastic for sighting in seen):
         return ""
     return "what it saves now can be loaded by as many ranks as it has only (docs/using.md, elastic jobs)"
 

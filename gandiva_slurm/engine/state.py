@@ -18,6 +18,7 @@ from gandiva_slurm.engine.travels import Travels
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
 from gandiva_slurm.policy.port import GUARANTEED
@@ -314,10 +315,14 @@ class EngineState:
             pairs=Pairs.from_json(data.get("pairs", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={
-                (node, JobKey(job_id, restart)): build(Sighting, raw)
+                (node, JobKey(job_id, restart)): _sighting(raw)
                 for node, job_id, restart, raw in data["sightings"]
             },
         )
+
+
+def _sighting(raw: Mapping[str, Any]) -> Sighting:
+    return build(Sighting, {**raw, "measured": build(Measured, raw.get("measured", {}))})
 
 
 def _job_record(raw: Mapping[str, Any]) -> JobRecord:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import Association, SlurmJob, SlurmNode
 
 
@@ -66,22 +67,9 @@ class ResidentSeen:
     detail: str
     #: how long this incarnation has held no GPU there, in all
     parked_ns: int = 0
-    #: it can save itself and go on elsewhere; told to leave, it has done so
-    is_movable: bool = False
+    #: told to leave, it has saved itself
     has_left: bool = False
-    #: mini-batches a second alone on its GPUs, and beside the job it is packed with; 0: not measured
-    rate_alone: float = 0.0
-    rate_packed: float = 0.0
-    #: how far off the ratio of the two may be, as a part of it
-    rate_noise: float = 0.0
-    #: bytes: of its smallest GPU, of its tensors at their peak, what it keeps there parked; 0: not known
-    card_bytes: int = 0
-    peak_bytes: int = 0
-    held_bytes: int = 0
-    #: how often it asked for more GPU memory than there was
-    ooms: int = 0
-    #: what it saves can be loaded by another number of ranks
-    is_elastic: bool = False
+    measured: Measured = field(default_factory=Measured)
 
 
 @dataclass(frozen=True)

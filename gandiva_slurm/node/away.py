@@ -88,11 +88,11 @@ class Mover:
         away = resident.away
         away.asked_ns = resident.ordered_ns
         facts = self._facts(resident, is_parkable)
-        order = tiers.order(facts)
-        if tiers.DRIVER not in order.tiers:
+        why = tiers.why_not_driver(facts)
+        if why:
             if not away.failed:
                 is_missed = self._node.settings.driver_checkpoint and not facts.has_moved
-                away.why = order.left_out[tiers.DRIVER] if is_missed else ""
+                away.why = why if is_missed else ""
             return False
         members = [proc.id for proc in resident.processes.members()]
         if not members:

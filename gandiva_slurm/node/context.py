@@ -61,8 +61,8 @@ class Node:
         self.lease_ns = 0
         #: what they had held, and the monotonic time of their end: spans are charged by it elsewhere
         self.past: dict[JobKey, tuple[HeldTime, int]] = {}
-        #: NVML, where there is one
-        self.library: Library | None = None
+        #: NVML, where there is one and it has been loaded
+        self.nvml: Library | None = None
         self.strangers: tuple[Stranger, ...] = ()
         self._sync: asyncio.TimerHandle | None = None
 
@@ -75,7 +75,7 @@ class Node:
         """Return how much memory a GPU has, as the site says, else NVML; 0: not known."""
         if self.settings.card_bytes:
             return self.settings.card_bytes
-        cards = self.library.cards() if self.library is not None else ()
+        cards = self.nvml.cards() if self.nvml is not None else ()
         return cards[gpu] if gpu < len(cards) else 0
 
     def holders(self) -> list[Resident]:

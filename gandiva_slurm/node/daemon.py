@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from gandiva_slurm.node import guard, lock, nvml, server, sock
+from gandiva_slurm.node import guard, lock, server, sock
 from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
@@ -77,7 +77,6 @@ class Daemon:
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         node = Node(self.settings)
         self.node = node
-        node.library = nvml.load()
         self._guard = guard.start(self.settings)
         node.events.write("start", pid=os.getpid(), guard=self._guard.pid)
         slicer = Slicer(node)

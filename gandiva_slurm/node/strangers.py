@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
 
 from gandiva_slurm.model.job import RUNNING
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import nvml, procs
 from gandiva_slurm.node.context import Node, Stranger
 from gandiva_slurm.node.jobs import Resident, Usage
 from gandiva_slurm.node.members import Membership, membership
@@ -21,6 +24,8 @@ from gandiva_slurm.node.nvml import Use
 from gandiva_slurm.node.procs import ProcId
 
 LOOK_S = 5.0
+#: The driver hangs when NVML has not answered by then: that is said.
+ANSWER_S = 30.0
 #: A stranger is stopped when it is there in so many looks in a row.
 STOP_LOOKS = 2
 #: A job that tells of mini-batches while its GPUs are idle in so many looks in a row is doubted.
@@ -41,12 +46,12 @@ class Strangers:
         self._seen: dict[tuple[ProcId, int], int] = {}
 
     async def run(self) -> None:
-        """Look for ever, where there is NVML."""
-        loop = asyncio.get_running_loop()
+        """Load NVML, and look for ever where there is one."""
+        self._node.nvml = await _answer_of(nvml.load)
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._node.library is not None:
-                self.take(await loop.run_in_executor(None, self._node.library.uses))
+            if self._node.nvml is not None:
+                self.take(await _answer_of(self._node.nvml.uses))
 
     def take(self, uses: Iterable[Use]) -> None:
         """Take a picture of all GPUs."""
@@ -82,6 +87,25 @@ class Strangers:
         if is_to_stop and owner is not None and _is_of(proc, owner) and procs.send(proc, signal.SIGKILL):
             node.events.write("stranger_stopped", key, **fields)
             log.warning("process %d of job %d was stopped", stranger.pid, stranger.job_id)
+
+
+async def _answer_of(question: Callable[[], Any]) -> Any:
+    """Ask NVML in a thread that neither gandivad's other work nor its end waits for: the driver may hang."""
+    answer: Future[Any] = Future()
+
+    def ask() -> None:
+        answer.set_running_or_notify_cancel()
+        try:
+            answer.set_result(question())
+        except Exception as err:
+            answer.set_exception(err)
+
+    threading.Thread(target=ask, name="nvml", daemon=True).start()
+    awaited = asyncio.wrap_future(answer)
+    done, _ = await asyncio.wait([awaited], timeout=ANSWER_S)
+    if not done:
+        log.warning("NVML has not answered within %g s; until it does, GPUs are not looked at", ANSWER_S)
+    return await awaited
 
 
 def _is_of(proc: ProcId, owner: Resident) -> bool:

@@ -1,8 +1,7 @@
-"""How a job can give its GPUs back, in the order of trial: facts in, names and reasons out (ADR 0029).
+"""What is left of a parked job on its GPUs, and whether the driver is to move it (ADR 0029).
 
-`client` is a park at a boundary, where the rank itself moves its memory or holds it (client/tiers has that
-order); `driver` is NVIDIA's process checkpoint; `freeze` stops the processes and leaves their memory. To save
-itself and be requeued is a park, too, and the controller's word (`leaving`).
+At a boundary the rank itself moves its memory or holds it (client/tiers has that order). NVIDIA's process
+checkpoint comes behind that, or before the freezer where there is no boundary.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire import page as wire
 
-CLIENT, DRIVER, FREEZE = "client", "driver", "freeze"
 #: What ranks may still hold after their park, before the driver is asked to move it. A context is not in it.
 RESIDUE = 64 << 20
 
@@ -43,25 +41,8 @@ class Facts(NamedTuple):
         return self.is_parkable and self.held <= RESIDUE
 
 
-class Order(NamedTuple):
-    """The tiers to try, one after the other, and why the others are left out."""
-
-    tiers: tuple[str, ...]
-    left_out: dict[str, str]
-
-
-def order(facts: Facts) -> Order:
-    """Return the order for a job: at the boundary where there is one, then the driver, then the freezer."""
-    why = _why_not_driver(facts)
-    first, last = (CLIENT, "") if facts.is_parkable else ("", FREEZE)
-    tiers = tuple(filter(None, (first, "" if why else DRIVER, last)))
-    left_out = {DRIVER: why} if why else {}
-    if not facts.is_parkable:
-        left_out[CLIENT] = "it comes to no boundary of all its ranks"
-    return Order(tiers, left_out)
-
-
-def _why_not_driver(facts: Facts) -> str:
+def why_not_driver(facts: Facts) -> str:
+    """Say why the driver is not to move a job's memory; "" where it is."""
     if facts.driver or facts.failed:
         return facts.driver or facts.failed
     if not facts.is_whole:

@@ -63,11 +63,13 @@ def _legend(axes: Any, colours: Mapping[str, Any]) -> None:
 
 
 def _shares(axes: Any, outcome: Outcome, timeline: Timeline, colours: Mapping[str, Any]) -> None:
+    from pandas import DataFrame
+
     end_ns = max((span.end_ns for span in timeline.spans), default=1)
     rows = list(timeline.shares(max(1, -(-end_ns // _STEPS))))
     hours = [at_ns / _HOUR_NS for at_ns, _ in rows]
-    axes.stackplot(hours, [[held.get(user, 0.0) for _, held in rows] for user in colours],
-                   colors=list(colours.values()))  # fmt: skip
+    table = DataFrame([held for _, held in rows], index=hours, columns=[*colours]).fillna(0.0)
+    table.plot.area(ax=axes, color=colours, linewidth=0, legend=False)
     axes.set(xlabel="hours", ylabel="GPUs held", title=f"{outcome.policy}: shares over time")
 
 
@@ -96,8 +98,9 @@ def _colours(pyplot: Any, runs: Sequence[tuple[Outcome, Timeline]]) -> dict[str,
 def _pyplot() -> Any:
     try:
         import matplotlib
+        import pandas  # noqa: F401
     except ImportError as err:
-        raise UsageError("--draw needs matplotlib: pip install 'gandiva-slurm[reports]'") from err
+        raise UsageError(f"--draw needs {err.name}: pip install 'gandiva-slurm[reports]'") from err
     matplotlib.use("agg")
     from matplotlib import pyplot
 

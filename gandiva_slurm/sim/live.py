@@ -18,6 +18,7 @@ from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, HoldAgain, Note, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
 from gandiva_slurm.sim.live_nodes import LiveNodes
@@ -215,12 +216,17 @@ class LivePolicy:
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
         is_movable = has_run and job.can_migrate and not place.span and nodes.held_ns[key] >= restore_ns
-        leave = (is_movable, key in nodes.left)
-        # Measured as nothing (they do not fit) is not the same as not measured.
-        rates = (alone or 0.0, max(pair[0], _LEAST_RATE) if pair else 0.0)
-        # Whether two fit into a GPU's memory is in the rates.
-        more = (*leave, *rates, 0.0, _AMPLE_BYTES, 1)
-        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, *more, is_elastic=True)
+        measured = Measured(
+            is_movable=is_movable,
+            is_elastic=True,
+            rate_alone=alone or 0.0,
+            # Measured as nothing (they do not fit) is not the same as not measured.
+            rate_packed=max(pair[0], _LEAST_RATE) if pair else 0.0,
+            # Whether two fit into a GPU's memory is in the rates.
+            card_bytes=_AMPLE_BYTES,
+            peak_bytes=1,
+        )
+        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured)
 
     def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
         first = {host.name: host.gpus[0] for host in view.cluster.hosts}

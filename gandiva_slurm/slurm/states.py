@@ -21,8 +21,6 @@ HIDING = (
     COMPLETING, "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
     "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
 )  # fmt: skip
-#: Reasons with which Slurm shows a job that somebody holds.
-HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin"})
 
 
 def job_state(words: Sequence[str]) -> str:

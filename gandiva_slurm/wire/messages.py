@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 
 VERSION = 1
 MAX_BYTES = 4 * 1024 * 1024
@@ -92,7 +93,7 @@ class Hold:
 
 
 @dataclasses.dataclass(frozen=True)
-class Resident:
+class Resident(Measured):
     """A job as its node sees it now: `state` of model.job, `reason` a code of model.reason."""
 
     job_id: int
@@ -111,23 +112,10 @@ class Resident:
     parked_ns: int
     reason: str
     detail: str
-    #: it can save itself and go on elsewhere
-    is_movable: bool = False
     #: told to leave, it has saved itself: it may be requeued
     has_left: bool = False
-    #: mini-batches a second while it ran alone on its GPUs, and beside its mate; 0: not measured yet
-    rate_alone: float = 0.0
-    rate_packed: float = 0.0
-    #: how far off the ratio of the two may be, as a part of it
-    rate_noise: float = 0.0
-    #: bytes: of its smallest GPU, of all its ranks' tensors at a boundary and at their peak, what they keep
-    #: on their GPUs while parked; 0: not known. Ranks that use no GPU memory tell a peak of 1.
-    card_bytes: int = 0
+    #: bytes of all its ranks' tensors at a boundary; 0: not known
     live_bytes: int = 0
-    peak_bytes: int = 0
-    held_bytes: int = 0
-    #: how often its ranks asked for more GPU memory than there was
-    ooms: int = 0
     #: the percent of the time it may run beside its mate
     duty: int = 100
     #: how busy its processes keep its GPUs, by NVML (-1: not known); idle, though it says that it trains
@@ -135,8 +123,6 @@ class Resident:
     is_doubted: bool = False
     #: when it had done its 100th mini-batch; 0: not yet
     first_ns: int = 0
-    #: what it saves, or has saved to leave, can be loaded by another number of ranks
-    is_elastic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

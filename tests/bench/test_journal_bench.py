@@ -19,6 +19,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Start
+from gandiva_slurm.model.measured import Measured
 from tests.builders import SECOND_NS, a_job, a_node
 from tests.replaying import replay_journal
 
@@ -57,7 +58,8 @@ class Site:
         self._parked[key.job_id] += 0 if is_on else SECOND_NS + late_ns
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked")
         rate = round(2 + key.job_id % 7 + self._random.random() / 100, 6) if is_on else 2.5
-        return ev.ResidentSeen(node, key, state, gpus, reason, "", self._parked[key.job_id], rate_alone=rate)
+        told, parked_ns = Measured(rate_alone=rate), self._parked[key.job_id]
+        return ev.ResidentSeen(node, key, state, gpus, reason, "", parked_ns, measured=told)
 
 
 def live(path: Path, hours: float) -> float:

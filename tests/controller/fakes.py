@@ -179,7 +179,7 @@ class FakeNode:
         has_left = is_movable and key in told
         state = "SUSPENDED" if has_left else self.states.get(job.job_id, "RUNNING")
         counts = (since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0)
-        return Resident(*key, state, planned.get(key, ()), *counts, "", "", is_movable, has_left)
+        return Resident(*key, state, planned.get(key, ()), *counts, "", "", has_left, is_movable=is_movable)
 
 
 class World:

@@ -30,6 +30,8 @@ srun sh -c 'RANK=$SLURM_PROCID exec python light_gang.py gang-${SLURM_RESTART_CO
 SHORT_CUT_S = 8.0
 #: Slurm sees that a node is silent some 12 s after SlurmdTimeout; then what ran there is placed anew.
 LOST_S, PLACED_S = 40.0, 20.0
+#: slurmctld looks for missing jobs when slurmd registers; where that was lost, at the twentieth ping of 5 s.
+MISSED_S = 150.0
 #: Until a gang's connection that was cut sends again, and its node is asked again.
 MENDED_S = 40.0
 
@@ -186,7 +188,7 @@ def test_jobs_stopped_on_a_node_that_comes_back_before_slurm_gives_it_up_are_req
     fleet.mini.start_daemon("slurmd:n3")
     for job in jobs:
         is_back = f"job {job} to be requeued"
-        wait_for(lambda job=job: queue_row(fleet, job).get("restart") == 1, is_back, LOST_S)
+        wait_for(lambda job=job: queue_row(fleet, job).get("restart") == 1, is_back, MISSED_S)
     wait_turns(fleet, dict.fromkeys(jobs, "n3"))
     end(fleet, *jobs)
     for job in jobs:

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ def test_parks_change_no_bit_and_leave_no_tensor(name, same_bits):
     device = Cuda(torch)
     device.slack = 0  # small models are looked for, too
     parks = kit.Parks(device, PARKS, STEPS)
-    assert kit.train(kit.SOLO[name], "cuda", STEPS, parks.between) == alone
+    # On a stack of its own: the tier looks through the variables of callers, and pytest has very many.
+    with ThreadPoolExecutor(1) as thread:
+        parked = thread.submit(kit.train, kit.SOLO[name], "cuda", STEPS, parks.between)
+        assert parked.result() == alone
     for _, released, held, _ in parks.said:
         assert released > 0 and held <= LEFT_BYTES
 
@@ -142,24 +146,47 @@ def seconds(function, *args):
     return time.perf_counter() - start
 
 
+def watched(tier):
+    """Have a tier note when it begins to copy and when its device has come to rest."""
+    begun, rested = [], []
+
+    def copy(*args, done=tier._copy, **how):
+        begun.append(time.perf_counter())
+        done(*args, **how)
+
+    def drain(deadline, done=tier.device.drain):
+        done(deadline)
+        rested.append(time.perf_counter())
+
+    tier._copy, tier.device.drain = copy, drain
+    return begun, rested
+
+
 def test_how_long_a_park_and_a_resume_take():
+    before = torch.cuda.memory_allocated()
     model = resnet50().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tier = TorchTier(torch, Cuda(torch), {1: lambda: model, 2: lambda: optimizer})
-    out, back, left = [], [], 0
+    begun, rested = watched(tier)
+    whole, copies, left = [], {"out": [], "in": []}, 0
     for _ in range(25):
         optimizer.zero_grad()
         model(torch.randn(16, 3, 128, 128, device="cuda")).square().mean().backward()
         optimizer.step()
-        out.append(seconds(tier.release))
-        left = max(left, torch.cuda.memory_allocated())
-        assert torch.cuda.memory_reserved() <= left + 64 * MIB
-        back.append(seconds(tier.restore))
+        took = 0.0
+        for way, move in (("out", tier.release), ("in", tier.restore)):
+            begun.clear()
+            took += seconds(move)
+            copies[way].append(rested[-1] - begun[0])
+            if way == "out":
+                left = max(left, torch.cuda.memory_allocated() - before)
+                assert torch.cuda.memory_reserved() <= before + left + 64 * MIB
+        whole.append(took)
     assert left <= LEFT_BYTES
     rates = pinned_rates()
-    whole = statistics.median(a + b for a, b in zip(out[5:], back[5:], strict=True))
-    mine = [tier.copied / statistics.median(times[5:]) for times in (out, back)]
     print(f"\n{torch.cuda.get_device_name()}: {tier.copied / MIB:.0f} MiB in a ResNet-50's tensors")
-    print(f"park + resume p50 {whole * 1e3:.1f} ms (wanted: < 100 ms); {left} bytes left on the device")
-    for name, rate, best in zip(("out", "in"), mine, rates, strict=True):
-        print(f"{name}: {rate / 1e9:.1f} GB/s of {best / 1e9:.1f} pinned = {rate / best:.0%} (wanted: 80 %)")
+    p50_ms = statistics.median(whole[5:]) * 1e3
+    print(f"park + resume p50 {p50_ms:.1f} ms (wanted: < 100 ms); {left} bytes left on the device")
+    for (way, times), best in zip(copies.items(), rates, strict=True):
+        rate = tier.copied / statistics.median(times[5:])
+        print(f"{way}: {rate / 1e9:.1f} GB/s of {best / 1e9:.1f} pinned = {rate / best:.0%} (wanted: 80 %)")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gandiva_slurm.client.sharing import FULL, Share, tell_memory
-from gandiva_slurm.node import nvml
 from gandiva_slurm.wire import page
+from tests.skips import OTHER_PIDS
 
 pytestmark = pytest.mark.gpu
 
@@ -69,14 +69,11 @@ def test_a_duty_slows_kernels_down_to_its_part(words, duty):
     assert alone / steps(40, duty) == pytest.approx(duty / 100, abs=0.08)
 
 
-def test_nvml_sees_this_process_and_how_much_it_takes():
-    library = nvml.load()
-    if library is None:
-        pytest.skip("NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]")
+def test_nvml_sees_this_process_and_how_much_it_takes(library):
     held = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     assert library.cards()[0] >= torch.cuda.get_device_properties(0).total_memory
     mine = [use for use in library.uses() if use.pid == os.getpid()]
     if not mine:
-        pytest.skip("this process has another number in NVML's eyes: a container's own process numbers")
+        pytest.skip(OTHER_PIDS)
     assert mine[0].memory >= held.numel()

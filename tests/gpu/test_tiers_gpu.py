@@ -46,7 +46,7 @@ def graphed(path, name, steps, **more):
     return subprocess.Popen(list(map(str, argv)), env=environment(**more)), out, stop
 
 
-def test_captured_graph_is_parked_by_the_saver(tmp_path):
+def test_captured_graph_is_parked_by_the_saver(tmp_path, library):
     saver = preload()
     node = Harness(str(tmp_path / "node.sock"), 1)
     job, out, stop = graphed(tmp_path, "ours", 10**6, GANDIVA_SOCKET=str(tmp_path / "node.sock"), **saver)
@@ -57,7 +57,7 @@ def test_captured_graph_is_parked_by_the_saver(tmp_path):
             assert node.gang.phase == "parked", node.gang.last_error
             view = node.views()[0]
             assert (view[W_TIER_USED], view[W_HELD]) == (TIER_VMM, 0)
-            used = {use.pid: use.memory for use in nvml.load().uses()}
+            used = {use.pid: use.memory for use in library.uses()}
             assert used.get(job.pid, 0) < GIB, "no more than a context"
             node.resume(60)
             seq = node.gang.park_seq
@@ -74,7 +74,7 @@ def test_captured_graph_is_parked_by_the_saver(tmp_path):
 
 
 @pytest.fixture
-def driver():
+def driver(library):
     why = call("probe", {})["why"]
     if why:
         pytest.skip(f"{NO_PROCESS_CHECKPOINT}: {why}")

@@ -108,7 +108,8 @@ def happen_to(world: FakeWorld, job_id: int, what: str) -> None:
 
 
 def heal(world: FakeWorld) -> None:
-    """All is well again; who is held is released."""
+    """All is well again; who is held is released; the long cycles to come are time to leave in."""
+    world.engine.settings = replace(world.engine.settings, move_deadline_ns=400 * SECOND_NS)
     for what in ("requeues done", "starts done", "all talk", "nodes up"):
         happen(world, what)
     world.saves_badly = set()

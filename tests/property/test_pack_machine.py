@@ -72,7 +72,7 @@ class PackMachine(RuleBasedStateMachine):
     def packs_fit_into_their_gpus(self) -> None:
         sightings = {key: seen for (_, key), seen in self.world.engine.state.sightings.items()}
         for pack in self.world.engine.state.pairs.packs:
-            peaks = [sightings[JobKey(job_id, 0)].peak_bytes for job_id in pack.jobs]
+            peaks = [sightings[JobKey(job_id, 0)].measured.peak_bytes for job_id in pack.jobs]
             assert all(peaks)
             assert sum(need(peak) for peak in peaks) <= CARD_BYTES
 

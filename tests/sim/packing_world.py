@@ -10,6 +10,7 @@ from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.node.gauge import ALONE, PACKED, Gauge
 from tests.builders import SECOND_NS, a_job, a_node
 
@@ -114,7 +115,8 @@ class PackingWorld:
         rates = {"rate_alone": gauge.alone.rate, "rate_packed": gauge.packed.rate, "rate_noise": gauge.noise}
         memory = {"card_bytes": CARD_BYTES, "peak_bytes": train.peak_bytes, "ooms": train.ooms}
         memory["held_bytes"] = train.held_bytes if state == "SUSPENDED" else 0
-        return ev.ResidentSeen("n1", train.key, state, (train.gpu,), reason, detail, **rates, **memory)
+        told = Measured(**rates, **memory)
+        return ev.ResidentSeen("n1", train.key, state, (train.gpu,), reason, detail, measured=told)
 
     def _slice(self) -> None:
         plan = {place.key: place for place in self.engine.plan_jobs("n1")}

@@ -9,8 +9,8 @@ from gandiva_slurm.client import identity
 from gandiva_slurm.client.identity import Identity, find_identity
 
 NAMES = [
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
+    *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
     *("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "GANDIVA_JOB", "GANDIVA_RESTART"),
 ]
 
@@ -36,37 +36,36 @@ def process_group(rank, world):
 @pytest.mark.parametrize(
     "env, want",
     [
-        pytest.param({}, Identity(0, 0, 1, "", ""), id="plain python"),
+        pytest.param({}, Identity(0, 1, "", ""), id="plain python"),
         pytest.param(
             {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_ID": "5"},
-            Identity(0, 0, 1, "", ""),
+            Identity(0, 1, "", ""),
             id="sbatch --ntasks=2, plain python",
         ),
         pytest.param(
             {"SLURM_STEP_ID": "4294967291", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
-            Identity(0, 0, 1, "", ""),
+            Identity(0, 1, "", ""),
             id="batch step by its number",
         ),
         pytest.param(
-            {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"},
-            Identity(3, 1, 4, "", ""),
+            {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"},
+            Identity(3, 4, "", ""),
             id="srun",
         ),
         pytest.param(
             {
                 "RANK": "1",
                 "WORLD_SIZE": "2",
-                "LOCAL_RANK": "1",
                 "MASTER_ADDR": "n1",
                 "MASTER_PORT": "29500",
                 "SLURM_STEP_ID": "0",
                 "SLURM_STEP_NUM_TASKS": "1",
                 "SLURM_PROCID": "0",
             },
-            Identity(1, 1, 2, "n1:29500", ""),
+            Identity(1, 2, "n1:29500", ""),
             id="torchrun inside srun",
         ),
-        pytest.param({"RANK": "x", "WORLD_SIZE": ""}, Identity(0, 0, 1, "", ""), id="nonsense"),
+        pytest.param({"RANK": "x", "WORLD_SIZE": ""}, Identity(0, 1, "", ""), id="nonsense"),
     ],
 )
 def test_identity_from_environment(monkeypatch, env, want):
@@ -78,7 +77,7 @@ def test_identity_from_environment(monkeypatch, env, want):
 def test_process_group_tells_when_no_launcher_does(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.distributed", process_group(1, 2))
     monkeypatch.setenv("SLURM_NTASKS", "9")
-    assert find_identity() == Identity(1, 1, 2, "", "gloo")
+    assert find_identity() == Identity(1, 2, "", "gloo")
 
 
 def test_hello_names_process_and_job(monkeypatch):
@@ -92,7 +91,6 @@ def test_hello_names_process_and_job(monkeypatch):
         "hello": 1,
         "start": want_start,
         "rank": 0,
-        "local_rank": 0,
         "world": 1,
         "master": "",
         "backend": "",

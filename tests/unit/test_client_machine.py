@@ -7,7 +7,6 @@ from gandiva_slurm.client.machine import GO, RELEASE, RESTORE, WAIT, Bounds, Ord
 from gandiva_slurm.wire.page import (
     CMD_AIM,
     CMD_COMMIT,
-    CMD_LEAVE,
     CMD_RUN,
     FAILED,
     HOLD,
@@ -41,7 +40,7 @@ def order(command, gen, at=100, wake_by_ns=0, beat_ns=0):
         pytest.param(Place(), 100, order(CMD_AIM, 7), HOLD, WAIT, id="aim here: hold"),
         pytest.param(Place(), 101, order(CMD_AIM, 7), RUN, GO, id="aim behind: missed, train on"),
         pytest.param(Place(), 100, order(CMD_RUN, 7, NEVER), RUN, GO, id="run"),
-        pytest.param(Place(), 100, order(CMD_LEAVE, 7), RUN, GO, id="a command of a later version: train on"),
+        pytest.param(Place(), 100, order(4, 7), RUN, GO, id="a command of a later version: train on"),
         pytest.param(Place(), 55, order(CMD_COMMIT, 7, 0), RELEASING, RELEASE, id="commit at any boundary"),
         pytest.param(
             Place(), 100, order(CMD_COMMIT, 7), RUN, GO, id="commit of a park not held for: train on"

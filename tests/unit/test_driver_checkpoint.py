@@ -24,7 +24,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def fake(made, monkeypatch):
-    monkeypatch.setattr(dc, "LIBRARY", str(made.library))
+    monkeypatch.setattr(dc, "LIBRARY", str(made.so))
     monkeypatch.setenv("FAKE_CUDA", str(made.directory))
     for path in made.directory.glob("fail-*"):
         path.unlink()

@@ -225,7 +225,7 @@ def test_who_makes_room_stays_when_the_gang_is_cancelled() -> None:
     gang = world.submit("boss", gpus=2)
     world.run(61)
     for sighting in world.engine.state.sightings.values():
-        sighting.is_movable = True
+        sighting.measured = replace(sighting.measured, is_movable=True)
     world.cycle(reports=False)
     assert world.code_of(gang) == "MakingRoom"
     world.finish(gang, "CANCELLED")

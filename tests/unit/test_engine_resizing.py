@@ -15,6 +15,7 @@ from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import ResidentSeen
+from gandiva_slurm.model.measured import Measured
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld, starts
 
@@ -168,7 +169,8 @@ def test_a_size_that_brought_nothing_is_given_back_and_not_tried_again() -> None
 def test_rates_are_kept_by_size_and_types_compared_at_the_size_asked_for() -> None:
     world, job_id = grown()
     key, node_gpus = record(world, job_id).key, gpus(world, job_id)
-    seen = ResidentSeen("n1", key, states.RUNNING, node_gpus, "", "", 0, True, False, 7.0)
+    told = Measured(is_movable=True, rate_alone=7.0)
+    seen = ResidentSeen("n1", key, states.RUNNING, node_gpus, "", "", measured=told)
     world.engine.handle([seen], world.now_ns)
     travels = record(world, job_id).travels
     assert travels.size_rates == {"v100:4": 7.0} and "v100" not in travels.rates

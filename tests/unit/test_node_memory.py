@@ -57,7 +57,7 @@ def test_nonsense_is_bounded(job):
 def test_the_site_may_say_what_a_gpu_has_else_the_library(job, tmp_path):
     node = Bench(tmp_path, 2).node
     assert card_bytes(node, job) == 0
-    node.library = SimpleNamespace(cards=lambda: (80, 40))
+    node.nvml = SimpleNamespace(cards=lambda: (80, 40))
     assert card_bytes(node, job) == 40, "the smallest counts"
     assert node.card_bytes(2) == 0
     object.__setattr__(node.settings, "card_bytes", 16)

@@ -1,13 +1,16 @@
 """Processes on GPUs by NVML: what belongs to a job, what does not, and what is done about it."""
 
+import asyncio
 import os
 import subprocess
+import threading
 
 import pytest
 
 from gandiva_slurm.controller import views
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node import nvml, strangers
 from gandiva_slurm.node.jobs import Resident, Usage
 from gandiva_slurm.node.members import JobProcesses, Membership
 from gandiva_slurm.node.memory import memory_of
@@ -153,6 +156,46 @@ def test_memory_that_torch_does_not_count_is_what_nvml_sees(world):
     assert memory_of(world.job).peak == 3 * GIB
     world.job.ranks[0].page.write([(wire.W_PEAK, 2 * GIB)])
     assert memory_of(world.job).peak == 2 * GIB
+
+
+class Library:
+    """NVML of one process."""
+
+    def uses(self):
+        return [Use(0, os.getpid(), GIB, 30)]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_driver_that_hangs_keeps_gandivad_from_nothing(world, monkeypatch, caplog, is_over):
+    world.homes = {os.getpid(): 1}
+    go_on, answers = threading.Event(), []
+
+    def load():
+        answers.append(go_on.wait(20))
+        return Library()
+
+    monkeypatch.setattr(nvml, "load", load)
+    monkeypatch.setattr(strangers, "ANSWER_S", 0.01)
+    monkeypatch.setattr(strangers, "LOOK_S", 0.01)
+
+    async def serve():
+        task = asyncio.create_task(world.strangers.run())
+        await until(lambda: "NVML has not answered within 0.01 s" in caplog.text)
+        assert world.node.nvml is None and world.node.card_bytes(0) == 0
+        if is_over:
+            go_on.set()
+            await until(lambda: world.job.usage.memory == GIB)
+        task.cancel()
+
+    asyncio.run(serve())
+    assert answers == [True] * is_over, "the end did not wait either"
+    go_on.set()
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 def test_nodes_shows_them(world, child):

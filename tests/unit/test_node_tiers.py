@@ -1,9 +1,9 @@
-"""In which order a job's GPUs are freed, and how `gandiva why` hears what is still on them."""
+"""When the driver moves a job's memory, and how `gandiva why` hears what is still on its GPUs."""
 
 import pytest
 
 from gandiva_slurm.node import tiers
-from gandiva_slurm.node.tiers import CLIENT, DRIVER, FREEZE, RESIDUE, Facts
+from gandiva_slurm.node.tiers import RESIDUE, Facts
 from gandiva_slurm.wire import page as wire
 from tests.unit.test_node_leaving import Floor
 
@@ -13,28 +13,26 @@ BLIND = Facts(is_parkable=False)
 
 
 @pytest.mark.parametrize(
-    ("facts", "want", "why"),
+    ("facts", "why"),
     [
-        (PARKS, (CLIENT,), "moved their memory themselves"),
-        (PARKS._replace(held=RESIDUE), (CLIENT,), "moved their memory themselves"),
-        (PARKS._replace(held=MUCH), (CLIENT, DRIVER), ""),
-        (PARKS._replace(held=MUCH, processes=2), (CLIENT,), "trains with 2 processes"),
-        (PARKS._replace(held=MUCH, is_whole=False), (CLIENT,), "several nodes"),
-        (PARKS._replace(held=MUCH, driver="no GPU"), (CLIENT,), "no GPU"),
-        (PARKS._replace(held=MUCH, failed="it failed"), (CLIENT,), "it failed"),
-        (BLIND, (DRIVER, FREEZE), ""),
-        (BLIND._replace(processes=4), (FREEZE,), "trains with 4 processes"),
-        (BLIND._replace(is_whole=False), (FREEZE,), "several nodes"),
-        (BLIND._replace(driver="off"), (FREEZE,), "off"),
-        (BLIND._replace(failed="lock timed out"), (FREEZE,), "lock timed out"),
-        (BLIND._replace(has_ranks=True), (FREEZE,), "in the middle of a mini-batch"),
+        (PARKS, "moved their memory themselves"),
+        (PARKS._replace(held=RESIDUE), "moved their memory themselves"),
+        (PARKS._replace(held=MUCH), ""),
+        (PARKS._replace(held=MUCH, processes=2), "trains with 2 processes"),
+        (PARKS._replace(held=MUCH, is_whole=False), "several nodes"),
+        (PARKS._replace(held=MUCH, driver="no GPU"), "no GPU"),
+        (PARKS._replace(held=MUCH, failed="it failed"), "it failed"),
+        (BLIND, ""),
+        (BLIND._replace(processes=4), "trains with 4 processes"),
+        (BLIND._replace(is_whole=False), "several nodes"),
+        (BLIND._replace(driver="off"), "off"),
+        (BLIND._replace(failed="lock timed out"), "lock timed out"),
+        (BLIND._replace(has_ranks=True), "in the middle of a mini-batch"),
     ],
 )
-def test_order_of_tiers(facts, want, why):
-    found = tiers.order(facts)
-    assert found.tiers == want
-    assert (DRIVER in found.left_out) == bool(why) and why in found.left_out.get(DRIVER, "")
-    assert (CLIENT in found.left_out) == (not facts.is_parkable)
+def test_driver_moves_what_ranks_hold_and_what_has_no_ranks(facts, why):
+    found = tiers.why_not_driver(facts)
+    assert bool(found) == bool(why) and why in found
 
 
 @pytest.fixture
