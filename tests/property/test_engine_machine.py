@@ -212,7 +212,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _all_run_that_can(self) -> None:
         for job_id, record in self.world.engine.jobs.items():
-            if record.state == states.ENDED or record.code in NEVER:
+            # who is on the move now has arrived when all is settled
+            if record.state == states.ENDED or record.code in NEVER or record.travels.is_moving:
                 continue
             if record.state == states.HELD:
                 assert record.code == "NoFreeSlots", f"{job_id} waits: {record.reason}\n{record.told()}"
