@@ -145,7 +145,10 @@ def test_a_guaranteed_job_slowed_down_by_an_opportunistic_one_is_given_its_gpu_b
     world = PackingWorld(1, SETTINGS)
     world.add(0, "rhn", job_class="guaranteed")
     world.add(0, "rhn", job_class="opportunistic")
-    world.run(20)
+    world.run(5)
+    told = {place.key.job_id: place for place in world.engine.plan_jobs("n1")}
+    assert (told[2].mate, told[2].is_opportunistic) == (0, True), "its node knows it before it starts"
+    world.run(15)
     plan = {place.key.job_id: place for place in world.engine.plan_jobs("n1")}
     assert (plan[1].mate, plan[1].is_opportunistic) == (2, False)
     assert (plan[2].mate, plan[2].is_opportunistic) == (1, True)
