@@ -54,11 +54,9 @@ def thaw(state_dir: Path) -> int:
 def _thaw_job(row: dict[str, Any], node: str) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
     if row["is_frozen"]:
-        # The kill may have come between the order and the list of those it reached.
         stepds = {ProcId(*proc) for proc in row["stepds"]}
         whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
-        before = {ProcId(*proc) for proc in row["left_stopped"]}
-        stopped |= {proc.id for proc in whole.members() if proc.state == "T"} - before
+        stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])
     count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
     log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
     return count
