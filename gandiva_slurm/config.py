@@ -320,9 +320,8 @@ def _complaint(detail: Any, path: tuple[str, ...]) -> str:
         return f"expected a list with at least one item, got {got}"
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    context = detail.get("ctx", {})
     if kind == "string_pattern_mismatch":
-        pattern, meaning = context["pattern"], "a name of letters, digits, _ . -"
+        pattern, meaning = detail["ctx"]["pattern"], "a name of letters, digits, _ . -"
         if "/" in pattern:
             meaning = f"an absolute path{' with %j' * ('%j' in pattern)}{' or nothing' * ('?' in pattern)}"
         return f"expected {meaning}, got {got}"
