@@ -1,8 +1,8 @@
 """The guard: a small process that outlives a killed gandivad and lets go what that one had frozen.
 
-It waits on a pipe for the daemon's end, then some seconds for a new daemon, and if none comes continues
-every process that the state file names as stopped. So every freeze has a bound, whatever dies. Parked ranks
-need no guard: they go on by themselves after their wake-by time.
+It waits on a pipe for the daemon's end, then some seconds for a new daemon, and if none comes to stay
+continues every process that the state file names as stopped. So every freeze has a bound, whatever dies.
+Parked ranks need no guard: they go on by themselves after their wake-by time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from gandiva_slurm.node.store import StateFile
 
 #: How often it looks for a new daemon.
 _LOOK_S = 0.25
+#: A daemon that lives for so long has a guard of its own.
+_STAYS_S = 2.0
 #: How long it is tried to bring memory back that the driver has moved out.
 PATIENCE_S = 7200
 
@@ -62,18 +64,31 @@ def _thaw_job(row: dict[str, Any], node: str) -> int:
     return count
 
 
+def another_has_come(state_dir: Path, grace_s: float) -> bool:
+    """Wait until another gandivad stays (True), or there is none when the time is over (False).
+
+    One that fails at its start, and is started again and again, is none.
+    """
+    deadline, pid, since = time.monotonic() + grace_s, 0, 0.0
+    while True:
+        now, found = time.monotonic(), lock.holder(state_dir)
+        if found != pid:
+            pid, since = found, now
+        if pid and now - since >= _STAYS_S:
+            return True
+        if not pid and now >= deadline:
+            return False
+        time.sleep(_LOOK_S)
+
+
 def main() -> None:
     """Watch, wait, thaw."""
     logs.set_up()
     state_dir, grace_s = Path(sys.argv[1]), float(sys.argv[2])
     while sys.stdin.buffer.read(4096):
         pass
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline:
-        if lock.holder(state_dir):
-            return
-        time.sleep(_LOOK_S)
-    thaw(state_dir)
+    if not another_has_come(state_dir, grace_s):
+        thaw(state_dir)
 
 
 if __name__ == "__main__":
