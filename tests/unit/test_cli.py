@@ -253,7 +253,7 @@ def test_why_tells_reason_evidence_next_and_story(gandiva: Shell) -> None:
 def test_why_finds_an_array_task(gandiva: Shell) -> None:
     gandiva("why", "14_3")
     assert gandiva.asked[-1] == ("why", {"job_id": 16, "story": False})
-    assert "no job 14_9" in gandiva("why", "14_9", status=2)
+    assert "no job 14_9" in gandiva("why", "14_9", status=1)
 
 
 def test_nodes_tells_who_holds_what(gandiva: Shell) -> None:
