@@ -1,5 +1,6 @@
 """gandivad's command line: what it says before it serves."""
 
+import errno
 import pwd
 import resource
 import subprocess
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import guard, procs
+from gandiva_slurm.node import guard, lock, procs
 from gandiva_slurm.node.main import main
 from gandiva_slurm.node.store import StateFile
 
@@ -43,6 +44,17 @@ def test_a_wrong_key_ends_with_2_and_names_it(conf, capsys):
     conf.write_text(conf.read_text() + "quantumm_s: 3\n")
     assert run("-t", "-f", conf) == 2
     assert "quantumm_s: unknown key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [(), ("--thaw",)])
+def test_a_directory_that_is_not_its_own_ends_with_2_and_a_sentence(conf, capsys, monkeypatch, flags):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(lock.os, "open", refuse)
+    assert run(*flags, "-f", conf, "--node", "n1") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gandivad: error: ") and "n1/lock: Permission denied, as uid" in said
 
 
 def test_the_node_is_slurmds_if_it_says_so(conf, capsys, monkeypatch):
