@@ -61,7 +61,9 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
-@click.option("-f", "--config", "config", metavar="FILE", help="gandiva.yaml ($GANDIVA_CONF, /etc/slurm).")
+@click.option(
+    "-f", "--config", metavar="FILE", help="gandiva.yaml ($GANDIVA_CONF, beside $SLURM_CONF, /etc/slurm)."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, "-V", "--version", prog_name="gandiva", message="%(prog)s %(version)s")
 @click.pass_context
