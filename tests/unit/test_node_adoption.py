@@ -48,9 +48,9 @@ def job_of(bench, stepd):
     return job
 
 
-def start_again(bench):
-    """Leave everything as it is on disk, and let another gandivad take it over."""
-    bench.node.store.save(state_of(bench.node))
+def start_again(bench, **changed):
+    """Leave everything as it is on disk, but for what is changed, and let another gandivad take it over."""
+    bench.node.store.save(state_of(bench.node) | changed)
     node = Node(bench.node.settings)
     slicer = Slicer(node)
     watcher = Watcher(node, slicer)
@@ -74,3 +74,12 @@ async def test_what_was_stopped_before_it_was_written_down_goes_on(tmp_path, ste
     # With its GPU free, it is given back at once in either case.
     assert resident.holds and not resident.is_frozen
     until(lambda: state(child) == "S")
+
+
+async def test_plan_of_another_version_keeps_nobody_from_his_jobs(tmp_path, stepd, caplog):
+    bench = Bench(tmp_path, 1)
+    shell, _ = stepd
+    job = job_of(bench, shell)
+    node = start_again(bench, plan={"version": 0, "node": "n1"})
+    assert node.residents[job.key].holds and node.plan is None
+    assert "the plan of the last gandivad is not readable" in caplog.text
