@@ -99,7 +99,7 @@ FIELDS = (
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-j", "--jobs", metavar="IDS", help="Only these jobs: 12,13_4.")
 @click.option(
-    "-u", "--user", "--uid", "users", metavar="NAMES", help="These users' (default: yours; root: all)."
+    "-u", "--user", "--uid", "users", metavar="NAMES", help="These users' (default: yours; root, -j: all)."
 )
 @click.option("-a", "--allusers", is_flag=True, help="All users' jobs.")
 @click.option("-A", "--accounts", metavar="NAMES", help="Only these accounts' jobs.")
@@ -163,7 +163,7 @@ def default_window(options: dict[str, Any], now_s: float) -> tuple[float, float]
 
 def _arguments(options: dict[str, Any], window: tuple[float, float, float]) -> dict[str, Any]:
     users = parse_users(options["users"])
-    if users is None and not options["allusers"] and os.geteuid() != 0:
+    if users is None and not (options["allusers"] or options["jobs"] or os.geteuid() == 0):
         users = [getpass.getuser()]
     arguments: dict[str, Any] = {"start_s": window[0], "end_s": window[1], "now_s": window[2]}
     if options["truncate"]:
