@@ -37,7 +37,7 @@ DEFAULT = "Account,User,Tickets,NormShares,GpuTime,EffectvShare,ServedFair"
 @click.option("-u", "--users", metavar="NAMES", help="Only these users (default: you; root: all).")
 @click.option("-A", "--accounts", metavar="NAMES", help="Only these accounts.")
 @click.option("-a", "--all", "everybody", is_flag=True, help="All users.")
-@click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: the controller's).")
+@click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: today's midnight).")
 @click.option("-E", "--endtime", metavar="TIME", help="End of the window (default: now).")
 @click.option("-n", "--noheader", is_flag=True, help="No heading.")
 @click.option("-P", "--parsable2", is_flag=True, help="Values between bars.")
@@ -71,5 +71,5 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     for name, key in (("starttime", "start_s"), ("endtime", "end_s")):
         if options[name]:
             arguments[key] = parse_time(options[name], now_s)
-    require_window(arguments.get("start_s", 0.0), arguments.get("end_s", now_s))
+    require_window(arguments.get("start_s", parse_time("midnight", now_s)), arguments.get("end_s", now_s))
     return {key: value for key, value in arguments.items() if value is not None}

@@ -34,6 +34,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("share -S uts999999999999999", "before 1970 or after 9999"),
         (f"share -E now-{HUGE}", "invalid time"),
         ("share -a -S now+1day", "ends before it starts; see -S and -E"),
+        ("share -E now-2days", "ends before it starts; see -S and -E"),
         ("acct -o jobid%0", "invalid width 'jobid%0'; allowed: 1 to 4096"),
         ("queue -o jobid%999999999", "allowed: 1 to 4096"),
         (f"acct -o jobid%{HUGE}", "unknown field"),
