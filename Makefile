@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 TORCH  ?= torch==2.13.0
 APT    := slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins libslurm-dev munge libmunge2 \
           mariadb-server lua5.1 iproute2 util-linux procps strace gcc libc6-dev make python3 python3-venv ca-certificates
-SUITE  ?= bookworm
+SUITE  ?=
 BACKEND ?= local
 RESULT ?= build/demo.json
 
@@ -63,13 +63,13 @@ DEMO_NEEDS := $(if $(filter docker,$(BACKEND)),image)
 
 demo: setup $(DEMO_NEEDS) ## the main job on an embedded mini Slurm (BACKEND=docker SUITE=forky: in containers)
 	@mkdir -p build
-	$(VENV)/bin/gandiva mini demo --backend $(BACKEND) --suite $(SUITE) --json $(RESULT)
+	$(VENV)/bin/gandiva mini demo --backend $(BACKEND) $(if $(SUITE),--suite $(SUITE)) --json $(RESULT)
 
 engine: ## a Docker engine: the one that runs, else (as root) one installed and started here
 	@sh container/engine.sh start
 
-image: engine ## the container image of SUITE (bookworm, trixie, forky), unless it is up to date
-	@TORCH="$(TORCH)" sh container/build.sh $(SUITE)
+image: engine ## the container image of SUITE (bookworm unless named, trixie, forky), unless it is up to date
+	@TORCH="$(TORCH)" sh container/build.sh $(or $(SUITE),bookworm)
 
 clean: ## remove what setup and the builds made
 	rm -rf $(VENV) build .setup-apt .setup-venv .setup-gpu

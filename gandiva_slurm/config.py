@@ -93,6 +93,8 @@ class NodeConfig(_Section):
     checkpoint_dir: str = Field(default="", pattern=r"^(/\S*%j\S*)?$")
     #: a job's process on a GPU that was not given to the job is told of, or stopped as well
     strangers: Literal["report", "stop"] = "report"
+    #: in percent: the part of a GPU's threads an opportunistic job gets where MPS runs; 0: MPS is left alone
+    mps_percent: int = Field(default=0, ge=0, le=100)
     #: memory of each GPU, where NVML does not tell it; 0: as NVML tells
     gpu_memory_mib: int = Field(default=0, ge=0, le=1 << 24)
     #: node name -> host:port, where that is not NAME:port
@@ -318,9 +320,8 @@ def _complaint(detail: Any, path: tuple[str, ...]) -> str:
         return f"expected a list with at least one item, got {got}"
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    context = detail.get("ctx", {})
     if kind == "string_pattern_mismatch":
-        pattern, meaning = context["pattern"], "a name of letters, digits, _ . -"
+        pattern, meaning = detail["ctx"]["pattern"], "a name of letters, digits, _ . -"
         if "/" in pattern:
             meaning = f"an absolute path{' with %j' * ('%j' in pattern)}{' or nothing' * ('?' in pattern)}"
         return f"expected {meaning}, got {got}"

@@ -60,8 +60,10 @@ void gandiva_forget_outer_job(void)
 	char name[GANDIVA_VARIABLE_SIZE];
 
 	/* Slurm leaves this to the new job, which was never restarted, and gandivad would believe it. */
-	if (getenv("GANDIVA_JOB") != NULL)
+	if (getenv("GANDIVA_JOB") != NULL) {
 		unsetenv("SLURM_RESTART_COUNT");
+		unsetenv(GANDIVA_MPS_VARIABLE);
+	}
 	for (int i = 0; i < OPT_COUNT; i++) {
 		gandiva_option_variable((enum gandiva_option)i, name, sizeof(name));
 		unsetenv(name);

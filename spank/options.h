@@ -25,6 +25,9 @@ enum gandiva_option {
 /* Longest variable name built here, its '\0' included. */
 #define GANDIVA_VARIABLE_SIZE 128
 
+/* What a task may be told besides, where NVIDIA's MPS runs. */
+#define GANDIVA_MPS_VARIABLE "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
 /* Register every option; needed in each context in which one is used (spank(8)). */
 int gandiva_options_register(spank_t sp);
 

@@ -129,10 +129,10 @@ static bool write_question(spank_t sp, uint32_t step, char *line, size_t size)
 	return length > 0 && (size_t)length < size;
 }
 
-/* gandivad speaks of GPUs and of itself; it has no business with any other variable. */
+/* gandivad speaks of GPUs, a part of them, and of itself; it has no business with any other variable. */
 static bool is_accepted_name(const char *name)
 {
-	if (strcmp(name, "CUDA_VISIBLE_DEVICES") == 0)
+	if (strcmp(name, "CUDA_VISIBLE_DEVICES") == 0 || strcmp(name, GANDIVA_MPS_VARIABLE) == 0)
 		return true;
 	return strncmp(name, "GANDIVA_", 8) == 0 && gandiva_is_name(name);
 }

@@ -4,6 +4,7 @@ Writes what it computed as JSON: {"losses": [hex, ...], "rank": 0}.
 """
 
 import argparse
+import datetime
 import json
 import os
 import sys
@@ -17,17 +18,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--until", default="", help="also end after the first step that finds this file")
     parser.add_argument("--step-ms", type=float, default=0.0, help="sleep in every step")
     parser.add_argument("--pause-every", type=int, default=0, help="rank 0 pauses 20 ms every so many steps")
+    parser.add_argument("--group-s", type=int, default=0, help="time-out of the gradients' own group")
     parser.add_argument("--impatient", action="store_true", help="trust a silent node for a second only")
     parser.add_argument("--out", required=True)
     parser.add_argument("--store", default="", help="rendezvous file of the process group")
     return parser.parse_args()
 
 
-def build(torch, world: int):
+def build(torch, world: int, group_s: int):
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     if world > 1:
-        model = torch.nn.parallel.DistributedDataParallel(model)
+        bound = datetime.timedelta(seconds=group_s) if group_s else None
+        group = torch.distributed.new_group(timeout=bound)
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
@@ -45,7 +49,7 @@ def be_impatient() -> None:
 
 
 def train(torch, args, rank: int, world: int) -> list:
-    model, optimizer = build(torch, world)
+    model, optimizer = build(torch, world, args.group_s)
     losses, data = [], batches(torch, args, rank)
     if args.mark in ("steps", "step"):
         import gandiva_slurm as gandiva

@@ -13,4 +13,10 @@ OTHER_PIDS = "this process has another number in NVML's eyes"
 #: Skips that count as skips on any machine with a GPU, too.
 ALWAYS = (NO_PROCESS_CHECKPOINT, OTHER_PIDS)
 #: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
-BY_FLOOR = {"gpu": NO_GPU, "pyslurm": NO_PYSLURM, "docker": NO_ENGINE}
+BY_FLOOR = {
+    "gpu": NO_GPU,
+    "nvml": NO_NVML,
+    "vmm": NO_SAVER,
+    "pyslurm": NO_PYSLURM,
+    "docker": NO_ENGINE,
+}

@@ -19,11 +19,12 @@ from gandiva_slurm.cli.jobids import (
     parse_job_ids,
     parse_names,
     parse_states,
+    parse_users,
+    require_users,
     show_job_id,
 )
 from gandiva_slurm.cli.table import Field, Row, choose_fields, parsable_lines, sacct_lines, text_of
-from gandiva_slurm.cli.times import format_duration, format_time, parse_time
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.cli.times import format_duration, format_time, parse_time, require_window
 
 DEFAULT = "JobID,JobName,Partition,Account,AllocGPUs,State,ExitCode,GpuHeld,GpuParked,Suspends"
 BRIEF = "JobID,State,ExitCode"
@@ -98,7 +99,7 @@ FIELDS = (
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-j", "--jobs", metavar="IDS", help="Only these jobs: 12,13_4.")
 @click.option(
-    "-u", "--user", "--uid", "users", metavar="NAMES", help="These users' (default: yours; root: all)."
+    "-u", "--user", "--uid", "users", metavar="NAMES", help="These users' (default: yours; root, -j: all)."
 )
 @click.option("-a", "--allusers", is_flag=True, help="All users' jobs.")
 @click.option("-A", "--accounts", metavar="NAMES", help="Only these accounts' jobs.")
@@ -128,6 +129,8 @@ def acct(config: str | None, /, **options: Any) -> None:
     now_s = time.time()
     start_s, end_s = default_window(options, now_s)
     rows = sorted(query(config, "acct", _arguments(options, (start_s, end_s, now_s))), key=by_job_id)
+    if not rows:
+        require_users(parse_users(options["users"]))
     wanted = parse_job_ids(options["jobs"] or "")
     rows = [dict(row, now_s=now_s) for row in rows if not wanted or is_wanted(row, wanted)]
     partitions = parse_names(options["partitions"])
@@ -154,15 +157,13 @@ def default_window(options: dict[str, Any], now_s: float) -> tuple[float, float]
         start_s = now_s if states else parse_time("midnight", now_s)
     unasked_s = start_s if states and start else now_s
     end_s = parse_time(end, now_s) if end else unasked_s
-    if end_s < start_s:
-        window = f"from {format_time(start_s)} to {format_time(end_s)}"
-        raise UsageError(f"the window {window} ends before it starts; see -S and -E")
+    require_window(start_s, end_s)
     return start_s, end_s
 
 
 def _arguments(options: dict[str, Any], window: tuple[float, float, float]) -> dict[str, Any]:
-    users = parse_names(options["users"])
-    if users is None and not options["allusers"] and os.geteuid() != 0:
+    users = parse_users(options["users"])
+    if users is None and not (options["allusers"] or options["jobs"] or os.geteuid() == 0):
         users = [getpass.getuser()]
     arguments: dict[str, Any] = {"start_s": window[0], "end_s": window[1], "now_s": window[2]}
     if options["truncate"]:

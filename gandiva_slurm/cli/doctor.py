@@ -13,6 +13,7 @@ import click
 
 from gandiva_slurm.cli.client import to_json
 from gandiva_slurm.cli.lone import LoneNode
+from gandiva_slurm.cli.number import Number
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire.page import (
     KIND_HOOK,
@@ -45,9 +46,10 @@ NO_MOVE = (
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True})
 @click.option(
-    "--steps", default=20, show_default=True, help="So many mini-batches; then the script is ended."
-)
-@click.option("--deadline", default=300.0, show_default=True, help="Seconds at most.")
+    "--steps", type=click.IntRange(1), default=20, show_default=True,
+    help="So many mini-batches; then the script is ended.",
+)  # fmt: skip
+@click.option("--deadline", type=Number(1, 86400), default=300.0, show_default=True, help="Seconds at most.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def doctor(steps: int, deadline: float, as_json: bool, command: tuple[str, ...]) -> int:
@@ -71,7 +73,9 @@ def diagnose(node: LoneNode, path: Path, deadline_s: float) -> dict[str, str]:
     """Return what is found, a line a subject; park and save it once on the way."""
     log = (path / "it.log").read_text(errors="replace").splitlines()
     if not node.is_training():
-        ended = f"; the script ended with exit code {node.status}" if node.status is not None else ""
+        ended = f"; the script ended with exit code {node.status}"
+        if node.status is None:
+            ended = f"; it still ran after --deadline {deadline_s:g} s"
         last = f": {log[-1]}" if log and node.status else ""
         return {"boundary": NO_BOUNDARY + ended + last, "parked": "no"}
     view, facts = node.views()[0], _facts(path)

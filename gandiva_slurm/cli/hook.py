@@ -14,6 +14,8 @@ import gandiva_slurm
 from gandiva_slurm.model.errors import GandivaError
 
 FILE = "gandiva-hook.pth"
+#: A Python on a slow file system starts within this.
+ANSWER_S = 30.0
 _HOOK = Path(gandiva_slurm.__file__).parent / "client" / "hook" / "sitecustomize.py"
 #: Under another name the hook hands over to nobody. A file that is gone meanwhile is nothing to complain of.
 _LINE = (
@@ -45,6 +47,11 @@ def _packages_of(python: str) -> Path:
     """Ask a Python where its own packages are."""
     ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     try:
-        return Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
-    except (OSError, subprocess.CalledProcessError) as err:
+        told = subprocess.run(
+            ask, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ANSWER_S
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as err:
         raise GandivaError(f"{python!r} does not run as Python: {err}; next: name another") from err
+    if not Path(told).is_absolute():
+        raise GandivaError(f"{python!r} does not run as Python: it answers {told!r}; next: name another")
+    return Path(told)

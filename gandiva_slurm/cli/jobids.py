@@ -1,14 +1,15 @@
-"""Job ids and states as users type them: 123, 123_4, 123.batch; PD, RUNNING, held."""
+"""Job ids, states and users as users type them: 123, 123_4, 123.batch; PD, RUNNING, held; ann, 1000."""
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gandiva_slurm.model.errors import UsageError
 
-_JOB = re.compile(r"(\d+)(?:_(\d+))?(?:\.(?:\w+))?(?:\+0)?")
+_JOB = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\.(?:\w+))?(?:\+0)?")
 
 #: sacct's state codes (JOB STATE CODES of sacct(1)).
 STATE_CODES = {
@@ -81,6 +82,28 @@ def parse_states(text: str, known: Iterable[str]) -> tuple[str, ...]:
             raise UsageError(f"invalid state {part.strip()!r}; allowed: {', '.join(sorted(names))}")
         found.append(word)
     return tuple(found)
+
+
+def parse_users(text: str | None) -> list[str] | None:
+    """Read a comma-separated list of users, by name or number; None stays None."""
+    names = parse_names(text)
+    return names if names is None else [_user_name(name) for name in names]
+
+
+def require_users(names: Iterable[str] | None) -> None:
+    """UsageError for one whom this machine does not know: asked where nothing is known of any of them."""
+    for name in names or ():
+        try:
+            pwd.getpwnam(name)
+        except KeyError as err:
+            raise UsageError(f"invalid user {name!r}: not known here, and nothing is recorded of it") from err
+
+
+def _user_name(text: str) -> str:
+    try:
+        return pwd.getpwuid(int(text)).pw_name if text.isdecimal() else text
+    except (KeyError, OverflowError, ValueError):
+        return text
 
 
 def parse_names(text: str | None) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -34,6 +35,8 @@ COMMANDS = {
 }
 #: Exit codes: interrupted, and ended by a closed pipe (128 + SIGINT, 128 + SIGPIPE).
 INTERRUPTED, CLOSED_PIPE = 130, 141
+#: A full disk or quota, and a file that may not grow further: no fault of ours.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LazyGroup(click.Group):
@@ -58,7 +61,9 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
-@click.option("-f", "--config", "config", metavar="FILE", help="gandiva.yaml ($GANDIVA_CONF, /etc/slurm).")
+@click.option(
+    "-f", "--config", metavar="FILE", help="gandiva.yaml ($GANDIVA_CONF, beside $SLURM_CONF, /etc/slurm)."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, "-V", "--version", prog_name="gandiva", message="%(prog)s %(version)s")
 @click.pass_context
@@ -73,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         with cli.make_context("gandiva", args.copy()) as context:
             status = cli.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout:  # None where the caller has closed it
+            sys.stdout.flush()
     except click.exceptions.Exit as end:
         status = end.exit_code
     except click.exceptions.NoArgsIsHelpError as err:
@@ -85,13 +91,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = INTERRUPTED
     except BrokenPipeError:
         # The reader has left (`| head`); keep Python from complaining about it while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         status = CLOSED_PIPE
     except GandivaError as err:
         status = _complain(str(err), err.exit_code, _is_debug(args))
     except Exception as err:  # the border: whatever it is, the user gets a sentence
-        hint = "a fault in gandiva; `gandiva --debug ...` shows where"
-        status = _complain(f"{type(err).__name__}: {err} ({hint})", 1, _is_debug(args))
+        if isinstance(err, OSError) and err.errno in _FULL:
+            _drop_output()
+        status = _complain(_fault(err), 1, _is_debug(args))
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -100,6 +107,16 @@ def _click_sentence(err: click.ClickException) -> str:
     hint = f"; see `{context.command_path} --help`" if context else ""
     # click writes choices a line each
     return " ".join(err.format_message().split()).rstrip(".") + hint
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fault(err: Exception) -> str:
+    if isinstance(err, OSError) and err.errno in _FULL:
+        return f"cannot write what came out: {err.strerror}; next: make room, or write elsewhere"
+    return f"{type(err).__name__}: {err} (a fault in gandiva; `gandiva --debug ...` shows where)"
 
 
 def _complain(sentence: str, status: int, debug: bool = False) -> int:

@@ -81,5 +81,5 @@ def _expand(text: str) -> set[str]:
 
     try:
         return set(NodeSet(text))
-    except NodeSetException as err:
+    except (NodeSetException, AssertionError) as err:  # AssertionError: a range beyond 32 bits
         raise UsageError(f"invalid node list {text!r} ({err}); allowed: n1,n[3-5]") from err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,16 @@ from gandiva_slurm.model.errors import UsageError
 
 
 def require_folder(path: str | Path | None) -> None:
-    """Say before a long run that its result could not be written. UsageError: which folder is missing."""
-    if path and str(path) != "-" and not Path(path).absolute().parent.is_dir():
-        raise UsageError(f"{path}: No such file or directory; make {Path(path).absolute().parent} first")
+    """Say before a long run that its result could not be written. UsageError: what is missing."""
+    if not path or str(path) == "-":
+        return
+    file = Path(path).absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"{path}: No such file or directory; make {file.parent} first")
+    if file.is_dir():
+        raise UsageError(f"{path}: Is a directory; name a file in it")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"{path}: Permission denied; name a file that you may write")
 
 
 def opened(path: Path) -> Any:

@@ -15,8 +15,9 @@ from gandiva_slurm.cli.jobids import (
     by_job_id,
     is_wanted,
     parse_job_ids,
-    parse_names,
     parse_states,
+    parse_users,
+    require_users,
     show_job_id,
 )
 from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines, text_of
@@ -119,9 +120,11 @@ def queue(config: str | None, /, **options: Any) -> None:
     """Show the jobs Gandiva schedules, their share of the GPUs, and why they wait."""
     fields = choose_fields(expand_codes(options["spec"] or DEFAULT, CODES), FIELDS)
     wanted = parse_job_ids(options["jobs"] or "")
-    users = [getpass.getuser()] if options["me"] else parse_names(options["users"])
+    users = [getpass.getuser()] if options["me"] else parse_users(options["users"])
     states = _states(options["states"])
     rows = sorted(query(config, "queue", {}), key=by_job_id)
+    if not any(users is None or row["user"] in users for row in rows):
+        require_users(users)
     rows = [row for row in rows if _is_shown(row, users, wanted, states)]
     if options["as_json"]:
         click.echo(to_json({"jobs": rows}))

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query, to_json
-from gandiva_slurm.cli.jobids import parse_names
+from gandiva_slurm.cli.jobids import parse_names, parse_users, require_users
 from gandiva_slurm.cli.table import Field, choose_fields, parsable_lines, sacct_lines, text_of
-from gandiva_slurm.cli.times import format_duration, parse_time
+from gandiva_slurm.cli.times import format_duration, parse_time, require_window
 
 
 def _ratio(key: str) -> Any:
@@ -37,7 +37,7 @@ DEFAULT = "Account,User,Tickets,NormShares,GpuTime,EffectvShare,ServedFair"
 @click.option("-u", "--users", metavar="NAMES", help="Only these users (default: you; root: all).")
 @click.option("-A", "--accounts", metavar="NAMES", help="Only these accounts.")
 @click.option("-a", "--all", "everybody", is_flag=True, help="All users.")
-@click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: the controller's).")
+@click.option("-S", "--starttime", metavar="TIME", help="Start of the window (default: today's midnight).")
 @click.option("-E", "--endtime", metavar="TIME", help="End of the window (default: now).")
 @click.option("-n", "--noheader", is_flag=True, help="No heading.")
 @click.option("-P", "--parsable2", is_flag=True, help="Values between bars.")
@@ -49,6 +49,8 @@ def share(config: str | None, /, **options: Any) -> None:
     """Show users' tickets, the GPU time they got, and served over fair (1 is exactly fair)."""
     fields = choose_fields(options["spec"] or DEFAULT, FIELDS)
     data = query(config, "share", _arguments(options))
+    if not data["users"]:
+        require_users(parse_users(options["users"]))
     if options["as_json"]:
         click.echo(to_json(data))
         return
@@ -62,11 +64,12 @@ def share(config: str | None, /, **options: Any) -> None:
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    users, now_s = parse_names(options["users"]), time.time()
+    users, now_s = parse_users(options["users"]), time.time()
     if users is None and not options["everybody"] and os.geteuid() != 0:
         users = [getpass.getuser()]
     arguments: dict[str, Any] = {"users": users, "accounts": parse_names(options["accounts"])}
     for name, key in (("starttime", "start_s"), ("endtime", "end_s")):
         if options[name]:
             arguments[key] = parse_time(options[name], now_s)
+    require_window(arguments.get("start_s", parse_time("midnight", now_s)), arguments.get("end_s", now_s))
     return {key: value for key, value in arguments.items() if value is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.output import opened, progress, require_folder, write_result
 from gandiva_slurm.cli.sim_paper import paper
 from gandiva_slurm.cli.table import Field, squeue_lines
@@ -32,20 +32,6 @@ from gandiva_slurm.sim.world import Costs
 
 _S = 10**9
 _FILE = click.Path(path_type=Path)
-
-
-class _Number(click.FloatRange):
-    """A number in a range, and a number: click lets nan through everywhere."""
-
-    def __init__(self, least: float, most: float = 1e9) -> None:
-        super().__init__(least, most)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it; BadParameter says the range."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is no number in the range {self._describe_range()}.", param, ctx)
-        return number
 
 
 @click.group()
@@ -78,18 +64,18 @@ _SCENE = (
     click.option("--format", "format_", type=click.Choice([*FORMATS]), required=True, help="Its format."),
     click.option("--throughputs", type=_FILE, help="Rates by model and GPU type (Gavel's JSON, or .xz)."),
     click.option("--cluster", required=True, metavar="TYPE:NODESxGPUS[,…]", help="As v100:3x4,k80:3x4."),
-    click.option("--quantum", type=_Number(0.001), default=60.0, help="Seconds; 60."),
-    click.option("--switch-cost", type=_Number(0), default=0.0, help="Seconds to stop and go on."),
-    click.option("--restart-cost", type=_Number(0), default=0.0, help="Seconds to go on elsewhere."),
+    click.option("--quantum", type=Number(0.001), default=60.0, help="Seconds; 60."),
+    click.option("--switch-cost", type=Number(0), default=0.0, help="Seconds to stop and go on."),
+    click.option("--restart-cost", type=Number(0), default=0.0, help="Seconds to go on elsewhere."),
     click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users."),
     click.option("--users-column", metavar="C", help="Users from a column: its name, or number from 1."),
     click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive."),
     click.option("--tickets", type=_FILE, help="Account tree: sacctmgr -P show assoc format=Account,User,…"),
-    click.option("--half-life", type=_Number(0.001), help="Past use counts; seconds."),
-    click.option("--rate-noise", type=_Number(0, 1), default=0.0, help="Of each run's rate; 0.05."),
+    click.option("--half-life", type=Number(0.001), help="Past use counts; seconds."),
+    click.option("--rate-noise", type=Number(0, 1), default=0.0, help="Of each run's rate; 0.05."),
     click.option("--faults", type=_FILE, help="Nodes that fail: a CSV at_s,node,state."),
-    click.option("--node-mtbf", type=_Number(1), help="Nodes fail by chance: mean seconds up."),
-    click.option("--node-repair", type=_Number(1), help="And mean seconds down."),
+    click.option("--node-mtbf", type=Number(1), help="Nodes fail by chance: mean seconds up."),
+    click.option("--node-repair", type=Number(1), help="And mean seconds down."),
     click.option("--seed", type=int, default=0, help="Of noise and failures."),
     click.option("--check-invariants", is_flag=True, help="Check every event; exit 1 says what failed."),
     click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON."),

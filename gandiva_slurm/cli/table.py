@@ -11,7 +11,9 @@ from gandiva_slurm.model.errors import UsageError
 
 Row = Mapping[str, Any]
 
-_WIDTH = re.compile(r"([\w()]+)(?:[%:](-?)(\d+))?")
+_WIDTH = re.compile(r"([\w()]+)(?:[%:](-?)(\d{1,9}))?")
+#: The widest column: a line that a terminal, or a file, can still take.
+_WIDEST = 4096
 _CODE = re.compile(r"%(\.?)(\d*)([A-Za-z])")
 
 
@@ -41,6 +43,8 @@ def choose_fields(spec: str, fields: Sequence[Field]) -> list[Field]:
             raise UsageError(f"unknown field {part.strip()!r}; fields: {names} (NAME%20 sets a width)")
         field = known[match[1].lower()]
         if match[3]:
+            if not 1 <= int(match[3]) <= _WIDEST:
+                raise UsageError(f"invalid width {part.strip()!r}; allowed: 1 to {_WIDEST}")
             field = replace(field, width=int(match[3]), left=bool(match[2]))
         chosen.append(field)
     return chosen

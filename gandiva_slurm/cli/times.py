@@ -17,10 +17,12 @@ ALLOWED = (
 )
 
 _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+#: The moments there are, unix seconds: what lies beyond, no clock of this machine can show.
+_LAST_S = 253_402_214_400
 #: Words for an hour of today; fika is 3 PM, teatime 4 PM.
 _WORD_HOURS = {"today": 0, "midnight": 0, "noon": 12, "fika": 15, "teatime": 16, "tomorrow": 24}
-_NOW = re.compile(r"now(?:([+-])(\d+)(?:(second|minute|hour|day|week)s?)?)?")
-_UNIX = re.compile(r"uts(\d+)")
+_NOW = re.compile(r"now(?:([+-])(\d{1,15})(?:(second|minute|hour|day|week)s?)?)?")
+_UNIX = re.compile(r"uts(\d{1,15})")
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?\s*(?P<half>am|pm)?"
 _DATES = (
     r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})",
@@ -33,6 +35,20 @@ _CALENDAR = (re.compile(_CLOCK), *(re.compile(f"{date}(?:[t-]{_CLOCK})?") for da
 
 def parse_time(text: str, now_s: float) -> float:
     """Return the unix seconds a user means by `text`; UsageError lists what is allowed."""
+    moment_s = _read(text, now_s)
+    if not 0 <= moment_s < _LAST_S:
+        raise UsageError(f"invalid time {text!r}: before 1970 or after 9999")
+    return moment_s
+
+
+def require_window(start_s: float, end_s: float) -> None:
+    """UsageError when a window ends before it starts."""
+    if end_s < start_s:
+        window = f"from {format_time(start_s)} to {format_time(end_s)}"
+        raise UsageError(f"the window {window} ends before it starts; see -S and -E")
+
+
+def _read(text: str, now_s: float) -> float:
     word = text.strip().lower()
     if match := _UNIX.fullmatch(word):
         return float(match[1])
@@ -61,9 +77,9 @@ def _calendar_s(text: str, parts: dict[str, str | None], midnight: datetime) -> 
             day = midnight.replace(year=year, month=month, day=int(parts["day"] or 0))
         hour = _hour(int(parts["hour"] or 0), parts["half"])
         moment = day.replace(hour=hour, minute=int(parts["minute"] or 0), second=int(parts["second"] or 0))
-    except ValueError as err:
+        return moment.timestamp()
+    except (ValueError, OverflowError) as err:
         raise _bad_time(text) from err
-    return moment.timestamp()
 
 
 def _year(text: str | None, month: int, midnight: datetime) -> int:

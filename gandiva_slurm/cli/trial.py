@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from gandiva_slurm.cli.lone import LoneNode
+from gandiva_slurm.cli.number import Number
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire.page import KIND_RUN, W_KIND
@@ -70,7 +71,7 @@ class Trial:
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of where it is parked and moved.")
 @click.option(
-    "--deadline", type=click.FloatRange(1, 86400), default=600.0, show_default=True,
+    "--deadline", type=Number(1, 86400), default=600.0, show_default=True,
     help="Seconds for each run of the script.",
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

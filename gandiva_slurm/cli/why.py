@@ -10,7 +10,7 @@ import click
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_id
 from gandiva_slurm.cli.times import format_time
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.model.errors import GandivaError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,9 +35,7 @@ def _find_task(config: str | None, wanted: JobId, typed: str) -> int:
     for row in query(config, "queue", {}):
         if is_wanted(row, [wanted]):
             return int(row["job_id"])
-    raise UsageError(
-        f"Gandiva has no job {typed}; `gandiva queue` lists them, `gandiva acct -j {typed}` looks back"
-    )
+    raise GandivaError(f"Gandiva has no job {typed} now; `gandiva acct -j {typed}` looks back")
 
 
 def explain(data: dict[str, Any], job: str, story: bool) -> Iterable[str]:

@@ -42,7 +42,11 @@ def join(path: str, message: Dict[str, Any]) -> Page:
             link.sendall(_line(message))
             answer, fd = _receive(link, deadline)
             page = _map(answer, fd)
-            link.sendall(_line({"page_fd": fd}))
+            try:
+                link.sendall(_line({"page_fd": fd}))
+            except BaseException:
+                os.close(fd)
+                raise
             return page
     except (OSError, ValueError) as err:
         raise NotJoined(f"gandivad does not answer at {path} ({err})") from err

@@ -41,8 +41,11 @@ class Deferral:
         while self._kept:
             number, handler = self._kept.popitem()
             signal.signal(number, handler)
-        while self.pending:
-            signal.raise_signal(self.pending.pop(0))
+        if self.pending:
+            try:
+                signal.raise_signal(self.pending.pop(0))
+            finally:
+                self.end()
 
     def _note(self, number: int, frame: Any) -> None:
         if number not in self.pending:

@@ -35,7 +35,7 @@ class Executor:
         self._limits = limits
         self._nodes = nodes
         self._clock_ns = clock_ns
-        #: when `start` was called, by incarnation, until the ledger has it
+        #: (when `start` was called, nanoseconds; GPUs) by incarnation, until the ledger has it
         self.released: dict[JobKey, tuple[int, int]] = {}
 
     async def execute(self, actions: Sequence[Action], jobs: Mapping[int, SlurmJob]) -> list[ActionDone]:

@@ -1,6 +1,7 @@
 """What a mini cluster is asked to be: the text of `--nodes` and `--backend`, checked, as values."""
 
 import os
+import platform
 import re
 from dataclasses import dataclass, field
 
@@ -87,7 +88,17 @@ def backend_text(kind: str, suite: str) -> str:
         raise UsageError(f"--backend {kind}: choose from {', '.join(BACKENDS)}")
     if suite and suite not in SUITES:
         raise UsageError(f"--suite {suite}: choose from {', '.join(SUITES)}")
+    if kind == "local" and suite and suite != _release():
+        raise UsageError(f"--suite {suite}: local runs this machine's own Slurm; next: --backend docker")
     return kind if kind == "local" else f"{kind}:{suite or 'bookworm'}"
+
+
+def _release() -> str:
+    """The Debian release of this machine; "" where nothing tells."""
+    try:
+        return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    except OSError:
+        return ""
 
 
 def parse_nodes(text: str) -> tuple[MiniNode, ...]:

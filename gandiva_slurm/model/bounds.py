@@ -13,7 +13,6 @@ class Reservation:
     nodes: tuple[str, ...]
     start_s: int
     end_s: int
-    is_maintenance: bool = False
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,6 @@ class Association:
 class Snapshot:
     """One coalesced read. `associations` is None when they were not re-read this time."""
 
-    taken_ns: int
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     associations: tuple[Association, ...] | None = None

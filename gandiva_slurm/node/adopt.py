@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from gandiva_slurm.engine.local import LocalStride
+from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, SUSPENDED
 from gandiva_slurm.node import packs
@@ -54,14 +55,20 @@ class Adoption:
             node.residents[resident.key] = resident
             found = [self._group(resident, group) for group in groups]
             resident.sets = [group for group in found if group.ranks]
-        if saved["plan"] is not None:
-            self._planning.restore(decode_plan(json.dumps(saved["plan"]).encode()))
+        self._restore_plan(saved["plan"])
         node.set_gangs()
         packs.settle(node)
         for resident in list(node.residents.values()):
             self._take_over(resident)
         self._slicer.fill()
         node.save()
+
+    def _restore_plan(self, data: dict[str, Any] | None) -> None:
+        try:
+            if data is not None:
+                self._planning.restore(decode_plan(json.dumps(data).encode()))
+        except PeerError as err:  # a gandivad of another version wrote it
+            log.error("the plan of the last gandivad is not readable (%s); the next one is waited for", err)
 
     def _restore_stride(self, data: dict[str, Any]) -> None:
         try:
@@ -101,6 +108,8 @@ class Adoption:
         node, now = self._node, self._node.clock.mono()
         holds = resident.key in node.ledger.open
         resident.state = RESUMING if holds else SUSPENDED
+        if resident.is_frozen:
+            resident.stopped |= resident.processes.stopped_by_us(resident.left_stopped)
         node.note("adopt", resident, now, holds=holds, frozen=resident.is_frozen, ranks=len(resident.ranks))
         for proc in [*resident.processes.stepds, *(rank.proc for rank in resident.ranks)]:
             self._watcher.watch(resident, proc)

@@ -128,6 +128,8 @@ class Mover:
         self._node.save()
 
     def _start(self, what: str, resident: Resident, task: dict[str, Any]) -> None:
+        # Nobody asks for the answers of jobs that have ended.
+        self._calls = {key: call for key, call in self._calls.items() if key in self._node.residents}
         self._calls[resident.key] = (what, driver_checkpoint.start(what, task))
 
     def _answer(self, resident: Resident) -> dict[str, Any] | None:

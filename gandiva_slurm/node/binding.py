@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gandiva_slurm.model.errors import PeerError
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import mps, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.hello import Bind, Hello
 from gandiva_slurm.node.jobs import Resident
@@ -92,6 +92,7 @@ class Admission:
             "GANDIVA_RESTART": str(bind.key.restart),
             "GANDIVA_NODE": self._node.settings.node,
         }
+        environment |= mps.environment(self._node.settings.mps_percent if resident.is_opportunistic else 0)
         directory = self._node.settings.checkpoint_dir.replace("%u", resident.user)
         return environment | ({"GANDIVA_CHECKPOINT_DIR": directory} if directory else {})
 

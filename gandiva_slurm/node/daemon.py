@@ -60,9 +60,7 @@ class Daemon:
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT (0), or a fault of ours (1: to be started again)."""
-        settings = self.settings
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
-        held = lock.take(settings.state_dir)
+        held = lock.take(self.settings.state_dir)
         try:
             return await self._run()
         finally:

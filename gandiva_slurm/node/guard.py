@@ -1,8 +1,8 @@
 """The guard: a small process that outlives a killed gandivad and lets go what that one had frozen.
 
-It waits on a pipe for the daemon's end, then some seconds for a new daemon, and if none comes continues
-every process that the state file names as stopped. So every freeze has a bound, whatever dies. Parked ranks
-need no guard: they go on by themselves after their wake-by time.
+It waits on a pipe for the daemon's end, then some seconds for a new daemon, and if none comes to stay
+continues every process that the state file names as stopped. So every freeze has a bound, whatever dies.
+Parked ranks need no guard: they go on by themselves after their wake-by time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from gandiva_slurm.node.store import StateFile
 
 #: How often it looks for a new daemon.
 _LOOK_S = 0.25
+#: A daemon that lives for so long has a guard of its own.
+_STAYS_S = 2.0
 #: How long it is tried to bring memory back that the driver has moved out.
 PATIENCE_S = 7200
 
@@ -54,14 +56,29 @@ def thaw(state_dir: Path) -> int:
 def _thaw_job(row: dict[str, Any], node: str) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
     if row["is_frozen"]:
-        # The kill may have come between the order and the list of those it reached.
         stepds = {ProcId(*proc) for proc in row["stepds"]}
         whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
-        before = {ProcId(*proc) for proc in row["left_stopped"]}
-        stopped |= {proc.id for proc in whole.members() if proc.state == "T"} - before
+        stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])
     count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
     log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
     return count
+
+
+def another_has_come(state_dir: Path, grace_s: float) -> bool:
+    """Wait until another gandivad stays (True), or there is none when the time is over (False).
+
+    One that fails at its start, and is started again and again, is none.
+    """
+    deadline, pid, since = time.monotonic() + grace_s, 0, 0.0
+    while True:
+        now, found = time.monotonic(), lock.holder(state_dir)
+        if found != pid:
+            pid, since = found, now
+        if pid and now - since >= _STAYS_S:
+            return True
+        if not pid and now >= deadline:
+            return False
+        time.sleep(_LOOK_S)
 
 
 def main() -> None:
@@ -70,12 +87,8 @@ def main() -> None:
     state_dir, grace_s = Path(sys.argv[1]), float(sys.argv[2])
     while sys.stdin.buffer.read(4096):
         pass
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline:
-        if lock.holder(state_dir):
-            return
-        time.sleep(_LOOK_S)
-    thaw(state_dir)
+    if not another_has_come(state_dir, grace_s):
+        thaw(state_dir)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         _raise_descriptor_limit()
         sys.exit(_thaw(settings) if args.thaw else asyncio.run(_serve(config, settings)))
     except GandivaError as err:
-        print(f"gandiva: {err}", file=sys.stderr)
+        for line in str(err).splitlines():
+            print(f"gandivad: error: {line}", file=sys.stderr)
         sys.exit(err.exit_code)
 
 

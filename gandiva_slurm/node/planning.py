@@ -29,6 +29,8 @@ class Planning:
         self._node = node
         self._slicer = slicer
         self._watcher = watcher
+        #: the plan that was carried out to its end
+        self._done: NodePlan | None = None
 
     def take(self, plan: NodePlan) -> bool:
         """Take a plan that is not older than the present one; PeerError when it is not meant for us."""
@@ -41,9 +43,9 @@ class Planning:
         node.contact_ns = node.clock.mono()
         is_news = node.ledger.acknowledge(plan.ack_boot, plan.ack_seq)
         node.plan = plan
-        if old is None or _essence(plan) != _essence(old):
+        if self._done is None or _essence(plan) != _essence(self._done):
             self._apply(plan)
-            is_news = True
+            self._done, is_news = plan, True
         if is_news:
             node.save()
         return True

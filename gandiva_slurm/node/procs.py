@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,8 @@ class Proc:
         return self.state in "TtZXx"
 
 
+#: Errors that say nothing of a process: who takes it for gone would kill its job, or leave it stopped.
+_NOT_ITS_END = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: Letters of processes that have ended.
 ENDED = "ZXx"
 
@@ -119,16 +122,21 @@ def read_text(pid: int, name: str, limit: int = 256 * 1024) -> str:
 
 
 def open_pidfd(proc: ProcId) -> int | None:
-    """Return a descriptor that means this very process, None when it is gone."""
+    """Return a descriptor that means this very process, None when it is gone; OSError: none can be had."""
     try:
         fd = os.pidfd_open(proc.pid)
-    except OSError:
+    except OSError as err:
+        if err.errno in _NOT_ITS_END:
+            raise
         return None
-    now = read_proc(proc.pid)
-    if now is not None and now.start == proc.start:
-        return fd
-    os.close(fd)
-    return None
+    is_it = False
+    try:
+        now = read_proc(proc.pid)
+        is_it = now is not None and now.start == proc.start
+    finally:
+        if not is_it:
+            os.close(fd)
+    return fd if is_it else None
 
 
 def send(proc: ProcId, number: signal.Signals) -> bool:

@@ -38,6 +38,8 @@ class NodeSettings:
     guard_grace_ns: int = 30 * NS_PER_S
     #: a job's process on a GPU that was not given to the job is stopped, not only told of
     stops_strangers: bool = False
+    #: part of a GPU's threads that an opportunistic job gets where MPS runs; 0: all
+    mps_percent: int = 0
     #: memory of each GPU; 0: as NVML tells
     card_bytes: int = 0
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
@@ -66,5 +68,6 @@ class NodeSettings:
             wake_grace_s=part.wake_grace_s,
             checkpoint_dir=part.checkpoint_dir,
             stops_strangers=part.strangers == "stop",
+            mps_percent=part.mps_percent,
             card_bytes=part.gpu_memory_mib << 20,
         )

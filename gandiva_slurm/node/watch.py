@@ -149,6 +149,8 @@ class Watcher:
 
     def _gone(self, resident: Resident, proc: ProcId) -> None:
         self._unwatch(resident, proc)
+        if self._node.residents.get(resident.key) is not resident:
+            return  # its job was over first
         for rank in resident.ranks:
             if rank.proc == proc:
                 rank.look()

@@ -59,14 +59,13 @@ class CommandsPort:
 
     async def snapshot(self, with_associations: bool) -> Snapshot:
         """Return one coalesced picture of our partitions; SlurmUnreachable when it was not had whole."""
-        taken_ns = self._clock_ns()
         picture, associations = await together(
             self._picture(),
             self._associations(with_associations),
         )
         self._task_names = arrays.names_of_tasks(picture.jobs)
         await self._split(picture.joint, picture.jobs)
-        return Snapshot(taken_ns, picture.jobs, picture.nodes, associations)
+        return Snapshot(picture.jobs, picture.nodes, associations)
 
     async def start(self, job_id: int, nodes: Sequence[str]) -> None:
         """Start a held job on just these nodes; SlurmRefused with Slurm's sentence."""

@@ -77,8 +77,7 @@ def read_reservations(text: str) -> Iterator[Reservation]:
         except (KeyError, ValueError) as err:
             warn_once(log, f"reservation {name} cannot be read ({err}); jobs may be started into it")
             continue
-        is_maintenance = "MAINT" in words.get("Flags", "").split(",")
-        yield Reservation(name, node_names(nodes), start_s, end_s, is_maintenance)
+        yield Reservation(name, node_names(nodes), start_s, end_s)
 
 
 def duration_s(text: str) -> int | None:

@@ -63,7 +63,7 @@ class FakeSlurm:
         await asyncio.sleep(0)
         self._need()
         shares = self.associations if with_associations else None
-        return Snapshot(time.time_ns(), tuple(self.jobs.values()), tuple(self.nodes.values()), shares)
+        return Snapshot(tuple(self.jobs.values()), tuple(self.nodes.values()), shares)
 
     async def start(self, job_id: int, nodes: Sequence[str]) -> None:
         self._need()

@@ -3,7 +3,6 @@
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from gandiva_slurm.cli.client import query
 from gandiva_slurm.controller.main import main
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from tests.munged import running_munged
+from tests.ports import free_port
 
 DEADLINE_S = 20
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -28,9 +28,7 @@ def munged(tmp_path_factory):
 @pytest.fixture
 def conf(tmp_path):
     """Write gandiva.yaml; keyword arguments are lines of `controller:`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def write(munge: str = "", user: str = ME, **controller: object) -> str:
         part = {"host": "127.0.0.1", "port": port, "state_dir": tmp_path / "state", "slurm_user": user}

@@ -1,7 +1,6 @@
 """One signed POST there, one signed answer back, and what is refused on the way."""
 
 import asyncio
-import socket
 
 import aiohttp
 import pytest
@@ -9,12 +8,7 @@ import pytest
 from gandiva_slurm.model.errors import AuthError, PeerError
 from gandiva_slurm.wire import http
 from tests.controller.plain_signer import PlainSigner
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.ports import free_port
 
 
 async def echo(payload: bytes, uid: int) -> bytes:

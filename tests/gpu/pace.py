@@ -1,5 +1,6 @@
 """A training as fast as it can, until $OUT/stop.JOB is there; each step is noted in $OUT/steps.JOB.0.
 
+Once $OUT/grow.JOB is there, every step takes some memory more and keeps it.
 Usage: pace.py KIND   (`small`: many kernels, each a little; `large`: few that fill it; `resnet`: a usual one)
 """
 
@@ -15,6 +16,7 @@ from torch import nn
 import gandiva_slurm as gandiva
 from tests.gpu.resnet import resnet50
 
+GROWTH_BYTES = 1 << 30
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -38,6 +40,7 @@ def main(kind):
     x = torch.randn(shape, device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     notes = os.open(out / f"steps.{job}.0", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    grown = []
     while not (out / f"stop.{job}").exists():
         begin = time.monotonic_ns()
         optimizer.zero_grad()
@@ -45,6 +48,8 @@ def main(kind):
         loss.backward()
         optimizer.step()
         loss.item()
+        if (out / f"grow.{job}").exists():
+            grown.append(torch.empty(GROWTH_BYTES, dtype=torch.uint8, device=DEVICE))
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
         gandiva.step()
 

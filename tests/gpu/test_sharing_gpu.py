@@ -110,3 +110,16 @@ def test_a_guaranteed_job_keeps_its_pace_beside_an_opportunistic_one(make_node):
     duty = node.resident(2).duty
     print(f"\na guaranteed job's step takes {slower:.3f} times as long at a duty of {duty} % (wanted: 1.05)")
     assert slower <= 1 / KEPT + 0.02
+
+
+def test_who_runs_out_of_memory_ends_alone(make_node):  # noqa: F811
+    node = make_node(gpus=1, quantum_s=2)
+    two_jobs(node, "resnet", "small")
+    node.wait(lambda: all(node.resident(n).peak_bytes for n in (1, 2)), 60)
+    pack(node)
+    (node.out / "grow.2").touch()
+    node.wait(lambda: 2 not in node.states(), 120)
+    (log,) = node.out.glob("2*.batch.log")
+    assert "OutOfMemoryError" in log.read_text()
+    steps = node.resident(1).steps
+    node.wait(lambda: node.resident(1).steps > steps + 50, 60)

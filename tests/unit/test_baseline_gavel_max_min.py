@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("scipy", reason="needs the extra `sim`")
 
 
-from gandiva_slurm.policy.baselines.gavel_max_min import STALL_NS, GavelMaxMin, make, make_alone
+from gandiva_slurm.policy.baselines.gavel_max_min import GavelMaxMin, make, make_alone
 from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.run import Scene, simulate
@@ -107,7 +107,7 @@ def test_gpus_that_are_down_are_not_counted_on() -> None:
 
 
 def test_a_stalled_allocation_gives_newcomers_nothing() -> None:
-    policy = GavelMaxMin(SETTINGS, renew_ns=STALL_NS)
+    policy = GavelMaxMin(SETTINGS, renew_ns=1920 * S)
     old, new = a_job(1, model="a"), a_job(2, at_s=100, model="b")
     assert policy.decide(a_view(TWO, [old])).runs == {1: (0,)}
     running(old, (0,))

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import pwd
-import socket
 
 import pytest
 
@@ -13,6 +12,7 @@ from gandiva_slurm.config import Config
 from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError, SlurmUnreachable, UsageError
 from gandiva_slurm.wire import http
 from tests.controller.plain_signer import PlainSigner
+from tests.ports import free_port
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -25,13 +25,6 @@ def settings(port: int) -> Config:
             "controller": {"host": "127.0.0.1", "port": port, "slurm_user": ME},
         }
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def ask(port: int, server: PlainSigner, timeout_s: float = 5.0, wait_s: float = 0.0) -> bytes:

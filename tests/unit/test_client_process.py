@@ -217,6 +217,22 @@ def test_boundary_makes_no_system_call(node, script, tmp_path):
     text = """
 import os
 import gandiva_slurm as gandiva
+from gandiva_slurm.client import optimizers, rank
+
+class Optimizer:
+    pass
+
+watch, optimizer = optimizers.StepWatch(rank.this_rank(), lambda: -1), Optimizer()
+
+def hooked(times):
+    for _ in range(times):
+        watch.before(optimizer, (), {})
+        watch.after(optimizer, (), {})
+
+hooked(100)
+os.write(1, b"none")
+hooked(20000)
+os.write(1, b"hook")
 for _ in range(100):
     gandiva.step()
 os.write(1, b"one")
@@ -243,10 +259,11 @@ os.write(1, b"five")
     node.serve()
     assert tracer.wait(60) == 0
     calls = log.read_text().splitlines()
-    one, two, three, four, five = (
+    none, hook, one, two, three, four, five = (
         next(n for n, line in enumerate(calls) if f'write(1, "{name}"' in line)
-        for name in ("one", "two", "three", "four", "five")
+        for name in ("none", "hook", "one", "two", "three", "four", "five")
     )
+    assert calls[none + 1 : hook] == []
     assert calls[one + 1 : two] == []
     # A range's iterator may have to ask for memory; a boundary may not.
     assert len(calls[two + 1 : three]) <= 2

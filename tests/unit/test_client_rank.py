@@ -1,5 +1,6 @@
 """A rank in this very process, against the real pages and coordinator."""
 
+import gc
 import itertools
 import os
 import socket
@@ -8,12 +9,13 @@ import time
 
 import pytest
 
-from gandiva_slurm.client import machine, notice
+from gandiva_slurm.client import join, machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_TRIES, Rank
 from gandiva_slurm.client.tiers import HoldTier, Released
-from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node.pages import Page, error_text
 from gandiva_slurm.wire import page
 from tests.park_harness import Harness
 
@@ -275,3 +277,27 @@ def test_nonsense_from_the_node_is_no_page(tmp_path, answer, capsys):
         rank.boundary()
         assert rank.stop is None and rank.seq == 1
         assert capsys.readouterr().err.startswith("gandiva: gandivad ")
+
+
+def test_node_that_hangs_up_costs_no_descriptor(tmp_path, monkeypatch):
+    path, made = str(tmp_path / "node.sock"), Page.make(JobKey(5, 0), 0, 1, 0)
+    take = join._map
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def serve():
+            link, _ = listener.accept()
+            with link:
+                link.recv(4096)
+                socket.send_fds(link, [b'{"ok": true}\n'], [made.fd])
+
+        server = threading.Thread(target=serve, daemon=True)
+        monkeypatch.setattr(join, "_map", lambda answer, fd: server.join(10) or take(answer, fd))
+        before = set(os.listdir("/proc/self/fd"))
+        server.start()
+        with pytest.raises(join.NotJoined, match="Broken pipe"):
+            join.join(path, {})
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == len(before) - 1, "the listener's alone is gone"
+    made.close()

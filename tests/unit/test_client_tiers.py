@@ -1,11 +1,13 @@
 """What a parked rank says it holds, with a CUDA that is played."""
 
+import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from gandiva_slurm.client import guards, tiers
+from gandiva_slurm.client.signals import Deferral
 from gandiva_slurm.client.tiers import HoldTier, Released
 
 
@@ -94,3 +96,25 @@ def test_loader_worker_is_recognised(monkeypatch):
     assert not guards.is_loader_worker()
     info = object()
     assert guards.is_loader_worker()
+
+
+def test_handler_that_raises_keeps_no_other_from_its_signal():
+    came = []
+
+    def raises(number, frame):
+        raise InterruptedError(number)
+
+    before = {signal.SIGUSR1: signal.signal(signal.SIGUSR1, raises)}
+    before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, lambda number, frame: came.append(number))
+    try:
+        deferral = Deferral()
+        deferral.begin()
+        for number in before:
+            signal.raise_signal(number)
+        assert deferral.is_called() and not came
+        with pytest.raises(InterruptedError):
+            deferral.end()
+        assert came == [signal.SIGUSR2] and not deferral.is_called()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

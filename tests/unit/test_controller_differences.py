@@ -24,7 +24,7 @@ RESIDENT = Resident(7, 0, "RUNNING", (0,), 1, 1, 1, 1, 5, 1.0, 0, 0, 0, 0, "", "
 
 
 def picture(*jobs: SlurmJob, nodes=(NODE,), associations=None) -> Picture:
-    return look(Snapshot(0, jobs, tuple(nodes), associations), None, {})
+    return look(Snapshot(jobs, tuple(nodes), associations), None, {})
 
 
 def test_first_picture_is_all_new():
@@ -72,14 +72,14 @@ def test_shares_are_news_when_they_differ():
     rows = (Association("lab", "user1", "root", 1),)
     new = picture(associations=rows)
     assert slurm_events(picture(), new, (), ("n1",)) == [SharesSeen(rows)]
-    later = look(Snapshot(0, (), (NODE,), None), new, {})
+    later = look(Snapshot((), (NODE,), None), new, {})
     assert slurm_events(new, later, (), ("n1",)) == []
 
 
 def test_overwritten_record_keeps_the_options_the_engine_has():
     bare = replace(JOB, options=None)
-    assert look(Snapshot(0, (bare,), (), None), None, {7: JOB}).jobs == {7: JOB}
-    assert look(Snapshot(0, (bare,), (), None), None, {}).jobs == {}
+    assert look(Snapshot((bare,), (), None), None, {7: JOB}).jobs == {7: JOB}
+    assert look(Snapshot((bare,), (), None), None, {}).jobs == {}
 
 
 def test_residents_are_told_each_time_and_missing_ones_are_gone():

@@ -152,6 +152,8 @@ def opportunistic_then_guaranteed(model: str) -> PackingWorld:
 def test_a_guaranteed_job_slowed_down_by_an_opportunistic_one_is_given_its_gpu_back() -> None:
     """Together they would gain; but what one loses is not the other's to take."""
     world = opportunistic_then_guaranteed("rhn")
+    told = {place.key.job_id: place for place in world.engine.plan_jobs("n1")}
+    assert (told[1].mate, told[1].is_opportunistic) == (0, True), "its node knows it before it is packed"
     world.run(8)
     plan = {place.key.job_id: place for place in world.engine.plan_jobs("n1")}
     assert (plan[1].mate, plan[1].is_opportunistic) == (2, True)

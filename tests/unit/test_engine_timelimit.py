@@ -105,7 +105,7 @@ def test_never_past_max_time_times_the_stretch() -> None:
 
 
 def test_nor_into_a_reservation_of_its_node() -> None:
-    service = Reservation("service", ("n1",), BEGIN_S + 72 * MINUTE_S, BEGIN_S + 99 * MINUTE_S, True)
+    service = Reservation("service", ("n1",), BEGIN_S + 72 * MINUTE_S, BEGIN_S + 99 * MINUTE_S)
     other = Reservation("other", ("n2",), BEGIN_S + 62 * MINUTE_S, BEGIN_S + 99 * MINUTE_S)
     clock = Clock(60, Bounds(reservations=(service, other)))
     for _ in range(71):

@@ -24,7 +24,7 @@ from gandiva_slurm.model.errors import GandivaError, UsageError
 
 
 @pytest.mark.parametrize(("kind", "suite", "want"), [
-    ("local", "", "local"), ("local", "forky", "local"), ("docker", "", "docker:bookworm"),
+    ("local", "", "local"), ("docker", "", "docker:bookworm"),
     ("docker", "trixie", "docker:trixie")])
 def test_backend_and_suite_are_one_word(kind: str, suite: str, want: str) -> None:
     assert backend_text(kind, suite) == want
@@ -114,6 +114,13 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_says_at_once_that_its_report_could_not_be_written() -> None:
     done = CliRunner().invoke(mini, ["demo", "--json", "/nowhere/report.json"])
     assert isinstance(done.exception, UsageError) and "make /nowhere first" in str(done.exception)
+
+
+def test_local_has_the_suite_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"VERSION_CODENAME": "trixie"})
+    assert backend_text("local", "trixie") == backend_text("local", "") == "local"
+    done = CliRunner().invoke(mini, ["up", "--suite", "forky"])
+    assert isinstance(done.exception, UsageError) and "next: --backend docker" in str(done.exception)
 
 
 def test_up_refuses_a_suite_there_is_not() -> None:

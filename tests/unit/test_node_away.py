@@ -1,9 +1,11 @@
 """A job's memory goes and comes with the driver: a node told by hand, real processes, a played driver."""
 
 import dataclasses
+import gc
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -77,6 +79,15 @@ class Node(Floor):
             if resident.state in (RESUMING, RUNNING):
                 return
         raise AssertionError("its turn did not come")
+
+    def turn_out(self, resident):
+        """It is told to park, when it has had its turn."""
+        self.until(lambda: resident.state == RUNNING, "its turn")
+        for _ in range(200):
+            self.next_quantum()
+            if resident.state == SUSPENDING:
+                return
+        raise AssertionError("it was not told to park")
 
     def close(self):
         for child in self.children:
@@ -207,6 +218,34 @@ def test_driver_that_hangs_is_not_waited_for_nor_asked_again(node, monkeypatch):
     hanging.stdin.close()
     node.until(lambda: job.state == RUNNING, "the job's return")
     assert not job.away.is_out and job.away.failed
+
+
+def test_call_for_a_job_that_has_ended_is_let_go(node, monkeypatch):
+    calls = []
+
+    def start(what, task):
+        waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        call = subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        calls.append(weakref.ref(call))
+        return call
+
+    monkeypatch.setattr(driver_checkpoint, "start", start)
+    job, _ = node.pair()
+    other = node.rival()
+    node.next_quantum()
+    assert job.state == SUSPENDING and len(calls) == 1
+    node.remove(job)
+    calls[0]().stdin.close()
+    node.until(lambda: procs.read_proc(calls[0]().pid).state == "Z", "the call's end")
+    node.start(other)
+    node.add(3, "user1", (0,))
+    node.turn_out(other)
+    gc.collect()
+    assert len(calls) == 2 and calls[0]() is None
+    node.clock.now_ns += away.HANG_NS + 1
+    node.settle()
+    assert calls[1]() is not None and other.away.is_out, "its answer is still waited for"
+    calls[1]().communicate()
 
 
 def test_driver_that_is_not_wanted_is_not_asked(node):

@@ -1,14 +1,16 @@
 """gandivad's command line: what it says before it serves."""
 
+import errno
 import pwd
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import guard, procs
+from gandiva_slurm.node import guard, lock, procs
 from gandiva_slurm.node.main import main
 from gandiva_slurm.node.store import StateFile
 
@@ -44,6 +46,17 @@ def test_a_wrong_key_ends_with_2_and_names_it(conf, capsys):
     assert "quantumm_s: unknown key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [(), ("--thaw",)])
+def test_a_directory_that_is_not_its_own_ends_with_2_and_a_sentence(conf, capsys, monkeypatch, flags):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(lock.os, "open", refuse)
+    assert run(*flags, "-f", conf, "--node", "n1") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gandivad: error: ") and "n1/lock: Permission denied, as uid" in said
+
+
 def test_the_node_is_slurmds_if_it_says_so(conf, capsys, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
     assert run("-t", "-f", conf) == 0
@@ -64,6 +77,43 @@ def test_thaw_continues_what_the_state_file_names_as_stopped(conf, tmp_path):
 
 def test_thaw_without_a_state_has_nothing_to_do(conf):
     assert run("--thaw", "-f", conf, "--node", "n1") == 0
+
+
+class Times:
+    """Time that passes by waiting, and who has the lock then: (from, pid) one after the other."""
+
+    def __init__(self, holders):
+        self.now, self.holders = 0.0, holders
+
+    def sleep(self, seconds):
+        assert self.now < 1000, "nobody comes, and nothing is done"
+        self.now += seconds
+
+    def holder(self, state_dir):
+        return next((pid for since, pid in reversed(self.holders) if since <= self.now), 0)
+
+
+#: A gandivad that fails at its start, a quarter of a second after it began, and is started again each second.
+FAILING = [(n / 8, 100 + n if n % 8 in (0, 1) else 0) for n in range(8 * 60)]
+
+
+@pytest.mark.parametrize(
+    ("holders", "has_come", "until"),
+    [
+        ([], False, 30),
+        ([(1, 7)], True, 3.25),
+        ([(1, 7), (2, 0)], False, 30),
+        ([(29, 7)], True, 31.25),
+        (FAILING, False, 31),
+        ([*FAILING[:80], (10, 9)], True, 12.25),
+    ],
+)
+def test_the_guard_leaves_it_to_one_that_stays_alone(monkeypatch, tmp_path, holders, has_come, until):
+    times = Times(holders)
+    monkeypatch.setattr(guard, "lock", times)
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: times.now, sleep=times.sleep))
+    assert guard.another_has_come(tmp_path, 30.0) == has_come
+    assert until - 1 <= times.now <= until
 
 
 def test_it_takes_all_the_descriptors_it_may_have(conf):

@@ -1,6 +1,7 @@
 """Processes and signals: reused ids are never hit, whole sets are stopped, jobs are found by their stepd."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -89,6 +90,22 @@ def test_a_reused_id_is_not_signalled(spawn):
     assert procs.send(real, signal.SIGKILL)
     process.wait()
     assert not procs.is_alive(real)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_process_does_not_end_because_descriptors_run_out(left):
+    me, before = procs.read_proc(os.getpid()).id, resource.getrlimit(resource.RLIMIT_NOFILE)
+    first = os.dup(0)  # the lowest that is free
+    os.close(first)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first + left, before[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            procs.send(me, signal.SIGCONT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    again = os.dup(0)
+    os.close(again)
+    assert again == first, "nothing is left open"
 
 
 def test_all_descendants_are_stopped_and_continued_but_not_who_was_stopped_before(spawn):

@@ -285,3 +285,19 @@ def test_older_incarnations_are_known_as_stale(bench):
     assert node.is_stale(JobKey(5, 1)) and not node.is_stale(JobKey(5, 2)) and not node.is_stale(JobKey(6, 0))
     node.plan = a_plan(fence=((6, 0),))
     assert node.is_stale(JobKey(6, 0)) and not node.is_stale(JobKey(6, 1))
+
+
+async def test_a_plan_that_failed_halfway_is_taken_when_it_comes_again(bench, monkeypatch):
+    node = bench(1)
+    job, plan = node.add(1, "user1", (0,)), a_plan(fence=((1, 0),))
+
+    def fail(resident, why):
+        raise OSError("Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(node.watcher, "fence", fail)
+        with pytest.raises(OSError):
+            node.planning.take(plan)
+    assert not job.is_fenced
+    node.planning.take(replace(plan, generation=plan.generation + 1))
+    assert job.is_fenced

@@ -22,7 +22,7 @@ class Site:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.config, self.client, self.pyslurm = dict(CONFIG), "26.05.5", "25.11.2"
-        self.plain = self.through_pyslurm = Snapshot(0, (JOB,), (NODE,))
+        self.plain = self.through_pyslurm = Snapshot((JOB,), (NODE,))
         self.broken: Exception | None = None
         site = self
 
@@ -64,7 +64,7 @@ async def test_pyslurm_is_taken_where_it_fits(site: Site) -> None:
 
 
 def changed(job: dict[str, Any]) -> Snapshot:
-    return Snapshot(0, (SlurmJob(**(vars(JOB) | job)),), (NODE,))
+    return Snapshot((SlurmJob(**(vars(JOB) | job)),), (NODE,))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def changed(job: dict[str, Any]) -> Snapshot:
             {"through_pyslurm": changed({"submit_s": 5001})},
             "of job 7 pyslurm shows submit_s=5001, the commands 1000",
         ),
-        ({"through_pyslurm": Snapshot(0, (JOB,), ())}, "other nodes"),
+        ({"through_pyslurm": Snapshot((JOB,), ())}, "other nodes"),
         (
-            {"through_pyslurm": Snapshot(0, (), (SlurmNode("n1", frozenset(), "v100", 0),))},
+            {"through_pyslurm": Snapshot((), (SlurmNode("n1", frozenset(), "v100", 0),))},
             "of node n1 pyslurm shows slots=0, the commands 16",
         ),
     ],
@@ -98,8 +98,8 @@ async def test_where_pyslurm_does_not_fit_the_commands_are_taken(
 
 
 async def test_jobs_seen_by_one_look_only_are_no_disagreement(site: Site) -> None:
-    site.through_pyslurm = Snapshot(0, (JOB, SlurmJob(8, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
-    site.plain = Snapshot(0, (JOB, SlurmJob(9, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
+    site.through_pyslurm = Snapshot((JOB, SlurmJob(8, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
+    site.plain = Snapshot((JOB, SlurmJob(9, "user2", 5002, "", "gandiva", "PENDING")), (NODE,))
     assert (await site.choose()).back_end == "pyslurm"
 
 
@@ -119,7 +119,7 @@ class Choosers:
         self.failures[self.made - 1] -= 1
         if self.failures[self.made - 1] >= 0:
             raise SlurmUnreachable("away")
-        return Snapshot(0, (), ())
+        return Snapshot((), ())
 
     async def __call__(self, *how: Any) -> tuple[CommandsPort, Choice]:
         self.made += 1

@@ -52,7 +52,7 @@ def test_only_partitions_with_an_end_have_a_max_time() -> None:
 def test_a_reservation() -> None:
     (found,) = read_reservations(MAINT + "\n")
     start_s, end_s = unix_s("2026-11-21T01:06:35"), unix_s("2026-11-21T01:16:35")
-    assert found == Reservation("maint", ("n1", "n2"), start_s, end_s, True)
+    assert found == Reservation("maint", ("n1", "n2"), start_s, end_s)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,11 @@ def test_an_empty_list_of_devices_is_passed_on(node: Node) -> None:
     assert node.task().set["CUDA_VISIBLE_DEVICES"] == ""
 
 
+def test_a_part_of_the_gpus_threads_is_passed_on(node: Node) -> None:
+    node.serve(answer(OK.rstrip() + " CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40\n"))
+    assert node.task().set["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
+
+
 def test_an_answer_in_pieces(node: Node) -> None:
     node.serve(answer(OK[:7], OK[7:30], OK[30:], pause_s=0.03))
     assert node.task().set["CUDA_VISIBLE_DEVICES"] == "2,3"

@@ -119,11 +119,11 @@ def test_a_job_submitted_from_inside_a_job_inherits_nothing(spank: Run) -> None:
         OPTION: "1", variable("tickets"): "7", f"SLURM_SPANK_{OPTION}": "1",
         f"SLURM_SPANK_{variable('hook')}": "none", "GANDIVA_JOB": "4", "GANDIVA_SOCKET": "/run/n1.sock",
         "SLURM_RESTART_COUNT": "3", "GANDIVA_RESTART": "3", "GANDIVA_NODE": "n1",
-        "GANDIVA_CONF": "/etc/slurm/gandiva.yaml",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "GANDIVA_CONF": "/etc/slurm/gandiva.yaml",
     }
     outcome = spank("allocator", environ=outer)
     assert outcome.mine == {"GANDIVA_CONF": "/etc/slurm/gandiva.yaml"}
-    ordinary = {"SLURM_RESTART_COUNT": "3"}
+    ordinary = {"SLURM_RESTART_COUNT": "3", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
     assert spank("allocator", environ=ordinary).mine == ordinary
 
 

@@ -18,9 +18,6 @@ from gandiva_slurm.policy.free import FreeGpus
 from gandiva_slurm.policy.max_min import Allocation, Kind, allocate
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
 
-#: Gavel's own simulator renews an allocation at most so often.
-STALL_NS = 1920 * 10**9
-
 
 class Likeness(NamedTuple):
     """What makes two jobs of one kind."""
