@@ -106,6 +106,17 @@ def test_outside_gandiva_nothing_is_installed(python, stub):
     assert with_hook["finders"] == without["finders"]
 
 
+def test_what_an_administrator_copies_is_enough(python, stub, tmp_path):
+    page = (PACKAGE.parent / "slurm_conf/README.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.lstrip().startswith("cp -r gandiva_slurm/"))
+    (tmp_path / "lib").mkdir()
+    *copy, target = line.split()
+    assert target == "/usr/lib/gandiva/"
+    subprocess.run([*copy, tmp_path / "lib"], cwd=PACKAGE.parent, check=True, timeout=60)
+    found = answer(python(TRAIN, tmp_path / "lib/client/hook", stub, hook=False))
+    assert (found["seq"], found["file"]) == (5, str(tmp_path / "lib/__init__.py"))
+
+
 def test_installed_package_is_preferred(python, stub, tmp_path):
     mine = tmp_path / "site" / "gandiva_slurm"
     mine.mkdir(parents=True)

@@ -170,7 +170,9 @@ function slurm_job_modify(d, r, p, u) return gandiva.modify(d, r, p, u) end
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A configuration directory with no fault, and a plugin for the recorded Slurm."""
-    (tmp_path / "hook").mkdir()
+    (tmp_path / "client/hook").mkdir(parents=True)
+    (tmp_path / "wire").mkdir()
+    (tmp_path / "wire/page.py").touch()
     (tmp_path / "gandiva.so").write_bytes(library((22 << 16) | (5 << 8) | 8))
     (tmp_path / "plugstack.conf.d").mkdir()
     (tmp_path / "plugstack.conf").write_text("# ours:\ninclude plugstack.conf.d/*.conf\n")
@@ -183,7 +185,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def write_line(directory: Path, line: str) -> None:
-    text = line.format(plugin=directory / "gandiva.so", hook=directory / "hook")
+    text = line.format(plugin=directory / "gandiva.so", hook=directory / "client/hook")
     (directory / "plugstack.conf.d/gandiva.conf").write_text(text)
 
 
@@ -229,6 +231,7 @@ def test_sound_files_have_no_fault(directory: Path) -> None:
         ("optional {plugin} hook={hook} partitions=gandiva,gpu\n", ERROR, "partitions=gandiva,gpu"),
         ("optional {plugin}\n", WARNING, "no hook="),
         ("optional {plugin} hook={hook}/gone\n", WARNING, "is no directory"),
+        ("optional {plugin} hook={hook}/..\n", WARNING, "jobs cannot import it"),
         ("optional {hook}/gandiva.so hook={hook}\n", ERROR, "No such file"),
     ],
 )
