@@ -120,11 +120,20 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
     }
 
 
+def _not_heeded(record: JobRecord) -> Iterable[str]:
+    """What its owner asked for, and only the simulator does so far."""
+    if record.options.vc:
+        yield f"--gandiva-vc={record.options.vc}: recorded; virtual clusters act in the simulator only"
+    if record.options.cell != "any":
+        yield f"--gandiva-cell={record.options.cell}: recorded; it acts in the simulator only"
+
+
 def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     job = record.job
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
+    yield from _not_heeded(record)
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
     yield from resizing.told(record)

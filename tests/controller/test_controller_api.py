@@ -8,6 +8,7 @@ import time
 import pytest
 
 from gandiva_slurm.controller.api import Api
+from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.wire.messages import Hold
 
 USER, ROOT, SLURM = 1001, 0, 64030
@@ -139,6 +140,17 @@ async def test_why_gives_reason_evidence_next_and_story(world, ask):
     moves = [(line["from"], line["to"]) for line in answer["story"] if line["from"] != line["to"]]
     assert moves[:2] == [("HELD", "STARTING"), ("STARTING", "RUNNING")]
     assert (await data(ask, "why", job_id=job_id))["story"] == []
+
+
+async def test_why_says_which_flags_are_not_heeded(world, ask):
+    asked = JobOptions(gpus=1, vc="vision", cell="socket")
+    job_id = world.slurm.submit("user1", 1, options=asked)
+    await world.until(lambda: world.runs(job_id))
+    evidence = (await data(ask, "why", job_id=job_id))["evidence"]
+    assert [line.partition(":")[0] for line in evidence if line.startswith("--gandiva")] == [
+        "--gandiva-vc=vision",
+        "--gandiva-cell=socket",
+    ]
 
 
 async def test_why_of_an_unknown_job_says_where_to_look(ask):
