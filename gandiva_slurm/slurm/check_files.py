@@ -87,7 +87,7 @@ def _plugin_line(config: Config, line: PluginLine) -> Iterator[Finding]:
         what = f"hook={hook} is no directory on this host"
         yield warning(line.where, what, "install the package's client/hook there, on every node")
     elif not (Path(hook).parent.parent / "wire/page.py").is_file():
-        what = f"the package is not in {Path(hook).parent.parent}, two above hook={hook}: jobs cannot import it"
+        what = f"the package is not in {Path(hook).parent.parent}, above hook={hook}: jobs cannot import it"
         yield warning(line.where, what, "copy its __init__.py, client and wire there (no link)")
 
 
