@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.policy.port import Cluster, PolicySettings
+from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.workloads.load import Source, load
@@ -27,8 +28,8 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, required=True)
     parser.add_argument("--policy", choices=("fifo", "srtf", "srsf"), required=True)
     args = parser.parse_args()
-    cluster = Cluster([("gpu", args.gpus)])
     try:
+        cluster = read_cluster(f"gpu:1x{args.gpus}")
         specs, truth = load(Source(args.workload, "elasticflow"), cluster)
         policy, _ = make_policy(args.policy, PolicySettings(60 * 10**9))
         result = simulate(Scene(specs, cluster, truth, is_checked=True), policy).summary()
