@@ -1,6 +1,9 @@
 """A gang of gloo ranks on CPU with real torch: each step all-reduces, so no rank is a step ahead of another.
 
-Usage: gang.py WORLD STEPS PORT   (starts its ranks itself; the losses go to $OUT/loss.JOB, a number a line)
+Usage: gang.py WORLD STEPS PORT   (starts its ranks itself, where RANK is not set)
+
+All ranks end behind the same step: the last one, or the one in which $OUT/stop.JOB was seen. Then the losses
+go to $OUT/loss.JOB, a number a line.
 """
 
 import os
@@ -45,9 +48,15 @@ def train() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        has_seen_stop = torch.tensor(float((out / f"stop.{job}").exists()))
+        dist.all_reduce(has_seen_stop, dist.ReduceOp.MAX)
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
+        if has_seen_stop:
+            break
     if rank == 0:
-        (out / f"loss.{job}").write_text("\n".join(value.hex() for value in losses))
+        written = out / f"loss.{job}.part"
+        written.write_text("\n".join(value.hex() for value in losses))
+        written.rename(out / f"loss.{job}")
     dist.destroy_process_group()
 
 
