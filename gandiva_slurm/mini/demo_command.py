@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gandiva_slurm.mini.spec import BACKEND_VARIABLE, BACKENDS, SUITES, backend_text, default_backend
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.output import require_folder
 
 Command = Callable[..., Any]
 
@@ -44,8 +44,7 @@ def demo(backend: str | None, suite: str, result: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     to_stdout = result == "-"
-    if result and not to_stdout and not Path(result).absolute().parent.is_dir():
-        raise UsageError(f"{result}: No such file or directory; make {Path(result).absolute().parent} first")
+    require_folder(result)
     report = main_job.run(
         os.environ.get("GANDIVA_MINI") or "demo", where, lambda text: click.echo(text, err=to_stdout)
     )
