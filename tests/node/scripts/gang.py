@@ -32,6 +32,7 @@ def train() -> None:
     import torch.distributed as dist
 
     import gandiva_slurm as gandiva
+    from tests.stopping import is_told_to_stop
 
     dist.init_process_group("gloo")
     torch.manual_seed(7)
@@ -48,10 +49,9 @@ def train() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        has_seen_stop = torch.tensor(float((out / f"stop.{job}").exists()))
-        dist.all_reduce(has_seen_stop, dist.ReduceOp.MAX)
+        is_over = is_told_to_stop(str(out / f"stop.{job}"))
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
-        if has_seen_stop:
+        if is_over:
             break
     if rank == 0:
         written = out / f"loss.{job}.part"
