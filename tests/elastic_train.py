@@ -3,7 +3,7 @@
 `replicas` is DistributedDataParallel's, `shards` FSDP2's, where there are several ranks; alone both are plain
 modules. Appends to OUT.RANK one line a piece: "kind epoch world loss is-last indices", its loss in
 hexadecimal and times its share. With --stop each saves itself and leaves behind so many global batches; when
-OUT.stop is there all ranks end before their next epoch. Ranks are numbered by RANK and WORLD_SIZE, else by srun.
+OUT.stop is there all ranks end before their next epoch. RANK and WORLD_SIZE number them, or srun does.
 """
 
 import argparse
