@@ -28,7 +28,7 @@ _ROWS = (
 )
 
 
-@click.command()
+@click.command(short_help="Run published tables and figures again.")
 @click.argument("name", metavar="LIST|NAME")
 @click.option("--seed", type=int, default=0, help="Of what is drawn by chance; 0.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON.")

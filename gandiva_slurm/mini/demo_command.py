@@ -32,7 +32,7 @@ def chosen_backend(backend: str | None, suite: str) -> str:
     return backend_text(backend, suite) if backend else default_backend(suite)
 
 
-@click.command()
+@click.command(short_help="Run the main job on a cluster of its own.")
 @backend_options
 @click.option("--json", "result", metavar="FILE", help="write the report there too (- for standard output)")
 def demo(backend: str | None, suite: str, result: str | None) -> int:
