@@ -22,7 +22,7 @@ LIVE = ("live", "live" + PYSLURM)
 RECORD_ENV = "GANDIVA_RECORD"
 NODES = "v100:2x4"
 #: Slurm's KillWait and some.
-EMPTY_DEADLINE_S = 20.0
+EMPTY_DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="session")

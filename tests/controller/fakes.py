@@ -17,7 +17,7 @@ from gandiva_slurm.model.snapshot import FINISHED, Association, JobOptions, Slur
 from gandiva_slurm.wire.messages import Hold, NodePlan, NodeReport, Resident, decode_plan, encode
 
 SLOTS_PER_GPU = 4
-DEADLINE_S = 8.0
+DEADLINE_S = 60.0
 
 
 class FakeSlurm:
@@ -215,7 +215,7 @@ class World:
     async def stop(self) -> None:
         self._stop.set()
         if self._task is not None:
-            await asyncio.wait_for(self._task, 5)
+            await asyncio.wait_for(self._task, DEADLINE_S)
             self._task = None
 
     async def kill(self) -> None:

@@ -82,4 +82,4 @@ async def test_start_latency_is_from_the_release_to_the_first_process(world):
     db = sqlite3.connect(world.controller.books.ledger_path)
     released_ns, registered_ns = db.execute("SELECT released_ns, registered_ns FROM runs").fetchone()
     db.close()
-    assert 0 < registered_ns - released_ns < 2e9
+    assert 0 < registered_ns - released_ns < 60e9

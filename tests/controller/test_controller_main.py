@@ -15,7 +15,7 @@ from gandiva_slurm.model.errors import GandivaError, PeerError
 from tests.munged import running_munged
 from tests.ports import free_port
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.controller.fakes import DEADLINE_S
 from tests.controller.test_controller_restart import restart
 
 
@@ -48,7 +49,7 @@ async def test_a_controller_killed_as_it_asks_for_the_requeue(world, monkeypatch
 
     monkeypatch.setattr(world.slurm, "requeue", hang)
     job, target = await crowd(world)
-    await asyncio.wait_for(asked.wait(), 8)
+    await asyncio.wait_for(asked.wait(), DEADLINE_S)
     monkeypatch.setattr(world.slurm, "requeue", requeue)
     await restart(world, "kept")
     await world.until(lambda: is_there(world, job, target), "moved")

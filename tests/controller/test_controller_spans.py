@@ -91,7 +91,7 @@ class Bench:
         jobs["n1"].append(PlannedJob(*BESIDE, "user2", 2, (0, 1), 1000, 2))
         self.spans.follow({"n1": 2, "n2": 2}, jobs)
 
-    async def until(self, holds: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
         """Wait for something."""
         end = time.monotonic() + deadline_s
         while not holds():
