@@ -149,6 +149,6 @@ def _states(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     if text.strip().lower() == "all":
-        return (*STATES,)
+        return tuple(STATES)
     found = parse_states(text, (*STATES, "PENDING"))
     return (*found, *PENDING) if "PENDING" in found else found

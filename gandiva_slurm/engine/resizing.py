@@ -65,12 +65,11 @@ def start_small(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> list[J
 
 def plan_resizes(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
     """Begin to resize those who are to have more GPUs, or fewer."""
+    if not at.settings.moves:
+        return
     here = (record for record in at.state.jobs.values() if record.state in states.SLICED)
     bound = (record for record in here if record.is_bound and record.nodes[0] in board.sites)
     elastic = sorted(filter(is_elastic, bound), key=lambda record: record.order)
-    room = room_for_moves(at)
-    if not at.settings.moves:
-        return
     for record in elastic:
         _watch_idle(at, record, board.sites[record.nodes[0]])
         record.travels.size_bar = _bar(at, record, board.sites[record.nodes[0]])
@@ -79,7 +78,7 @@ def plan_resizes(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
     runs = _runs(at, board, able, claims)
     changed = [job_id for job_id, place in runs.items() if set(place.gpus) != set(_gpus(able[job_id]))]
     changed.sort(key=lambda job_id: len(runs[job_id].gpus) > len(_gpus(able[job_id])))
-    for job_id in changed[: max(0, room)]:
+    for job_id in changed[: max(0, room_for_moves(at))]:
         _resize(at, board.sites[runs[job_id].node], able[job_id], runs[job_id].gpus, claims)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.fleet import wait_for
+from tests.cluster.fleet import START_S, TRAIN, wait_for
 from tests.cluster.living import Living, living
 
 ASK = ("-p", "gandiva", "--gres=gpu:1", "--mem=300")
@@ -143,6 +143,24 @@ def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
     out = slurm.fleet.home("user1", f"slurm-{job}.out")
     size = out.stat().st_size
     wait_for(lambda: out.stat().st_size > size, "it to go on")
+
+
+def test_an_opportunistic_job_has_what_guaranteed_ones_leave(slurm: Living) -> None:
+    """It has both GPUs, gives way for as long as another wants one of them, and goes on afterwards."""
+    fleet = slurm.fleet
+    lines = f"exec {TRAIN} --boundary steps --model mlp --out ~/spare --stop-file ~/spare.stop"
+    spare = fleet.submit("user2", lines, "--gandiva-class=opportunistic", gpus=2)
+    wait_for(lambda: fleet.steps("user2", "spare"), "the opportunistic job to train", START_S)
+    firm = fleet.train("user1", "firm")
+    wait_for(lambda: fleet.steps("user1", "firm"), "the guaranteed job to train", START_S)
+    parks, at = fleet.count("parked", firm), fleet.steps("user2", "spare")
+    more = fleet.steps("user1", "firm") + 1000
+    wait_for(lambda: fleet.steps("user1", "firm") > more, "a thousand steps of the guaranteed job", START_S)
+    assert (fleet.count("parked", firm), fleet.steps("user2", "spare")) == (parks, at)
+    assert any(line.startswith("opportunistic: ") for line in slurm.why(spare)["evidence"])
+    fleet.stop("user1", "firm")
+    fleet.wait_ended(firm, "COMPLETED")
+    wait_for(lambda: fleet.steps("user2", "spare") > at, "the opportunistic job to go on")
 
 
 def _story(slurm: Living, job: int) -> list[dict[str, str]]:
