@@ -1,4 +1,4 @@
-"""Small trainings of every kind, deterministic to the last bit, for tests that move them.
+"""Small trainings of every kind, deterministic to the last bit, for tests that move them or their memory.
 
 Each draws from Python's, numpy's and torch's generators in its data, and from torch's in its model.
 """
@@ -67,11 +67,15 @@ def digest(models: Any) -> str:
     return sha.hexdigest()
 
 
-def _net() -> Any:
-    return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES))
+def net(device: str = "cpu") -> Any:
+    """A small model with dropout."""
+    layers = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES))
+    return layers.to(device)
 
 
-def _plain(model: Any, optimizer: Any) -> Callable[[int, Any, Any], Any]:
+def plain(model: Any, optimizer: Any) -> Callable[[int, Any, Any], Any]:
+    """The step that most trainings have."""
+
     def step(number: int, x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         loss = cross_entropy(model(x), y)
@@ -82,27 +86,27 @@ def _plain(model: Any, optimizer: Any) -> Callable[[int, Any, Any], Any]:
     return step
 
 
-def sgd() -> Recipe:
-    model = _net()
+def sgd(device: str = "cpu") -> Recipe:
+    model = net(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    return Recipe(model, optimizer, _plain(model, optimizer))
+    return Recipe(model, optimizer, plain(model, optimizer))
 
 
-def adam() -> Recipe:
-    model = _net()
+def adam(device: str = "cpu") -> Recipe:
+    model = net(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
-    return Recipe(model, optimizer, _plain(model, optimizer))
+    return Recipe(model, optimizer, plain(model, optimizer))
 
 
-def schedule() -> Recipe:
+def schedule(device: str = "cpu") -> Recipe:
     """One scheduler steps with every mini-batch, one with every epoch."""
-    recipe = sgd()
+    recipe = sgd(device)
     fast = torch.optim.lr_scheduler.CosineAnnealingLR(recipe.optimizer, 9)
     slow = torch.optim.lr_scheduler.StepLR(recipe.optimizer, 1, 0.7)
-    plain = recipe.step
+    once = recipe.step
 
     def step(number: int, x: Any, y: Any) -> Any:
-        loss = plain(number, x, y)
+        loss = once(number, x, y)
         fast.step()
         return loss
 
@@ -111,11 +115,11 @@ def schedule() -> Recipe:
     )
 
 
-def scaler() -> Recipe:
+def scaler(device: str = "cpu") -> Recipe:
     """Mixed precision's scaler, which skips a step now and then: the data overflows."""
-    model = _net()
+    model = net(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    scale = torch.amp.GradScaler("cpu", init_scale=2.0**15, growth_interval=2)
+    scale = torch.amp.GradScaler(device, init_scale=2.0**15, growth_interval=2)
 
     def step(number: int, x: Any, y: Any) -> Any:
         optimizer.zero_grad()
@@ -128,9 +132,9 @@ def scaler() -> Recipe:
     return Recipe(model, optimizer, step, scaler=scale)
 
 
-def accumulation() -> Recipe:
+def accumulation(device: str = "cpu") -> Recipe:
     """Three mini-batches a step: a checkpoint may fall between them."""
-    model = _net()
+    model = net(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def step(number: int, x: Any, y: Any) -> Any:
@@ -144,19 +148,20 @@ def accumulation() -> Recipe:
     return Recipe(model, optimizer, step)
 
 
-def gan() -> Recipe:
+def gan(device: str = "cpu") -> Recipe:
     """Two models, two optimizers; one trains twice a mini-batch, and keeps the other's gradients around."""
-    maker, judge = nn.Linear(4, WIDTH), nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1))
+    maker = nn.Linear(4, WIDTH).to(device)
+    judge = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
     make = torch.optim.Adam(maker.parameters(), lr=1e-3)
     doubt = torch.optim.SGD(judge.parameters(), lr=1e-2, momentum=0.5)
 
     def step(number: int, x: Any, y: Any) -> Any:
         for _ in range(2):
             doubt.zero_grad()
-            (judge(maker(torch.randn(BATCH, 4)).detach()).mean() - judge(x).mean()).backward()
+            (judge(maker(torch.randn(BATCH, 4, device=device)).detach()).mean() - judge(x).mean()).backward()
             doubt.step()
         make.zero_grad()
-        loss = -judge(maker(torch.randn(BATCH, 4))).mean()
+        loss = -judge(maker(torch.randn(BATCH, 4, device=device))).mean()
         loss.backward()
         make.step()
         return loss
@@ -164,10 +169,10 @@ def gan() -> Recipe:
     return Recipe([maker, judge], {"maker": make, "judge": doubt}, step)
 
 
-def frozen() -> Recipe:
+def frozen(device: str = "cpu") -> Recipe:
     """Shared weights; a layer is frozen at first, and in a later epoch trains while another evaluates."""
     first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
-    model = nn.Sequential(first, nn.Dropout(0.2), first, nn.BatchNorm1d(WIDTH), second)
+    model = nn.Sequential(first, nn.Dropout(0.2), first, nn.BatchNorm1d(WIDTH), second).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     first.bias.requires_grad_(False)
 
@@ -176,7 +181,7 @@ def frozen() -> Recipe:
             first.bias.requires_grad_(True)
             model[3].eval()
 
-    return Recipe(model, optimizer, _plain(model, optimizer), begin_epoch=begin_epoch)
+    return Recipe(model, optimizer, plain(model, optimizer), begin_epoch=begin_epoch)
 
 
 class _Averaged(nn.Module):
@@ -197,15 +202,15 @@ class _Averaged(nn.Module):
         return self.head(hidden - self.mean) * (1 + self.seen / 100)
 
 
-def buffers() -> Recipe:
-    model = _Averaged()
+def buffers(device: str = "cpu") -> Recipe:
+    model = _Averaged().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return Recipe(model, optimizer, _plain(model, optimizer))
+    return Recipe(model, optimizer, plain(model, optimizer))
 
 
-def kept_graph() -> Recipe:
+def kept_graph(device: str = "cpu") -> Recipe:
     """Each backward goes through the graph of the mini-batch before. No checkpoint has a graph."""
-    model = _net()
+    model = net(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     kept: list[Any] = []
 
@@ -226,12 +231,12 @@ def wrapped() -> Recipe:
     """DistributedDataParallel, with statistics of its own on every rank."""
     model = nn.parallel.DistributedDataParallel(_Averaged(), broadcast_buffers=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Recipe(model, optimizer, _plain(model, optimizer))
+    return Recipe(model, optimizer, plain(model, optimizer))
 
 
 def synced_late() -> Recipe:
     """DistributedDataParallel with no_sync: between two steps every rank has gradients of its own."""
-    model = nn.parallel.DistributedDataParallel(_net())
+    model = nn.parallel.DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def step(number: int, x: Any, y: Any) -> Any:
@@ -251,7 +256,7 @@ def synced_late() -> Recipe:
 
 def sharded() -> Recipe:
     """FSDP2, every layer on its own; two mini-batches a step, so that gradients are shards in between."""
-    model = _net()
+    model = net()
     for layer in (model[0], model[3], model):
         fully_shard(layer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,6 +1,7 @@
 """A training that can be moved, as a script: `attach_train.py RECIPE OUT [--epochs N] [--workers N] ...`.
 
-Appends one line a mini-batch to OUT.RANK, "epoch number loss", and in the end the digest of its weights.
+Appends one line a mini-batch to OUT.RANK, "epoch number loss", and in the end the digest of its weights. All
+ranks end behind the epoch in which OUT.stop is there.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import torch
 
 import gandiva_slurm as gandiva
 from tests import attach_recipes as recipes
+from tests.stopping import is_told_to_stop
 
 
 def parse() -> argparse.Namespace:
@@ -25,7 +27,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(args: argparse.Namespace, note, watch=lambda run, number: None) -> None:
+def train(args: argparse.Namespace, note, watch=lambda run, number: None, is_over=lambda: False) -> None:
     """Train; `watch` is called before mini-batch `number` of its epoch, and behind the last one."""
     rank = int(os.environ.get("RANK", "0"))
     recipe = {**recipes.SOLO, **recipes.FIXED, **recipes.GANG}[args.recipe]()
@@ -41,6 +43,8 @@ def train(args: argparse.Namespace, note, watch=lambda run, number: None) -> Non
             note(f"{epoch} {number} {loss.item().hex()}")
         watch(run, recipes.BATCHES)
         recipe.end_epoch()
+        if is_over():
+            break
     note(recipes.digest(recipe.model))
 
 
@@ -54,7 +58,7 @@ def main() -> int:
         method = f"file://{args.store}"
         torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
     with open(f"{args.out}.{rank}", "a", buffering=1) as out:
-        train(args, lambda line: out.write(line + "\n"))
+        train(args, lambda line: out.write(line + "\n"), is_over=lambda: is_told_to_stop(f"{args.out}.stop"))
     if world > 1:
         torch.distributed.destroy_process_group()
     return 0

@@ -1,8 +1,9 @@
 """Elastic trainings as a script, one after the other: `elastic_train.py KIND[,KIND] OUT [--stop N] ...`.
 
 `replicas` is DistributedDataParallel's, `shards` FSDP2's, where there are several ranks; alone both are plain
-modules. Appends to OUT.RANK one line a piece: "kind epoch loss is-last indices", its loss in hexadecimal and
-times its share. With --stop each saves itself and leaves behind so many global batches.
+modules. Appends to OUT.RANK one line a piece: "kind epoch world loss is-last indices", its loss in
+hexadecimal and times its share. With --stop each saves itself and leaves behind so many global batches; when
+OUT.stop is there all ranks end before their next epoch. RANK and WORLD_SIZE number them, or srun does.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gandiva_slurm as gandiva
+from tests.stopping import is_told_to_stop
 
 SAMPLES, GLOBAL_BATCH, EPOCHS, WIDTH, CLASSES = 30, 8, 2, 5, 3
 KINDS = ("replicas", "shards")
@@ -48,18 +50,21 @@ def build(kind: str, world: int):
     return model, torch.optim.AdamW(model.parameters(), lr=0.05)
 
 
-def train(kind: str, note, world: int = 1, most: int = 3, stop: int = 0) -> None:
+def train(kind: str, note, world: int = 1, most: int = 3, args: argparse.Namespace | None = None) -> None:
     """Train; `note` is called behind each piece."""
+    args = args or parse([kind, ""])
     model, optimizer = build(kind, world)
     data = Numbered()
     sampler = gandiva.ElasticSampler(data, GLOBAL_BATCH, max_per_rank=most, seed=3)
     loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
     run = gandiva.attach(model=model, optimizer=optimizer, loader=loader)
     batches = 0
-    for epoch in run.epochs(EPOCHS):
+    for epoch in run.epochs(args.epochs):
+        if is_told_to_stop(f"{args.out}.stop"):
+            return
         sampler.set_epoch(epoch)
         for index, x, y in run.steps(loader):
-            if stop and batches == stop:
+            if args.stop and batches == args.stop:
                 return
             unsynced = isinstance(model, DistributedDataParallel) and not run.is_last
             if kind == "shards" and world > 1:
@@ -68,24 +73,30 @@ def train(kind: str, note, world: int = 1, most: int = 3, stop: int = 0) -> None
                 loss = cross_entropy(model(x), y) * run.share
                 loss.backward()
             seen = ",".join(map(str, index.tolist())) if run.share else "-"
-            note(f"{kind} {epoch} {loss.item().hex()} {run.is_last:d} {seen}")
+            note(f"{kind} {epoch} {world} {loss.item().hex()} {run.is_last:d} {seen}")
             if run.is_last:
                 optimizer.step()
                 optimizer.zero_grad()
                 batches += 1
-            if stop and batches == stop:
+            if args.stop and batches == args.stop:
                 run.save()
 
 
-def main() -> int:
+def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds")
     parser.add_argument("out")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--stop", type=int, default=0)
     parser.add_argument("--step-ms", type=float, default=0.0, help="sleep behind every piece")
     parser.add_argument("--store", default="", help="rendezvous file of the process group")
-    args = parser.parse_args()
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    args = parse(sys.argv[1:])
+    rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0"))
+    world = int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     if world > 1:
@@ -99,7 +110,7 @@ def main() -> int:
             time.sleep(args.step_ms / 1000)
 
         for kind in args.kinds.split(","):
-            train(kind, note, world, stop=args.stop)
+            train(kind, note, world, args=args)
     if world > 1:
         torch.distributed.destroy_process_group()
     return 0

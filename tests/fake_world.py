@@ -178,6 +178,10 @@ class FakeWorld:
         """Jobs Slurm shows running."""
         return [job.job_id for job in self.jobs.values() if job.state == "RUNNING"]
 
+    def settle(self) -> None:
+        """Run until nothing acts for an hour: the longer jobs run, the more moves are worth their cost."""
+        assert not all(self.run(3600, dt_s=40) for _ in range(8)), "something acts in each of eight hours"
+
     def moving(self) -> set[int]:
         """The jobs on the move."""
         jobs = self.engine.state.jobs.items()

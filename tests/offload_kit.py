@@ -1,6 +1,7 @@
 """Trainings that are parked between two steps by the tier `torch` itself, and a gauge of what they have live.
 
-Each recipe makes a training on a device and returns its step, which returns a loss; bits must not change.
+Those of tests/attach_recipes.py and three more, each a function that begins it on a device and returns its
+step, which returns a loss; bits must not change.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gandiva_slurm.client.device import CpuGauge
 from gandiva_slurm.client.offload import TorchTier
+from tests import attach_recipes as recipes
+from tests.attach_recipes import BATCH, CLASSES, WIDTH
 
-WIDTH, CLASSES, BATCH = 8, 3, 4
 #: How long a thread may be late (on a busy machine it took 1 to 4 ms).
 SETTLE_S = 5.0
 Step = Callable[[int], Any]
@@ -57,201 +58,65 @@ class ExactGauge(CpuGauge):
         self.live = storages.live  # type: ignore[method-assign]
 
 
-def net(device: str) -> Any:
-    layers = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES))
-    return layers.to(device)
-
-
 def batch(device: str) -> Any:
     return torch.randn(BATCH, WIDTH, device=device), torch.randint(CLASSES, (BATCH,), device=device)
 
 
-def plain(model: Any, optimizer: Any, device: str) -> Step:
-    def step(number: int) -> Any:
-        x, y = batch(device)
-        optimizer.zero_grad()
-        loss = cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
+def _training(make: Callable[[str], recipes.Recipe]) -> Callable[[str], Step]:
+    """The steps of a training on a device, with data of the moment."""
 
-    step.model = model  # type: ignore[attr-defined]
-    return step
+    def begin(device: str) -> Step:
+        made = make(device)
 
+        def step(number: int) -> Any:
+            return made.step(number % recipes.BATCHES, *batch(device))
 
-def sgd(device: str) -> Step:
-    model = net(device)
-    return plain(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), device)
+        whole = made.model if isinstance(made.model, nn.Module) else nn.ModuleList(made.model)
+        step.model = whole  # type: ignore[attr-defined]
+        return step
+
+    return begin
 
 
-def adam(device: str) -> Step:
-    model = net(device)
-    return plain(model, torch.optim.Adam(model.parameters(), lr=1e-2, amsgrad=True), device)
-
-
-def schedule(device: str) -> Step:
-    """A scheduler steps with every mini-batch."""
-    model = net(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=400)
-    inner = plain(model, optimizer, device)
-
-    def step(number: int) -> Any:
-        loss = inner(number)
-        rates.step()
-        return loss
-
-    step.model = model  # type: ignore[attr-defined]
-    return step
-
-
-def scaler(device: str) -> Step:
-    """Mixed precision's scaler, which skips a step now and then."""
-    model = net(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    scale = torch.amp.GradScaler(device, init_scale=2.0**15, growth_interval=2)
-
-    def step(number: int) -> Any:
-        x, y = batch(device)
-        optimizer.zero_grad()
-        loss = cross_entropy(model(x), y)
-        scale.scale(loss * (1e36 if number % 7 == 3 else 1.0)).backward()
-        scale.step(optimizer)
-        scale.update()
-        return loss * scale.get_scale()
-
-    step.model = model  # type: ignore[attr-defined]
-    return step
-
-
-def batchnorm(device: str) -> Step:
-    model = nn.Sequential(
-        nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.Dropout(0.4), nn.Linear(16, CLASSES)
-    ).to(device)
-    return plain(model, torch.optim.AdamW(model.parameters(), lr=1e-2), device)
-
-
-def tied(device: str) -> Step:
+def tied(device: str) -> recipes.Recipe:
     """One weight in two layers, one of them transposed."""
     first, last = nn.Linear(WIDTH, CLASSES, bias=False), nn.Linear(CLASSES, WIDTH, bias=False)
     last.weight = nn.Parameter(first.weight.detach().t())
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), first, last, first).to(device)
-    return plain(model, torch.optim.Adam(model.parameters(), lr=1e-2), device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    return recipes.Recipe(model, optimizer, recipes.plain(model, optimizer))
 
 
-def views(device: str) -> Step:
+def views(device: str) -> recipes.Recipe:
     """Parameters that are views of one flat storage, as flattening optimizers make them."""
-    model = net(device)
+    model = recipes.net(device)
     flat = torch.cat([value.detach().flatten() for value in model.parameters()])
     at = 0
     for value in model.parameters():
         value.data = flat[at : at + value.numel()].view_as(value)
         at += value.numel()
-    step = plain(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), device)
-    step.flat = flat  # type: ignore[attr-defined]
-    return step
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return recipes.Recipe(model, optimizer, recipes.plain(model, optimizer))
 
 
-def frozen(device: str) -> Step:
-    model = net(device)
+def averaged(device: str) -> recipes.Recipe:
+    """A frozen layer, and a second model that is the average of the first one's past."""
+    model = recipes.net(device)
     model[0].weight.requires_grad_(False)
     average = torch.optim.swa_utils.AveragedModel(model)
-    inner = plain(model, torch.optim.Adam(filter(lambda v: v.requires_grad, model.parameters())), device)
+    optimizer = torch.optim.Adam(filter(lambda value: value.requires_grad, model.parameters()))
+    once = recipes.plain(model, optimizer)
 
-    def step(number: int) -> Any:
-        loss = inner(number)
+    def step(number: int, x: Any, y: Any) -> Any:
+        loss = once(number, x, y)
         average.update_parameters(model)
         return loss + next(average.parameters()).sum().detach()
 
-    step.model = model  # type: ignore[attr-defined]
-    return step
+    return recipes.Recipe(model, optimizer, step)
 
 
-class _Counting(nn.Module):
-    """A buffer that no state dict has, and a moving average."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
-        self.register_buffer("seen", torch.zeros(()), persistent=False)
-        self.register_buffer("mean", torch.zeros(16))
-
-    def forward(self, x: Any) -> Any:
-        hidden = self.body(x)
-        self.seen += 1
-        self.mean.lerp_(hidden.detach().mean(0), 0.1)
-        return self.head(hidden - self.mean) * (1 + self.seen / 100)
-
-
-def buffers(device: str) -> Step:
-    model = _Counting().to(device)
-    return plain(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), device)
-
-
-def gan(device: str) -> Step:
-    maker, judge = nn.Linear(4, WIDTH).to(device), nn.Linear(WIDTH, 1).to(device)
-    make = torch.optim.Adam(maker.parameters(), lr=1e-3)
-    doubt = torch.optim.SGD(judge.parameters(), lr=1e-2, momentum=0.5)
-
-    def step(number: int) -> Any:
-        x, _ = batch(device)
-        for _ in range(2):
-            doubt.zero_grad()
-            made = maker(torch.randn(BATCH, 4, device=device)).detach()
-            (judge(made).mean() - judge(x).tanh().mean()).backward()
-            doubt.step()
-        make.zero_grad()
-        loss = -judge(maker(torch.randn(BATCH, 4, device=device))).tanh().mean()
-        loss.backward()
-        make.step()
-        return loss
-
-    step.model = nn.ModuleList([maker, judge])  # type: ignore[attr-defined]
-    return step
-
-
-def accumulation(device: str) -> Step:
-    """A park may fall between two mini-batches of one step."""
-    model = net(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-
-    def step(number: int) -> Any:
-        x, y = batch(device)
-        loss = cross_entropy(model(x), y)
-        (loss / 3).backward()
-        if number % 3 == 2:
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss
-
-    step.model = model  # type: ignore[attr-defined]
-    return step
-
-
-def kept_graph(device: str) -> Step:
-    """Each backward goes through the graph of the mini-batch before, which was kept over the park."""
-    model = net(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    kept: list[Any] = []
-
-    def step(number: int) -> Any:
-        x, y = batch(device)
-        kept.append(cross_entropy(model(x), y))
-        if len(kept) == 2:
-            optimizer.zero_grad()
-            kept.pop(0).backward()
-            # The next one's graph has saved weights that a step in place would spoil.
-            for value in model.parameters():
-                value.data.add_(value.grad, alpha=-0.05)
-        return kept[-1]
-
-    step.model = model  # type: ignore[attr-defined]
-    return step
-
-
-_PLAIN = (sgd, adam, schedule, scaler, batchnorm, buffers)
-_ODD = (tied, views, frozen, gan, accumulation, kept_graph)
-SOLO = {recipe.__name__: recipe for recipe in (*_PLAIN, *_ODD)}
+_OWN = {recipe.__name__: recipe for recipe in (tied, views, averaged)}
+SOLO = {name: _training(make) for name, make in (recipes.SOLO | recipes.FIXED | _OWN).items()}
 
 
 def train(recipe: Callable[[str], Step], device: str, steps: int, between: Callable[[], None]) -> list[str]:

@@ -57,10 +57,16 @@ class LoneNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LoneNode:
+        # The script is in a session of its own: a terminal that closes, or a timeout, ends nobody but us.
+        ours = (signal.SIGTERM, signal.SIGHUP)
+        heeded = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        self._handlers = {number: signal.signal(number, _leave) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         self._listener.close()
         for page in self.pages.values():
             page.close()
@@ -201,3 +207,8 @@ class LoneNode:
             os.close(fd)
         self.pages[rank], self._ranks[rank], self.kind = page, proc, hello["kind"]
         reader.readline()  # it has mapped the page
+
+
+def _leave(number: int, _: object) -> None:
+    """End on a signal as on Ctrl-C: by the way that takes the script along."""
+    raise SystemExit(128 + number)

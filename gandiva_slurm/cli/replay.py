@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from gandiva_slurm import __version__
-from gandiva_slurm.cli.output import progress, require_folder, write_result
 from gandiva_slurm.controller.books import JOURNAL_NAME
 from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segments, read_segments
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import Difference, Tally, compare_state, engine_of
 from gandiva_slurm.engine.replay import replay as replay_cycles
 from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.output import progress, require_folder, write_result
 
 #: Version of the JSON.
 VERSION = 1

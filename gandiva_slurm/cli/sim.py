@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.number import Number
-from gandiva_slurm.cli.output import opened, progress, require_folder, write_result
 from gandiva_slurm.cli.sim_paper import paper
 from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.output import opened, progress, require_folder, write_result
 from gandiva_slurm.policy.port import Cluster, PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing

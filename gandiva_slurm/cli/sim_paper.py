@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from gandiva_slurm.cli.output import progress, require_folder, write_result
 from gandiva_slurm.cli.table import Field, squeue_lines
+from gandiva_slurm.output import progress, require_folder, write_result
 from gandiva_slurm.sim.outcome import VERSION
 from gandiva_slurm.sim.paper.catalogue import CATALOGUE, Entry, find
 from gandiva_slurm.sim.paper.result import Setup, Value
@@ -28,7 +28,7 @@ _ROWS = (
 )
 
 
-@click.command()
+@click.command(short_help="Run published tables and figures again.")
 @click.argument("name", metavar="LIST|NAME")
 @click.option("--seed", type=int, default=0, help="Of what is drawn by chance; 0.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON.")

@@ -17,7 +17,7 @@ def mini() -> None:
     """A private Slurm on this machine, with fake GPUs, to try and to test with."""
 
 
-@mini.command()
+@mini.command(short_help="Bring a mini cluster up.")
 @backend_options
 @click.option("--nodes", default=DEFAULT_NODES, show_default=True, help="TYPE:NODESxGPUS[,...]")
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
@@ -43,7 +43,10 @@ def down() -> None:
     click.echo(f"mini cluster {name!r} is down" if clusters.down() else f"no mini cluster {name!r} was up")
 
 
-@mini.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@mini.command(
+    short_help="Run a command inside, as one of the users.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option("--user", default="root", show_default=True, help="root, user1, user2 or user3")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec(user: str, command: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gandiva_slurm.mini.spec import BACKEND_VARIABLE, BACKENDS, SUITES, backend_text, default_backend
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.output import require_folder
 
 Command = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def chosen_backend(backend: str | None, suite: str) -> str:
     return backend_text(backend, suite) if backend else default_backend(suite)
 
 
-@click.command()
+@click.command(short_help="Run the main job on a cluster of its own.")
 @backend_options
 @click.option("--json", "result", metavar="FILE", help="write the report there too (- for standard output)")
 def demo(backend: str | None, suite: str, result: str | None) -> int:
@@ -44,8 +44,7 @@ def demo(backend: str | None, suite: str, result: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     to_stdout = result == "-"
-    if result and not to_stdout and not Path(result).absolute().parent.is_dir():
-        raise UsageError(f"{result}: No such file or directory; make {Path(result).absolute().parent} first")
+    require_folder(result)
     report = main_job.run(
         os.environ.get("GANDIVA_MINI") or "demo", where, lambda text: click.echo(text, err=to_stdout)
     )

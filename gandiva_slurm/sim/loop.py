@@ -65,10 +65,11 @@ class Loop:
         elif self._fault is None or not self._world.down:
             self._idle_wakes += 1
         if not is_anything_to_come or self._idle_wakes > _MOST_IDLE_WAKES:
-            waiting = [*self._world.jobs]
+            waiting = [job.spec.name for job in self._world.jobs.values()]
+            down = ", and nodes are down for good" if self._world.down else ""
             raise PolicyError(
                 f"{self._policy.name} leaves {len(waiting)} jobs waiting for ever at "
-                f"{self._world.now_ns / 1e9:.3f} s, the first is job {waiting[0] if waiting else None}"
+                f"{self._world.now_ns / 1e9:.3f} s, the first is job {waiting[0] if waiting else None}{down}"
             )
 
     def _stale(self, end: tuple[int, int, int]) -> bool:

@@ -42,7 +42,7 @@ def noted(ranks):
     is_open = dict.fromkeys(batches, False)
     for lines in zip(*[text.splitlines() for text in ranks], strict=True):
         for line in lines:
-            kind, epoch, loss, is_last, seen = line.split()
+            kind, epoch, _, loss, is_last, seen = line.split()
             if not is_open[kind]:
                 batches[kind].append([int(epoch), 0.0, []])
                 is_open[kind] = True

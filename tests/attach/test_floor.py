@@ -102,11 +102,11 @@ def make_node(monkeypatch):
 def trained(fresh):
     """Train anew as a process of its own would; return its lines, those of former lives before them."""
 
-    def _trained(name, watch=lambda run, number: None, life=0, lines=()):
+    def _trained(name, watch=lambda run, number: None, life=0, lines=(), workers=0):
         fresh()
         recipes.seed(7 if life == 0 else 1000 + life)
         lines = list(lines)
-        job = argparse.Namespace(recipe=name, workers=0, epochs=EPOCHS, step_ms=0)
+        job = argparse.Namespace(recipe=name, workers=workers, epochs=EPOCHS, step_ms=0)
         with contextlib.suppress(Killed):
             train(job, lines.append, watch)
         return lines
@@ -118,13 +118,13 @@ def trained(fresh):
 def alone(trained, monkeypatch):
     """What a training computes outside Gandiva; each is trained once."""
 
-    def _alone(name):
-        if name not in _known:
+    def _alone(name, workers=0):
+        if (name, workers) not in _known:
             with monkeypatch.context() as outside:
                 outside.delenv("GANDIVA_CHECKPOINT_DIR")
-                _known[name] = trained(name)
-            assert len(set(_known[name])) > EPOCHS * recipes.BATCHES * 0.9
-        return _known[name]
+                _known[name, workers] = trained(name, workers=workers)
+            assert len(set(_known[name, workers])) > EPOCHS * recipes.BATCHES * 0.9
+        return _known[name, workers]
 
     return _alone
 
@@ -148,6 +148,15 @@ def test_parks_change_no_bit(name, tier, alone, trained, make_node, monkeypatch)
     for used, released, held, before, meanwhile in node.said:
         assert (used, before > 300) == (number, True)
         assert (released, held, meanwhile) == ((before, 0, 0) if tier == "torch-cpu" else (0, 0, before))
+
+
+def test_parks_beside_loader_workers_change_no_bit(alone, trained, make_node, monkeypatch):
+    """Its loader's processes read ahead while its memory is away; batches that they share stay."""
+    want, parks = alone("adam", workers=2), 40
+    monkeypatch.setenv("GANDIVA_TIER", "torch-cpu")
+    at, calls, node = set(random.Random(2).sample(range(BOUNDARIES), parks)), itertools.count(), make_node()
+    assert trained("adam", lambda run, _: next(calls) in at and node.park(), workers=2) == want
+    assert [(used, released > 300) for used, released, *_ in node.said] == [(wire.TIER_TORCH, True)] * parks
 
 
 @pytest.mark.parametrize("name", recipes.SOLO)

@@ -32,7 +32,8 @@ for epoch in run.epochs(4):
     for x in run.steps(torch.rand(20, 8, 4)): train(x)
 """
 SCRIPTS = {
-    "hooked": HEAD + LOOP,
+    # It is ended by those who try it, however slow they are.
+    "hooked": HEAD + "import time\n" + LOOP.replace("60", "100_000") + "; time.sleep(0.01)",
     "attached": HEAD + ATTACHED,
     "forgetful": HEAD + ATTACHED.replace(", optimizer=optimizer", ""),
     "unseeded": HEAD.replace("torch.manual_seed(0)", "") + LOOP,

@@ -41,7 +41,7 @@ class Coordinator:
         async def one(node: NodeHarness) -> SpanAnswer | None:
             order = SpanOrder(node.name, self.epoch_ns, seq, what, job_id, **fields)
             try:
-                return decode_answer(await node.post(SPAN_PATH, encode(order), 20.0))
+                return decode_answer(await node.post(SPAN_PATH, encode(order)))
             except GandivaError:
                 return None
 

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_report, encode
 from tests.controller.plain_signer import PlainSigner
+from tests.ports import free_port
 from tests.records import read_lines
 
 HERE = Path(__file__).parent
@@ -40,7 +40,10 @@ ROOT = HERE.parent.parent
 TICKET = 1_000_000
 #: Users of tests: numbers that nobody else has.
 UIDS = {"user1": 61001, "user2": 61002, "user3": 61003}
-DEADLINE_S = 20.0
+#: A rank whose hello was lost says it again after 30 s.
+DEADLINE_S = 100.0
+#: A turn that is to end.
+SHORT_S = 0.2
 #: Names of this run alone: a gandivad takes in whatever process says that it is of its node's jobs.
 NODES = (f"n{os.getpid()}a", f"n{os.getpid()}b")
 
@@ -83,14 +86,11 @@ class NodeHarness:
         self._generation = 0
         self._epoch_ns = time.time_ns()
         self._acks: tuple[str, int] = ("", 0)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         self.quantum_ns = round(quantum_s * 1e9)
         self.settings: dict[str, Any] = {
             "node": self.name,
             "host": "127.0.0.1",
-            "port": port,
+            "port": free_port(),
             "socket": str(self.base / "node.sock"),
             "state_dir": str(self.state_dir),
             "quantum_ns": self.quantum_ns,
@@ -110,13 +110,17 @@ class NodeHarness:
 
     def start(self) -> None:
         """Start gandivad and wait until it answers."""
+        self.spawn()
+        self.wait(self._answers)
+
+    def spawn(self) -> None:
+        """Start gandivad."""
         conf = self.base / "settings.json"
         conf.write_text(json.dumps(self.settings))
         with open(self.base / "gandivad.log", "ab") as log:
             argv = [sys.executable, str(HERE / "gandivad_plain.py"), str(conf)]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             self.daemon = subprocess.Popen(argv, cwd=ROOT, stderr=log, env=os.environ | {"PYTHONPATH": path})
-        self.wait(self._answers)
 
     def kill9(self) -> None:
         """Kill gandivad as nothing can prepare for."""
@@ -170,6 +174,27 @@ class NodeHarness:
     def send(self, plan: NodePlan) -> NodeReport:
         """Send this very plan."""
         return self._post("/v1/plan", encode(plan))
+
+    def set_quantum(self, quantum_s: float) -> None:
+        """Let turns take so long from now on."""
+        self.quantum_ns = round(quantum_s * 1e9)
+        self.plan()
+
+    def give_turn(self, job_id: int, lasting_s: float = 3600) -> None:
+        """End turns until this job has one, and let that last."""
+        while True:
+            # The turn under way is made short; the plan behind makes the ones to come long.
+            self.set_quantum(SHORT_S)
+            self.set_quantum(lasting_s)
+            over_ns = self.report().now_ns + round(SHORT_S * 1e9)
+            self.wait(lambda over_ns=over_ns: self.report().now_ns > over_ns)
+            if self.wait(self._settled)[job_id] == "RUNNING":
+                return
+
+    def _settled(self) -> dict[int, str]:
+        """States while nobody is on his way, else none."""
+        states = self.states()
+        return states if {*states.values()} <= {"RUNNING", "SUSPENDED"} else {}
 
     def report(self) -> NodeReport:
         """Ask for a report."""
@@ -279,7 +304,7 @@ class NodeHarness:
             "OUT": str(self.out),
         }
 
-    async def post(self, path: str, payload: bytes, timeout_s: float = 5.0) -> bytes:
+    async def post(self, path: str, payload: bytes, timeout_s: float = 30.0) -> bytes:
         """Send this to gandivad, return its answer."""
         url = f"http://127.0.0.1:{self.settings['port']}{path}"
         async with aiohttp.ClientSession() as session:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.harness import HERE, a_planned_job
+from tests.node.harness import DEADLINE_S, HERE, a_planned_job
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 #: Opens 300 connections to a socket without waiting, says how many, and keeps them until its input ends.
@@ -33,7 +33,7 @@ HELLO = {"hello": 1, "rank": 0, "world": 1, "master": "", "kind": 3}
 def ask(node, line: bytes) -> bytes:
     """What the socket answers to this process, which belongs to no job."""
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(5)
+        link.settimeout(DEADLINE_S)
         link.connect(node.settings["socket"])
         link.sendall(line)
         return link.recv(4096)
@@ -58,11 +58,9 @@ def test_strangers_and_nonsense_get_a_sentence_or_nothing(node):
 
 def test_a_silent_connection_is_closed(node):
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(5)
+        link.settimeout(DEADLINE_S)
         link.connect(node.settings["socket"])
-        begin = time.monotonic()
         assert link.recv(1) == b""
-        assert time.monotonic() - begin < 4
 
 
 def test_another_users_task_is_not_bound_to_the_job(node):

@@ -22,20 +22,21 @@ def fake(tmp_path, monkeypatch):
 
 
 def test_memory_goes_before_others_come_and_is_back_after_a_kill(make_node, fake):
-    node = make_node(gpus=1, quantum_s=0.5, client_wait_ns=300_000_000, driver_checkpoint=True)
+    node = make_node(gpus=1, quantum_s=60, client_wait_ns=300_000_000, driver_checkpoint=True)
     node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
     step = node.start_job(1, BLIND)
     node.wait(lambda: (node.out / "steps.1.0").exists())
     (pid,) = [pid for pid in tree(step.pid) if "none" in procs.read_text(pid, "cmdline")]
     fake.use(pid, 1 << 30)
     node.start_job(2, LOOP)
-    node.wait(lambda: node.events("parked", 1) and node.events("grant", 2))
+    node.wait(lambda: node.states()[2] == "SUSPENDED")
+    node.give_turn(2)
     names = [event["event"] for event in node.events() if event.get("job") == 1 or event["event"] == "grant"]
     assert names.index("driver_out") < names.index("freeze") < names.index("parked")
-    node.wait(lambda: fake.state(pid) == CHECKPOINTED and node.resident(1).state == "SUSPENDED")
     node.kill9()
     assert fake.state(pid) == CHECKPOINTED
     node.start()
+    node.set_quantum(0.5)
     back = node.wait(lambda: node.events("driver_back", 1))[-1]
     assert not back["is_out"] and not back["why"]
     node.wait(lambda: node.resident(1).suspends >= 3)

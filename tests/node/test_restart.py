@@ -4,61 +4,56 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from gandiva_slurm.node import procs
 from tests.node import witness
-from tests.node.harness import HERE, NODES, a_planned_job, tree
+from tests.node.harness import DEADLINE_S, HERE, NODES, a_planned_job, tree
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 
 
 def three_jobs(node):
-    """One that runs, one that is parked, one that waits for its first turn, all on GPU 0."""
+    """Job 1 is parked, job 2 runs, job 3 waits for its first turn, all on GPU 0."""
     node.plan(*[a_planned_job(n, f"user{n}", (0,)) for n in (1, 2, 3)])
     node.start_job(1, LOOP)
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, LOOP)
-    node.wait(lambda: node.resident(1).state == "SUSPENDED" and node.resident(2).ranks == 1)
-    node.quantum_ns = 60_000_000_000
-    node.plan()
+    node.wait(lambda: node.states()[2] == "SUSPENDED")
+    node.give_turn(2)
+    node.wait(lambda: node.resident(2).ranks == 1)
     node.start_job(3, LOOP)
-    node.wait(lambda: len(node.states()) == 3)
-    return next(job for job, state in node.states().items() if state == "RUNNING")
+    node.wait(lambda: node.events("freeze", 3))
 
 
 def test_running_and_parked_jobs_are_taken_over_and_not_disturbed(make_node):
-    node = make_node(gpus=1, quantum_s=0.5)
-    running = three_jobs(node)
+    node = make_node(gpus=1, quantum_s=60)
+    three_jobs(node)
     before = node.report()
     node.kill9()
-    steps = len(witness.read_steps(node.out / f"steps.{running}.0"))
-    node.wait(lambda: len(witness.read_steps(node.out / f"steps.{running}.0")) > steps + 50)
+    steps = len(witness.read_steps(node.out / "steps.2.0"))
+    node.wait(lambda: len(witness.read_steps(node.out / "steps.2.0")) > steps + 50)
     node.start()
     after = node.report()
     assert node.states() == {item.job_id: item.state for item in before.residents}
     assert {e["job"] for e in node.events("adopt")} == {1, 2, 3}
     assert {item.ranks for item in after.residents if item.job_id != 3} == {1}
     assert after.generation == before.generation
-    steps = node.resident(running).steps
-    node.wait(lambda: node.resident(running).steps > steps + 50)
-    gaps = witness.read_steps(node.out / f"steps.{running}.0")
-    pauses = [two[0] - one[1] for one, two in itertools.pairwise(gaps)]
-    assert max(pauses[-100:]) < 100_000_000
+    steps = node.resident(2).steps
+    node.wait(lambda: node.resident(2).steps > steps + 50)
+    told = [event["event"] for event in node.events(job_id=2)]
+    assert not {"park", "freeze"} & {*told[told.index("adopt") :]}
 
 
 def test_a_hold_goes_on_over_a_kill_and_is_charged_once(make_node):
-    node = make_node(gpus=1, quantum_s=0.5)
-    running = three_jobs(node)
+    node = make_node(gpus=1, quantum_s=60)
+    three_jobs(node)
     before = next(hold for hold in node.report().holds if hold.seq == 0)
     node.kill9()
     node.start()
     after = next(hold for hold in node.report().holds if hold.seq == 0)
-    assert (after.job_id, after.t0_ns) == (running, before.t0_ns)
+    assert (after.job_id, after.t0_ns) == (2, before.t0_ns)
     assert after.t1_ns > before.t1_ns
-    node.quantum_ns = 300_000_000
-    node.plan()
-    node.wait(lambda: node.resident(running).suspends >= 3)
+    node.set_quantum(0.3)
+    node.wait(lambda: node.resident(2).suspends >= 3)
     node.kill9()
     node.start()
     node.wait(lambda: len(node.report().holds) > 6)
@@ -67,7 +62,7 @@ def test_a_hold_goes_on_over_a_kill_and_is_charged_once(make_node):
     spans = sorted((hold.t0_ns, hold.t1_ns) for hold in report.holds)
     assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
     held = sum(end - begin for begin, end in spans)
-    assert held / (spans[-1][1] - spans[0][0]) == pytest.approx(1, abs=0.1)
+    assert held / (spans[-1][1] - spans[0][0]) > 0.5, "the rest is parks and a start of gandivad"
 
 
 def test_holds_are_told_until_they_are_acknowledged(make_node):
@@ -104,25 +99,24 @@ def test_a_job_that_ends_while_the_daemon_is_away_is_ended_when_it_is_back(make_
 
 
 def test_an_orderly_stop_leaves_everything_as_it_is(make_node):
-    node = make_node(gpus=1, quantum_s=0.5)
-    running = three_jobs(node)
+    node = make_node(gpus=1, quantum_s=60)
+    three_jobs(node)
     assert node.stop() == 0
     kinds = {job: [procs.read_proc(p).state for p in tree(node.steps[(job, 0)][0].pid)] for job in (1, 2, 3)}
     assert kinds[3] == ["T"]
     steps = {job: len(witness.read_steps(node.out / f"steps.{job}.0")) for job in (1, 2)}
-    node.wait(lambda: len(witness.read_steps(node.out / f"steps.{running}.0")) > steps[running] + 50)
-    other = 3 - running
-    assert len(witness.read_steps(node.out / f"steps.{other}.0")) == steps[other]
+    node.wait(lambda: len(witness.read_steps(node.out / "steps.2.0")) > steps[2] + 50)
+    assert len(witness.read_steps(node.out / "steps.1.0")) == steps[1]
     node.start()
-    assert node.states()[running] == "RUNNING"
+    assert node.states()[2] == "RUNNING"
 
 
 def test_a_second_daemon_on_the_same_state_is_refused(make_node):
     node = make_node(gpus=1)
     first = node.daemon
     try:
-        node.start()
-        assert node.daemon.wait(10) == 1
+        node.spawn()
+        assert node.daemon.wait(DEADLINE_S) == 1
     finally:
         node.daemon = first
     assert f"another gandivad of this node is running (pid {first.pid})" in node.log()

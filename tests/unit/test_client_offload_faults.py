@@ -12,7 +12,7 @@ import torch
 from gandiva_slurm.client import host, notice, offload, tiers
 from gandiva_slurm.client.tiers import BestTier
 from gandiva_slurm.wire.page import TIER_HOLD, TIER_TORCH
-from tests import offload_kit as kit
+from tests import attach_recipes as recipes
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ class Training:
     """A model, its optimizer, and the tier that knows of both."""
 
     def __init__(self):
-        self.model = kit.net("cpu")
+        self.model = recipes.net()
         self.optimizer = torch.optim.Adam(self.model.parameters())
         seen = {1: lambda: self.model, 2: lambda: self.optimizer}
         self.tier = BestTier(seen)
         self.train()
 
     def train(self):
-        self.model(torch.randn(2, kit.WIDTH)).sum().backward()
+        self.model(torch.randn(2, recipes.WIDTH)).sum().backward()
         self.optimizer.step()
 
     def is_out(self):

@@ -7,6 +7,7 @@ import torch
 from gandiva_slurm.client import roots
 from gandiva_slurm.client.device import CpuGauge
 from gandiva_slurm.client.rank import Rank
+from tests import attach_recipes as recipes
 from tests import offload_kit as kit
 
 
@@ -17,7 +18,7 @@ class Hidden:
 
 
 def test_heap_is_walked_once_and_only_for_much(monkeypatch):
-    model, hidden = kit.net("cpu"), Hidden()
+    model, hidden = recipes.net(), Hidden()
     hidden.tensor = torch.zeros(1000)
     hidden.tensor.fill_(3.0)
     device = CpuGauge(torch)
@@ -69,11 +70,11 @@ def test_variables_that_a_script_shows_itself_are_left_alone():
 
 
 def test_modules_are_watched_for_the_first_steps_only():
-    rank, model, late = Rank(""), kit.net("cpu"), torch.nn.Linear(2, 2)
+    rank, model, late = Rank(""), recipes.net(), torch.nn.Linear(2, 2)
     roots.watch_modules(rank, torch)
-    model(torch.zeros(1, kit.WIDTH))
+    model(torch.zeros(1, recipes.WIDTH))
     rank.seq = roots.WATCHED_BOUNDARIES
-    model(torch.zeros(1, kit.WIDTH))
+    model(torch.zeros(1, recipes.WIDTH))
     late(torch.zeros(2))
     assert {id(module) for module in model.modules()} == set(rank.seen) and id(late) not in rank.seen
     del model
@@ -86,7 +87,7 @@ def test_what_only_a_graph_has_saved_is_found_by_it_alone(monkeypatch):
     torch.manual_seed(1)
     with kit.AllStorages() as storages:
         parks = kit.Parks(kit.ExactGauge(storages), 1, 1)
-        kit.train(kit.kept_graph, "cpu", 1, parks.between)
+        kit.train(kit.SOLO["kept_graph"], "cpu", 1, parks.between)
     assert parks.said[0][2] > 0
 
 

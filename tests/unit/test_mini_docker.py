@@ -111,9 +111,11 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run it as root" in clusters.missing("docker:forky")
 
 
-def test_the_demo_says_at_once_that_its_report_could_not_be_written() -> None:
-    done = CliRunner().invoke(mini, ["demo", "--json", "/nowhere/report.json"])
-    assert isinstance(done.exception, UsageError) and "make /nowhere first" in str(done.exception)
+@pytest.mark.parametrize(("file", "cure"), [
+    ("/nowhere/report.json", "make /nowhere first"), ("/", "name a file in it")])
+def test_the_demo_says_at_once_that_its_report_could_not_be_written(file: str, cure: str) -> None:
+    done = CliRunner().invoke(mini, ["demo", "--json", file])
+    assert isinstance(done.exception, UsageError) and cure in str(done.exception)
 
 
 def test_local_has_the_suite_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

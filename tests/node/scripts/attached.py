@@ -1,7 +1,8 @@
 """A training that can be moved, without torch: each loss is made of the one before, `step_ms` of sleep apart.
 
 Usage: attached.py STEP_MS STEPS. $OUT/loss.JOB gets a line a mini-batch, "number loss", and "end" behind the
-last. While $OUT/slow.JOB exists a save does not end; $OUT/saving.JOB is there once one has begun.
+last; that is one sooner when $OUT/stop.JOB exists. While $OUT/slow.JOB exists a save does not end;
+$OUT/saving.JOB is there once one has begun.
 """
 
 import os
@@ -51,4 +52,6 @@ for _ in run.epochs(1):
         model.loss = model.loss * 48271 % 2147483647
         os.write(losses, f"{number} {model.loss}\n".encode())
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
+        if (out / f"stop.{job}").exists():
+            break
 os.write(losses, b"end\n")

@@ -1,6 +1,9 @@
 """A gang of gloo ranks on CPU with real torch: each step all-reduces, so no rank is a step ahead of another.
 
-Usage: gang.py WORLD STEPS PORT   (starts its ranks itself; the losses go to $OUT/loss.JOB, a number a line)
+Usage: gang.py WORLD STEPS PORT   (starts its ranks itself, where RANK is not set)
+
+All ranks end behind the same step: the last one, or the one in which $OUT/stop.JOB was seen. Then the losses
+go to $OUT/loss.JOB, a number a line.
 """
 
 import os
@@ -29,6 +32,7 @@ def train() -> None:
     import torch.distributed as dist
 
     import gandiva_slurm as gandiva
+    from tests.stopping import is_told_to_stop
 
     dist.init_process_group("gloo")
     torch.manual_seed(7)
@@ -45,9 +49,14 @@ def train() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        is_over = is_told_to_stop(str(out / f"stop.{job}"))
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
+        if is_over:
+            break
     if rank == 0:
-        (out / f"loss.{job}").write_text("\n".join(value.hex() for value in losses))
+        written = out / f"loss.{job}.part"
+        written.write_text("\n".join(value.hex() for value in losses))
+        written.rename(out / f"loss.{job}")
     dist.destroy_process_group()
 
 
