@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 from gandiva_slurm.engine import invariants
-from gandiva_slurm.mini import daemons, probe
+from gandiva_slurm.mini import conffiles, daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
 from tests.records import holds_of, open_grants, read_lines
 
@@ -159,9 +161,19 @@ AnyFleet = TypeVar("AnyFleet", bound=Fleet)
 
 
 @contextmanager
-def own_cluster(name: str, nodes: str, quantum_s: float, has_daemons: bool = True) -> Iterator[MiniCluster]:
-    """A cluster of one module's own, taken down at its end."""
-    cluster = MiniCluster.up(MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, has_daemons))
+def own_cluster(
+    name: str, nodes: str, quantum_s: float, has_daemons: bool = True, **settings: dict[str, Any]
+) -> Iterator[MiniCluster]:
+    """A cluster of one module's own, taken down at its end; `settings`: of gandiva.yaml, by part."""
+    plain = conffiles.gandiva_yaml
+
+    def with_settings(spec: MiniSpec, site: Site) -> dict[str, Any]:
+        text = plain(spec, site)
+        return text | {part: text.get(part, {}) | values for part, values in settings.items()}
+
+    wanted = MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, has_daemons)
+    with mock.patch.object(conffiles, "gandiva_yaml", with_settings):
+        cluster = MiniCluster.up(wanted)
     try:
         yield cluster
     finally:

@@ -26,9 +26,10 @@ def ends_its_jobs(slurm: Living) -> Iterator[None]:
 
 
 def test_a_begin_time_is_kept(slurm: Living) -> None:
-    begin_s = time.time() + 8
-    job = slurm.submit("--begin=now+8", script="date +%s.%N")
+    job = slurm.submit("--begin=now+1hour", script="date +%s.%N")
     slurm.wait_why(job, "BeginTime")
+    begin_s = time.time() + 4
+    slurm.user("scontrol", "update", f"JobId={job}", "StartTime=now+4")
     slurm.fleet.wait_ended(job, "COMPLETED")
     assert float(slurm.fleet.home("user1", f"slurm-{job}.out").read_text()) >= begin_s - 1
 
@@ -52,9 +53,10 @@ def test_a_dependency_that_cannot_be_met_is_told(slurm: Living) -> None:
 
 def test_singletons_run_one_after_the_other(slurm: Living) -> None:
     flags = ("--dependency=singleton", "--job-name=only")
-    first = slurm.submit(*flags, script="sleep 4")
+    first = slurm.submit(*flags, script="while [ ! -e go ]; do sleep 0.1; done")
     second = slurm.submit(*flags, script="true")
     slurm.wait_why(second, "Dependency")
+    slurm.fleet.home("user1", "go").touch()
     slurm.fleet.wait_ended(first, "COMPLETED")
     slurm.fleet.wait_ended(second, "COMPLETED")
     rows = slurm.admin("sacct", "-nPX", "-j", f"{first},{second}", "-o", "start,end").split()
@@ -106,7 +108,7 @@ def test_a_requeue_returns_to_gandiva_and_sacct_shows_it_all_the_time(slurm: Liv
     assert slurm.show(job)["EligibleTime"] != "Unknown"
     assert slurm.user("scontrol", "requeue", str(job)).returncode == 0
     wait_for(lambda: slurm.show(job)["Restarts"] == "1" and slurm.fleet.slurm_state(job) == "RUNNING",
-             "it to run again", 40)
+             "it to run again", 60)
     codes = [line["code"] for line in _story(slurm, job)]
     assert "Requeued" in codes and codes.count("Starting") == 2, codes
     wait_for(in_window, "sacct to show it still")

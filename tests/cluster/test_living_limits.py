@@ -48,9 +48,9 @@ def test_an_association_limit_holds_back_one_user_only(slurm: Living) -> None:
         slurm.wait_why(third, "BehindLimit", 60)  # both asked at first; of the two one asks again
         # it asks again now and then, and is back in Gandiva's hands at once
         wait_for(lambda: slurm.show(second)["Priority"] == "0", "it not to stand in Slurm's queue")
-        slurm.fleet.wait_running(slurm.submit(ON_V100, user="user2"), 10)
+        slurm.fleet.wait_running(slurm.submit(ON_V100, user="user2"))
         slurm.cancel(first)
-        slurm.fleet.wait_running(second, 15)
+        slurm.fleet.wait_running(second)
     finally:
         slurm.admin("sacctmgr", "-i", "modify", "user", "user1", "set", "GrpTRES=gres/gpu=-1")
 
@@ -68,7 +68,7 @@ def test_qos_and_partition_limits_are_told_and_lift(slurm: Living) -> None:
         told = slurm.wait_why(long, "Limit")
         assert "PartitionTimeLimit" in told["sentence"] and "TimeLimit=" in told["next"]
         slurm.user("scontrol", "update", f"JobId={long}", "TimeLimit=50", user="user2")
-        slurm.fleet.wait_running(long, 15)
+        slurm.fleet.wait_running(long)
         slurm.admin("sacctmgr", "-i", "modify", "qos", "small", "set", "MaxTRESPerUser=gres/gpu=2")
         slurm.fleet.wait_running(second, 60)
     finally:

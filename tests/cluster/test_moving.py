@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
@@ -14,31 +13,26 @@ from tests.cluster.sharing import LIGHT
 TESTS = Path(__file__).parents[1]
 LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
 QUANTUM_S = 0.5
-STEPS = 1500
+#: More than any test waits for.
+ENDLESS = 10**9
 #: Of each node, by type.
 GPUS = {"v100": 1, "k80": 2}
 MOVE_S = 60.0
-#: Of seven mini-batches each.
-EPOCHS = 100
 #: A move is decided soon, and a job that does not save itself soon stays.
 MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 12}
-#: A job that goes on where it is takes so long at most, with its neighbour.
-END_S = 120.0
+#: Until a job that was told to stop has had its turn.
+END_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU, two of two, and a controller that is quick to move jobs."""
-    with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S) as made:
-        path = made.path("etc/gandiva.yaml")
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"moves": MOVES}))
-        made.kill("gandivactld")
-        made.start_daemon("gandivactld")
+    with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
         home.joinpath(LIGHT_TRAINING.name).write_text(LIGHT_TRAINING.read_text())
         home.joinpath("tests").mkdir()
-        for name in ("attach_train.py", "attach_recipes.py"):
+        for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
             home.joinpath("tests", name).write_text((TESTS / name).read_text())
         yield made
 
@@ -95,6 +89,18 @@ class Crowd:
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,NodeList"]
         return self.fleet.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
+    def check_losses(self) -> None:
+        """Let it train on to its end: its losses are those of a training that nobody touched."""
+        self.trains(20)
+        self.file("stop").touch()
+        self.fleet.wait_ended(self.job, "COMPLETED", deadline_s=END_S)
+        *found, end = self.lines()
+        loss = 1
+        for number, line in enumerate(found):
+            loss = loss * 48271 % 2147483647
+            assert line == f"{number} {loss}"
+        assert end == "end"
+
     def wait_runs(self, *runs: str) -> None:
         """Wait until Slurm's accounting shows these runs, and no other; it lags behind a job's end."""
         wait_for(lambda: self.runs() == list(runs), f"sacct to show {runs}")
@@ -102,7 +108,7 @@ class Crowd:
 
 def light(fleet: Fleet, name: str, before: str = "") -> Crowd:
     """A training without PyTorch that has begun."""
-    crowd = Crowd(fleet, name, f"{before}\nOUT=~ exec python {LIGHT_TRAINING.name} 10 {STEPS}")
+    crowd = Crowd(fleet, name, f"{before}\nOUT=~ exec python {LIGHT_TRAINING.name} 10 {ENDLESS}")
     crowd.trains()
     return crowd
 
@@ -111,15 +117,6 @@ def rows(fleet: Fleet, name: str) -> list[str]:
     """The lines of a file of user1."""
     path = fleet.home("user1", name)
     return path.read_text().splitlines() if path.exists() else []
-
-
-def undisturbed() -> list[str]:
-    """What a light training writes when nobody touches it."""
-    found, loss = [], 1
-    for number in range(STEPS):
-        loss = loss * 48271 % 2147483647
-        found.append(f"{number} {loss}")
-    return [*found, "end"]
 
 
 def restart_controller(fleet: Fleet) -> None:
@@ -133,14 +130,19 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     """Real PyTorch, one rank or two: losses and weights are those of a training that nobody touched."""
     ranks = GPUS[kind]
     world = f"export WORLD_SIZE={ranks} STORE=$PWD/{recipe}.$SLURM_JOB_ID.$SLURM_RESTART_COUNT"
-    train = f"python -m tests.attach_train {recipe} {recipe} --epochs {EPOCHS} --step-ms 20 --store $STORE"
-    script = f"{world}\nsrun sh -c 'RANK=$SLURM_PROCID exec {train}'"
+    train = f"python -m tests.attach_train {recipe} {recipe} --store $STORE"
+    script = f"{world}\nsrun sh -c 'RANK=$SLURM_PROCID exec {train} --epochs {ENDLESS} --step-ms 20'"
     crowd = Crowd(fleet, recipe, script, kind, f"--ntasks={ranks}")
     wait_for(lambda: len(rows(fleet, f"{recipe}.0")) > 50, f"{recipe} to train", 90)
     crowd.make_room()
     crowd.wait_moved()
+    before = len(rows(fleet, f"{recipe}.0"))
+    wait_for(lambda: len(rows(fleet, f"{recipe}.0")) > before + 20, f"{recipe} to go on", 90)
+    fleet.home("user1", f"{recipe}.stop").touch()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    alone = train.replace(f" {recipe} --epochs", f" {recipe}-alone --epochs").replace("20", "0")
+    # Seven mini-batches an epoch, and a digest behind the last one.
+    epochs = len(rows(fleet, f"{recipe}.0")) // 7
+    alone = train.replace(f" {recipe} --store", f" {recipe}-alone --epochs {epochs} --store")
     started = [f"RANK={rank} {alone} &" for rank in range(ranks)]
     untouched = f"cd; export WORLD_SIZE={ranks} STORE=$PWD/alone; {' '.join(started)} wait"
     fleet.mini.exec(["sh", "-c", untouched], user="user1")
@@ -162,8 +164,7 @@ def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
     restart_controller(fleet)
     crowd.file("slow").unlink()
     crowd.wait_moved()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert crowd.lines() == undisturbed()
+    crowd.check_losses()
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
@@ -174,8 +175,7 @@ def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
     wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
     restart_controller(fleet)
     crowd.wait_moved()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert crowd.lines() == undisturbed()
+    crowd.check_losses()
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
@@ -185,20 +185,18 @@ def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
     crowd.make_room()
     wait_for(lambda: fleet.count("unsaved", crowd.job, crowd.home) >= 2, "two tries to save", MOVE_S)
     wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert crowd.lines() == undisturbed()
+    crowd.check_losses()
     crowd.wait_runs(f"COMPLETED {crowd.home}")
 
 
 def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> None:
     """The job is placed anywhere, here where it was, and goes on from what it saved."""
-    crowd = light(fleet, "back")
+    crowd = light(fleet, "back", before="trap '' TERM")  # the requeue takes its time
     crowd.make_room()
     wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
     fleet.mini.kill(f"gandivad:{crowd.target}")
     wait_for(lambda: crowd.node() == crowd.home, f"the job to run on {crowd.home} again", MOVE_S)
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert crowd.lines() == undisturbed()
+    crowd.check_losses()
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.home}")
 
 
@@ -211,7 +209,5 @@ def test_a_target_that_is_lost_leaves_the_job_where_it_is(fleet: Fleet) -> None:
     fleet.mini.kill(f"gandivad:{crowd.target}")
     wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
     crowd.file("slow").unlink()
-    crowd.trains()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert crowd.lines() == undisturbed()
+    crowd.check_losses()
     crowd.wait_runs(f"COMPLETED {crowd.home}")

@@ -121,7 +121,7 @@ def test_a_gang_requeued_before_its_first_turn_ends_at_once_on_all_nodes(fleet: 
         wait_for(lambda node=node: fleet.count("freeze", job, node), f"its tasks to be stopped on {node}")
     fleet.mini.exec(["scontrol", "requeue", str(job)])
     wait_for(lambda: row_of(fleet, job).get("restart") == 1, "the requeue")
-    wait_for(lambda: row_of(fleet, job).get("node") == "n[1-2]", "its new place", deadline_s=15)
+    wait_for(lambda: row_of(fleet, job).get("node") == "n[1-2]", "its new place", 60)
 
 
 def test_ranks_of_a_node_have_a_gpu_each_whatever_slots_the_first_node_gave(fleet: Fleet) -> None:

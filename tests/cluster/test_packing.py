@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini.cluster import MiniCluster
@@ -38,11 +37,7 @@ while not os.path.exists(sys.argv[1]):
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """One GPU, and a controller that packs."""
-    with own_cluster("packing", "v100:1x1", QUANTUM_S) as made:
-        path = made.path("etc/gandiva.yaml")
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"packing": {"enabled": True}}))
-        made.kill("gandivactld")
-        made.start_daemon("gandivactld")
+    with own_cluster("packing", "v100:1x1", QUANTUM_S, packing={"enabled": True}) as made:
         for user in ("user1", "user2"):
             made.path(f"/home/{user}/light.py").write_text(LIGHT)
             made.path(f"/home/{user}/heavy.py").write_text(HEAVY)
@@ -79,9 +74,9 @@ def queue_row(fleet: Fleet, job: int) -> dict:
 def test_two_that_mostly_wait_are_packed_kept_and_accounted_for(fleet: Fleet) -> None:
     one, two = (fleet.submit(user, "exec python light.py count stop") for user in ("user1", "user2"))
     wait_for(lambda: "PackTrial" in codes(fleet, one), "a trial", VERDICT_S)
-    wait_for(lambda: f"with job {two}" in queue_row(fleet, one)["detail"], "it to say with whom", 20)
+    wait_for(lambda: f"with job {two}" in queue_row(fleet, one)["detail"], "it to say with whom", VERDICT_S)
     wait_for(lambda: queue_row(fleet, one)["reason"] == "Packed", "the pair to be kept", VERDICT_S)
-    wait_for(lambda: queue_row(fleet, two)["reason"] == "Packed", "the other to say so", 10)
+    wait_for(lambda: queue_row(fleet, two)["reason"] == "Packed", "the other to say so")
     (node,) = [row for row in fleet.ask("nodes")["nodes"] if row["node"] == "n1"]
     (pack,) = node["packs"]
     assert (pack["jobs"], pack["trial"]) == ([one, two], False)

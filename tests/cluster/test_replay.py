@@ -37,7 +37,8 @@ def test_a_real_run_is_decided_again(fleet: Fleet) -> None:
     fleet.mini.exec(["scancel", str(jobs[0])])
     fleet.mini.start_daemon("gandivactld")
     fleet.mini.exec(["scontrol", "requeue", str(jobs[1])])
-    wait_for(lambda: fleet.slurm_state(jobs[1]) == "PENDING", "the requeue")
+    show = ["scontrol", "show", "job", str(jobs[1])]
+    wait_for(lambda: "Restarts=1 " in fleet.mini.exec(show).stdout, "the requeue")
     fleet.wait_running(jobs[1])
     fleet.mini.exec(["scancel", str(waiting), str(gang)])
     fleet.wait_ended(gang)

@@ -103,7 +103,7 @@ def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> Non
     victim = fleet.submit("user2", "exec sleep 300")
     wait_for(lambda: fleet.count("freeze", victim), "its task to be stopped before it begins")
     fleet.mini.exec(["scancel", str(victim)])
-    fleet.wait_ended(victim, "CANCELLED", deadline_s=10)
+    fleet.wait_ended(victim, "CANCELLED", deadline_s=30)
     assert not fleet.count("grant", victim)
 
 

@@ -5,30 +5,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
 
-SCRIPT = Path(__file__).with_name("elastic_ddp.py")
+TESTS = Path(__file__).parents[1]
 QUANTUM_S = 0.5
 MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 20}
 #: A torch process starts, on busy cores, for each new size.
 RESIZE_S, END_S = 90.0, 90.0
 SAMPLES, EPOCHS = 30, 100_000
+TRAIN = "python -m tests.elastic_train replicas"
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """One node of two GPUs, and a controller that is quick to resize jobs."""
-    with own_cluster("resizing", "v100:1x2", QUANTUM_S) as made:
-        path = made.path("etc/gandiva.yaml")
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"moves": MOVES}))
-        made.kill("gandivactld")
-        made.start_daemon("gandivactld")
+    with own_cluster("resizing", "v100:1x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
-        made.path("/home/user1", SCRIPT.name).write_text(SCRIPT.read_text())
+        made.path("/home/user1/tests").mkdir()
+        for name in ("elastic_train.py", "stopping.py"):
+            made.path("/home/user1/tests", name).write_text((TESTS / name).read_text())
         yield made
 
 
@@ -38,10 +36,9 @@ def rows(fleet: Fleet, name: str) -> dict[int, list[tuple[int, float, list[int]]
     for rank in (0, 1):
         path = fleet.home("user1", f"{name}.{rank}")
         for line in path.read_text().splitlines() if path.exists() else ():
-            if line != "end":
-                epoch, world, loss, seen = line.split()
-                samples = [] if seen == "-" else [*map(int, seen.split(","))]
-                found[int(epoch)].append((int(world), float(loss), samples))
+            _, epoch, world, loss, _, seen = line.split()
+            samples = [] if seen == "-" else [*map(int, seen.split(","))]
+            found[int(epoch)].append((int(world), float.fromhex(loss), samples))
     return found
 
 
@@ -52,7 +49,8 @@ def worlds(fleet: Fleet, name: str) -> list[int]:
 
 
 def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) -> None:
-    script = f"srun python {SCRIPT.name} $PWD/elastic {EPOCHS} 0.05"
+    store = "$PWD/store.${SLURM_RESTART_COUNT:-0}"
+    script = f"srun {TRAIN} $PWD/elastic --epochs {EPOCHS} --step-ms 50 --store {store}"
     flags = ("--ntasks=1", "--gandiva-elastic=1-2", "--job-name=elastic")
     job = fleet.submit("user1", script, *flags)
     wait_for(lambda: 2 in worlds(fleet, "elastic"), "two ranks to train", RESIZE_S)
@@ -73,7 +71,7 @@ def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) ->
 
 def _are_the_losses_of_one_rank(fleet: Fleet, told: dict[int, list[tuple[int, float, list[int]]]]) -> None:
     """Each epoch's mean loss is that of a training that nobody resized, rounding aside."""
-    alone = f"cd; SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 python {SCRIPT.name} $PWD/alone {len(told)} 0"
+    alone = f"cd; {TRAIN} $PWD/alone --epochs {len(told)}"
     fleet.mini.exec(["sh", "-c", alone], user="user1")
     for epoch, pieces in rows(fleet, "alone").items():
         want = sum(loss / world for world, loss, _ in pieces)

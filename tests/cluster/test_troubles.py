@@ -155,7 +155,7 @@ def test_slurmctld_killed_in_the_midst_of_starts(fleet: OnSmallDisks) -> None:
     jobs = [fleet.submit(user, "sleep 1", "--begin=now+7") for user in users]
 
     def one_moves() -> bool:
-        rows = {row["job_id"]: row["state"] for row in fleet.ask("queue")["jobs"]}
+        rows = {row["job_id"]: row["state"] for row in fleet.ask("queue", "-t", "all")["jobs"]}
         return any(rows.get(job, "HELD") != "HELD" for job in jobs)
 
     wait_for(one_moves, "the first to be started")
@@ -232,13 +232,13 @@ def test_a_node_cut_off_and_back(fleet: OnSmallDisks) -> None:
     for daemon in (f"slurmd:{node}", f"gandivad:{node}"):
         fleet.mini.kill(daemon, signal.SIGSTOP)
     try:
-        wait_for(lambda: fleet.node_states()[node]["state"] != "up", "gandiva nodes to show it", 30)
+        wait_for(lambda: fleet.node_states()[node]["state"] != "up", "gandiva nodes to show it", 60)
         wait_for(lambda: fleet.count("rank", job, other), f"it to run on {other}", 120)
     finally:
         for daemon in (f"slurmd:{node}", f"gandivad:{node}"):
             fleet.mini.kill(daemon, signal.SIGCONT)
     wait_for(lambda: fleet.count("fence", job, node) or fleet.count("ended", job, node),
-             "what is left of it there to be stopped", 30)
+             "what is left of it there to be stopped", 60)
     wait_for(lambda: len(fleet.strays()) <= 2, f"only its new incarnation to live: {fleet.strays()}", 30)
     assert fleet.slurm_state(job) == "RUNNING"
     wait_for(lambda: fleet.node_states()[node]["state"] == "up", "the node to be back", 60)
