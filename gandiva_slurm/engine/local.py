@@ -230,16 +230,22 @@ class LocalStride:
         """Return the mates that hold the same GPUs beside the chosen: those whose turn it is as well."""
         waiting = [gang for gang in self.gangs if gang.key in runnable and gang.key not in chosen]
         hosts = {self.mate_of(key): self._gangs[key] for key in chosen}
-        mates = [gang for gang in waiting if gang.key in hosts]
+        mates = [gang for gang in waiting if gang.key in hosts and self._holders(gang, chosen) == 1]
         return tuple(gang.key for gang in mates if self._is_due(gang, [hosts[gang.key], *waiting]))
 
+    def _holders(self, gang: Gang, chosen: Sequence[JobKey]) -> int:
+        """How many of the chosen have GPUs of this one: in mid-quantum maybe both of a pack taken apart."""
+        return sum(bool(self._gangs[key].mask & gang.mask) for key in chosen)
+
     def _is_due(self, mate: Gang, others: Sequence[Gang]) -> bool:
-        """False when it is half a quantum or more ahead of another that wants one of its GPUs.
+        """False when it is nearly a round of the node ahead of another that wants one of its GPUs.
 
         Where tickets differ, packing would else carry one far beyond its share. Half a quantum shared makes
-        it lead by one at most, which levelling does not forgive. One of the other class takes turns apart.
+        it lead by a round at most, which levelling does not forgive. Users lead by nearly as much for what
+        they hold elsewhere on the node, which must not keep mates apart. One of the other class takes turns
+        apart.
         """
-        work = len(mate.gpus) * self.quantum_ns * STRIDE1 // 2
+        work = (2 * self.gpus - len(mate.gpus)) * self.quantum_ns * STRIDE1 // 2
         turns = self._book(mate.is_opportunistic)
         for other in others:
             is_rival = other is not mate and other.is_opportunistic == mate.is_opportunistic

@@ -16,7 +16,7 @@ def test_fast_types_go_to_whom_they_help() -> None:
 
 def test_shares_hold_while_places_are_exchanged() -> None:
     outcome, watched = run(W1C, live.make, settings(60, 1, 8))
-    assert mean_jct_s(outcome) <= 41_500
+    assert mean_jct_s(outcome) <= 38_500, "packed jobs kept apart: 38,800"
     for until_s in (6_000, 18_000, 30_000):
         shares = watched.shares_until(until_s)
         assert shares == pytest.approx(dict.fromkeys(shares, 0.25), abs=0.02)

@@ -68,6 +68,31 @@ def test_a_mate_is_not_carried_beyond_its_share(tickets: tuple[int, int]) -> Non
     assert any(len(chosen) == 2 for chosen in node.rounds)
 
 
+def test_what_users_hold_elsewhere_on_the_node_keeps_no_mates_apart() -> None:
+    """A gang makes its user lead by more than half a quantum: no reason for mates to take turns."""
+    mates = packed(a_gang(1, "a", (0,)), a_gang(2, "b", (0,)))
+    others = [a_gang(3, "a", (0, 1)), a_gang(4, "b", (1,)), a_gang(5, "c", (1,))]
+    node = slicer(2, *mates, *others).run(800)
+    assert node.shares() == pytest.approx({"a": 0.4, "b": 0.4, "c": 0.2}, abs=0.01)
+    together = sum({key(1), key(2)} <= set(chosen) for chosen in node.rounds)
+    apart = sum(len({key(1), key(2)} & set(chosen)) == 1 for chosen in node.rounds)
+    assert together > 600 and apart < 20
+
+
+def test_a_mate_is_not_carried_far_on_a_large_node_either() -> None:
+    one, two = a_gang(1, "a", (0,), 7 * TICKET), a_gang(2, "b", (0,), TICKET)
+    others = [a_gang(3, "c", (0,), TICKET), a_gang(4, "d", (0,), TICKET)]
+    node = slicer(4, *packed(one, two), *others).run(2000)
+    assert node.shares() == pytest.approx({"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, abs=0.01)
+
+
+def test_nobody_joins_a_pack_that_was_taken_apart() -> None:
+    """In mid-quantum both may still hold the GPU when one of them is paired with another."""
+    one, two = packed(a_gang(1, "a", (0,)), a_gang(2, "b", (0,)))
+    node = slicer(1, *packed(one, a_gang(3, "c", (0,))), two)
+    assert node.local.choose([key(3)], [key(1), key(2)], ()) == (key(1), key(2))
+
+
 def test_a_user_packed_with_himself_gains_no_turn() -> None:
     mine = packed(a_gang(1, "a", (0,)), a_gang(2, "a", (0,)))
     node = slicer(1, *mine, a_gang(3, "a", (0,)), a_gang(4, "b", (0,), 300 * TICKET)).run(600)
