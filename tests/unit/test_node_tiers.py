@@ -5,7 +5,7 @@ import pytest
 from gandiva_slurm.node import tiers
 from gandiva_slurm.node.tiers import RESIDUE, Facts
 from gandiva_slurm.wire import page as wire
-from tests.unit.test_node_leaving import Floor
+from tests.unit.test_node_leaving import floor  # noqa: F401
 
 MUCH = RESIDUE + 1
 PARKS = Facts(is_parkable=True, has_ranks=True)
@@ -35,15 +35,6 @@ def test_driver_moves_what_ranks_hold_and_what_has_no_ranks(facts, why):
     assert bool(found) == bool(why) and why in found
 
 
-@pytest.fixture
-def floor(tmp_path):
-    made = Floor(tmp_path)
-    yield made
-    for resident in made.node.residents.values():
-        for rank in resident.ranks:
-            rank.page.close()
-
-
 @pytest.mark.parametrize(
     ("tier", "held", "text", "want"),
     [
@@ -53,7 +44,7 @@ def floor(tmp_path):
         (wire.TIER_HOLD, 5, "an error of another kind", False),
     ],
 )
-def test_why_hears_what_keeps_memory_on_the_gpu(floor, tier, held, text, want):
+def test_why_hears_what_keeps_memory_on_the_gpu(floor, tier, held, text, want):  # noqa: F811
     job = floor.train(1)
     floor.train(2)
     job.ranks[0].page.write([(wire.W_HELD, held)])
