@@ -1,6 +1,7 @@
 """Rules for every floor: what cannot run here is skipped aloud, and CI does not accept it."""
 
 import os
+import signal
 
 import pytest
 
@@ -12,6 +13,9 @@ REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",
 ACCEPTED = (*ALWAYS, *(why for floor, why in BY_FLOOR.items() if floor not in REQUIRED))
 
 _unexpected: list[str] = []
+
+# A shell without job control has what it starts with & ignore it, and so would all that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
