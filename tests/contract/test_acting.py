@@ -1,7 +1,10 @@
 """What acts on jobs must bring about, whichever back end does them."""
 
+import asyncio
+
 import pytest
 
+from gandiva_slurm.engine.follow import REQUEUE_PAUSE_NS
 from gandiva_slurm.model.errors import SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
 from tests.contract.contract_world import World, job, submit, tasks
@@ -176,6 +179,8 @@ async def test_a_requeued_job_is_given_another_number_of_gpus(world: World) -> N
     await world.port.hold(job_id)
     await world.port.resize(job_id, 4)
     await world.port.resize(job_id, 4)
+    if world.is_live:  # by whole seconds slurmd remembers what it killed: Gandiva waits as long
+        await asyncio.sleep(REQUEUE_PAUSE_NS / 1e9)
     await started(world, job_id, "n1")
     snapshot = await world.until(lambda s: slots_used(s)["n1"] == 4)
     grown = job(snapshot, job_id)
