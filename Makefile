@@ -47,7 +47,7 @@ test: setup ## all test floors this machine can run
 	exit $$failed
 
 test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; without Slurm
-	GANDIVA_REQUIRE=gpu $(PY) -m pytest -q -s tests/gpu
+	GANDIVA_REQUIRE=gpu,nvml,vmm $(PY) -m pytest -q -s tests/gpu
 
 .setup-gpu: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)

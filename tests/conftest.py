@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
 from tests.skips import ALWAYS, BY_FLOOR, NO_GPU
@@ -16,6 +17,11 @@ _unexpected: list[str] = []
 
 # A shell without job control has what it starts with & ignore it, and so would all that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example's time is the machine's load; Hypothesis' own profile for CI has no deadline either.
+if settings.get_current_profile_name() == "default":
+    settings.register_profile("gandiva", deadline=None)
+    settings.load_profile("gandiva")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

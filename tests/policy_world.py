@@ -304,7 +304,7 @@ def on_cases(examples: int) -> Callable[[Callable[..., None]], Callable[..., Non
     """Give a test so many cases."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        return settings(max_examples=examples, deadline=None)(given(case=cases())(test))
+        return settings(max_examples=examples)(given(case=cases())(test))
 
     return decorate
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,22 @@ def holds_of(events: Iterable[dict[str, Any]]) -> list[Held]:
         elif line["event"] == "release":
             holds.append(replace(begun.pop(key), t1_ns=now_ns))
     return [hold for hold in holds if hold.t1_ns > hold.t0_ns]
+
+
+def share_of_turns(
+    events: Iterable[dict[str, Any]], job: int, others: Collection[int], turns: int = 8
+) -> float:
+    """The job's part of what it and the others held in its last whole turns; NaN before it had so many.
+
+    From the begin of one turn of the job to the begin of a later one: the others have had whole turns, too.
+    Taken anew each time: the mean over a whole log comes past the right value on the way between wrong ones.
+    """
+    holds = [hold for hold in holds_of(events) if hold.job_id in {job, *others}]
+    begins = [hold.t0_ns for hold in holds if hold.job_id == job]
+    if len(begins) <= turns:
+        return math.nan
+    held = dict.fromkeys({job, *others}, 0.0)
+    for hold in holds:
+        both_ns = min(hold.t1_ns, begins[-1]) - max(hold.t0_ns, begins[-1 - turns])
+        held[hold.job_id] += max(0, both_ns) * len(hold.gpus) / (2 if hold.shared_with else 1)
+    return held[job] / sum(held.values())

@@ -1,8 +1,8 @@
 """Which tiers may move a parked rank's memory, in the order they are tried: facts in, names out.
 
 `torch` comes first, for whatever fails in it is undone; `vmm` is for memory whose addresses may not change,
-as captured CUDA graphs have. Where none can, the memory is held. When a node
-has the driver move what is left is in node/tiers.
+as captured CUDA graphs have. Where none can, the memory is held. When a node has the driver move what is
+left is in node/tiers.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
+from tests.records import holds_of, share_of_turns
 
 #: How long the controller stays dead.
 OUTAGE_S = 20.0
@@ -48,12 +49,20 @@ def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
     fleet.wait_suspends(first, 3)
     fleet.wait_suspends(second, 3)
 
-    def held() -> tuple[float, float]:
-        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
-        return rows[first], rows[second]
+    wait_for(
+        lambda: share_of_turns(fleet.events("n1"), first, (second,)) == pytest.approx(0.5, abs=0.05),
+        "equal turns once the start-ups are paid back", 60,
+    )
+    held = dict.fromkeys((first, second), 0.0)
+    for hold in holds_of(fleet.events("n1")):
+        held[hold.job_id] += (hold.t1_ns - hold.t0_ns) / 1e9
+    assert sum(held.values()) > OUTAGE_S
 
-    wait_for(lambda: held()[0] == pytest.approx(held()[1], rel=0.2), "start-ups to be paid back", 60)
-    assert sum(held()) > OUTAGE_S
+    def in_accounts() -> bool:
+        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
+        return all(rows[job] > seconds - 0.1 for job, seconds in held.items())
+
+    wait_for(in_accounts, f"the accounts to have {held}")
 
 
 def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) -> None:

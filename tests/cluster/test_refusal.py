@@ -11,7 +11,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
-from tests.records import holds_of
+from tests.records import share_of_turns
 
 SCRIPT = Path(__file__).with_name("refusing_gang.py")
 #: GPU type, nodes that have it, how a gang of two ranks asks for it.
@@ -52,18 +52,6 @@ def written(fleet: Fleet) -> list[list[int]]:
     return [[int(line) for line in text.split("\n")[:-1]] for text in texts]
 
 
-def part(fleet: Fleet, job: int, other: int, node: str) -> float:
-    """The job's part of what both have held since both were there."""
-    holds = [hold for hold in holds_of(fleet.events(node)) if hold.job_id in (job, other)]
-    begin_ns = min(hold.t0_ns for hold in holds if hold.job_id == other)
-    held = {
-        key: sum(hold.t1_ns - max(begin_ns, hold.t0_ns) for hold in holds
-                 if hold.job_id == key and hold.t1_ns > begin_ns)
-        for key in (job, other)
-    }
-    return held[job] / sum(held.values())
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_gang_that_never_parks_leaves_others_their_turns(fleet: Fleet, shape: str) -> None:
     """On all its nodes it is frozen for the time of their turns, and goes on where it was."""
@@ -95,4 +83,7 @@ def test_a_gang_that_never_parks_leaves_others_their_turns(fleet: Fleet, shape: 
     for node, other in others.items():
         parks = [e for e in fleet.events(node) if e["event"] == "parked" and e.get("job") == gang]
         assert all(park["frozen"] for park in parks), "it never came to a boundary"
-        wait_for(lambda at=(other, node): 0.35 < part(fleet, gang, *at) < 0.65, f"equal parts on {node}", 60)
+        wait_for(
+            lambda at=(other, node): 0.4 < share_of_turns(fleet.events(at[1]), gang, at[:1], turns=2) < 0.6,
+            f"equal parts on {node}", 60,
+        )

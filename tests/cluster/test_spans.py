@@ -217,7 +217,7 @@ def test_gang_by_torchrun_takes_turns(beside: SpanRun) -> None:
     take_turns(beside, BY_TORCHRUN, tasks=1)
     beside.wait_parks(3, "turns")
     parks = beside.parks("turns")
-    assert len(parks.failed) < len(parks.good), "now and then a busy machine is late"
+    assert len(parks.failed) <= 1 + len(parks.good) // 4, f"a busy machine may be late: {parks.failed}"
     beside.stop()
 
 

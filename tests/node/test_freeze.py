@@ -8,6 +8,7 @@ import signal
 from gandiva_slurm.node import procs
 from tests.node import witness
 from tests.node.harness import DEADLINE_S, HERE, a_planned_job, tree
+from tests.records import share_of_turns
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 BLIND = [*LOOP, "none"]
@@ -28,14 +29,7 @@ def test_a_job_without_client_is_frozen_whole_and_pays_like_the_rest(make_node):
     node.wait(lambda: node.resident(1).suspends >= 4)
     for told in (("RUNNING", "NoClient"), ("SUSPENDED", "Frozen")):
         node.wait(lambda told=told: (seen := node.resident(1)) and (seen.state, seen.reason) == told)
-
-    def part():
-        events = node.events()
-        begin, until = node.events("register", 2)[0]["mono_ns"], events[-1]["mono_ns"]
-        one, two = (witness.held_ns(events, [job], begin, until) for job in (1, 2))
-        return one / (one + two)
-
-    node.wait(lambda: 0.4 < part() < 0.6)
+    node.wait(lambda: 0.4 < share_of_turns(node.events(), 1, (2,)) < 0.6)
     assert max(e["park_ms"] for e in node.events("parked", 1)) < 10_000, "no park's deadline was waited for"
 
 

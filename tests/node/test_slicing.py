@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from tests.node import witness
 from tests.node.gangs import check_losses, gang
 from tests.node.harness import HERE, a_planned_job
+from tests.records import share_of_turns
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
-
-
-def part(node, jobs, others):
-    """What jobs held of all that they and others did, since the first of the others has come."""
-    events = node.events()
-    begin, until = node.events("register", others[0])[0]["mono_ns"], events[-1]["mono_ns"]
-    mine, theirs = (witness.held_ns(events, who, begin, until) for who in (jobs, others))
-    return mine / (mine + theirs)
 
 
 def test_two_users_get_equal_time_whatever_their_number_of_jobs(make_node):
@@ -24,9 +16,8 @@ def test_two_users_get_equal_time_whatever_their_number_of_jobs(make_node):
     for job_id in (1, 2, 3, 4):
         node.start_job(job_id, LOOP)
     node.wait(lambda: all(node.resident(job_id).suspends for job_id in (1, 2, 3, 4)))
-    node.wait(lambda: node.resident(1).suspends > 12)
-    # What start-ups held beyond their turns is given back.
-    node.wait(lambda: abs(part(node, [1], [2, 3, 4]) - 0.5) < 0.05)
+    # What start-ups held beyond their turns is given back first.
+    node.wait(lambda: abs(share_of_turns(node.events(), 1, (2, 3, 4)) - 0.5) < 0.05)
 
 
 def test_tickets_weigh(make_node):
@@ -34,8 +25,7 @@ def test_tickets_weigh(make_node):
     node.plan(a_planned_job(1, "user1", (0,), tickets=300), a_planned_job(2, "user2", (0,), tickets=100))
     node.start_job(1, LOOP)
     node.start_job(2, LOOP)
-    node.wait(lambda: node.resident(2).suspends > 5)
-    node.wait(lambda: abs(part(node, [1], [2]) - 0.75) < 0.05)
+    node.wait(lambda: abs(share_of_turns(node.events(), 2, (1,)) - 0.25) < 0.05)
 
 
 def test_nothing_moves_while_all_fit(make_node):

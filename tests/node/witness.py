@@ -93,9 +93,3 @@ def overlaps(events: list[dict[str, Any]]) -> list[object]:
 def within(span: Interval, others: Iterable[Interval]) -> bool:
     """True when one of the others has all of it."""
     return any(begin <= span[0] and span[1] <= end for begin, end in others)
-
-
-def held_ns(events: list[dict[str, Any]], jobs: Iterable[int], since_ns: int, until_ns: int) -> int:
-    """GPU time these jobs held between two moments."""
-    mine = [hold for hold in holds(events) if hold[3] in set(jobs)]
-    return sum(max(0, min(end, until_ns) - max(begin, since_ns)) for _, begin, end, _ in mine)

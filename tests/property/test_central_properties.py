@@ -29,7 +29,7 @@ def places(draw: st.DrawFn) -> Places:
 JOBS = st.lists(st.tuples(st.sampled_from(USERS), places()), min_size=2, max_size=9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs=JOBS, leaves=st.lists(st.integers(0, 8), max_size=3), stays=st.integers(0, 6))
 def test_gangs_are_whole_and_no_gpu_is_held_twice_whatever_comes_and_goes(
     jobs: list[tuple[str, Places]], leaves: list[int], stays: int
@@ -48,7 +48,7 @@ def test_gangs_are_whole_and_no_gpu_is_held_twice_whatever_comes_and_goes(
     world.check()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs=JOBS)
 def test_everybody_runs_again_within_a_bound(jobs: list[tuple[str, Places]]) -> None:
     """A gang waits for its user's turn and his other jobs, and may be passed over so often."""
@@ -62,7 +62,7 @@ def test_everybody_runs_again_within_a_bound(jobs: list[tuple[str, Places]]) -> 
     world.check()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(owners=st.lists(st.sampled_from(USERS), min_size=2, max_size=8), nodes=st.sampled_from([2, 3]))
 def test_users_of_gangs_over_all_nodes_get_equal_parts(owners: list[str], nodes: int) -> None:
     """However many gangs each has: all want all GPUs, so that every round is one user's."""
@@ -78,7 +78,7 @@ def test_users_of_gangs_over_all_nodes_get_equal_parts(owners: list[str], nodes:
     world.check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(spans=st.lists(st.sets(st.sampled_from("abcdefg"), min_size=1, max_size=3), max_size=7))
 def test_domains_are_what_spans_join(spans: list[set[str]]) -> None:
     jobs = [

@@ -27,7 +27,7 @@ gangs = st.lists(gang, min_size=1, max_size=9).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(gangs, st.data())
 def test_no_guaranteed_gang_that_could_run_waits_for_an_opportunistic_one(
     residents: list[Gang], data: st.DataObject
@@ -50,7 +50,7 @@ def test_no_guaranteed_gang_that_could_run_waits_for_an_opportunistic_one(
         local.settle()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(gangs, st.integers(1, 30))
 def test_the_rounds_of_guaranteed_gangs_are_those_they_would_have_alone(
     residents: list[Gang], rounds: int

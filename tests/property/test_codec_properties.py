@@ -14,7 +14,7 @@ from gandiva_slurm.model.event import Event
 
 EVENTS = st.lists(st.one_of(map(st.from_type, typing.get_args(Event))), max_size=4)
 ACTIONS = st.lists(st.one_of(map(st.from_type, typing.get_args(Action))), max_size=4)
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK

@@ -119,7 +119,7 @@ def crowd(first: Sequence[Spec] = ()) -> list[Spec]:
 
 
 @both
-@examples(max_examples=12, deadline=None, phases=PHASES)
+@examples(max_examples=12, phases=PHASES)
 @given(gains=GAINS, power=st.sampled_from([-9, -3, -1, 1, 4, 10]))
 def test_more_or_fewer_reports_for_the_same_steps_change_no_plan(
     make: Make, gains: list[tuple[float, float]], power: int
@@ -129,7 +129,7 @@ def test_more_or_fewer_reports_for_the_same_steps_change_no_plan(
     assert told.plans == play(make, crowd(), gains).plans
 
 
-@examples(max_examples=25, deadline=None, phases=PHASES)
+@examples(max_examples=25, phases=PHASES)
 @given(gains=GAINS, kind=st.sampled_from(KINDS), factor=st.sampled_from([0.25, 0.5, 2, 4]))
 def test_no_report_buys_gpu_time(gains: list[tuple[float, float]], kind: str, factor: float) -> None:
     """Whatever is told of one type, a quarter of all GPU time stays a quarter."""
@@ -138,7 +138,7 @@ def test_no_report_buys_gpu_time(gains: list[tuple[float, float]], kind: str, fa
 
 
 @both
-@examples(max_examples=10, deadline=None, phases=PHASES)
+@examples(max_examples=10, phases=PHASES)
 @given(gains=GAINS, parts=st.integers(2, 6))
 def test_more_jobs_are_not_more_gpu_time(make: Make, gains: list[tuple[float, float]], parts: int) -> None:
     """Sixteen jobs or up to six times as many."""
@@ -157,7 +157,7 @@ def test_more_jobs_are_not_much_more_of_the_fast_types(first: tuple[float, float
     assert split.work[LIAR] <= 1.05 * plain.work[LIAR]
 
 
-@examples(max_examples=10, deadline=None, phases=PHASES)
+@examples(max_examples=10, phases=PHASES)
 @given(gains=GAINS, sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=8, max_size=16))
 def test_gangs_cut_into_jobs_of_one_gpu_have_no_more_gpu_time(
     gains: list[tuple[float, float]], sizes: list[int]
@@ -168,7 +168,7 @@ def test_gangs_cut_into_jobs_of_one_gpu_have_no_more_gpu_time(
     assert cut.gpu_quanta[LIAR] <= whole.gpu_quanta[LIAR] + 0.01 * QUANTA * 4 + 4
 
 
-@examples(max_examples=10, deadline=None, phases=PHASES)
+@examples(max_examples=10, phases=PHASES)
 @given(gains=GAINS, names=st.integers(2, 4))
 def test_more_users_of_one_account_are_not_more_shares(gains: list[tuple[float, float]], names: int) -> None:
     """Tickets are the account's; who has three names in it has what he had by one."""

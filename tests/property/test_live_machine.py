@@ -12,7 +12,7 @@ from tests.live_world import LiveWorld
 NODES = (("v100", 2), ("v100", 4), ("k80", 4))
 USERS = st.sampled_from(("ann", "bob", "cyd"))
 BOUNDED = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -78,7 +78,7 @@ LiveMachine.TestCase.settings = BOUNDED
 TestLive = LiveMachine.TestCase
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     counts=st.dictionaries(USERS, st.integers(1, 2), min_size=2),
     tickets=st.fixed_dictionaries({user: st.integers(1, 3) for user in ("ann", "bob", "cyd")}),

@@ -123,7 +123,7 @@ def heal(world: FakeWorld) -> None:
     gangs=st.lists(st.sampled_from((1, 1, 1, 2)), min_size=4, max_size=12),
     steps=STEPS,
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
     at_once: int, gangs: list[int], steps: list[tuple[int, str]]
 ) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
 
 
 @given(tickets=st.lists(st.sampled_from((1, 10, 100, 1000)), min_size=2, max_size=10), gpus=st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     """However tickets and gangs lie: with nothing new nobody moves for ever."""
     short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}

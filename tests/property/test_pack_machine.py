@@ -89,4 +89,4 @@ class PackMachine(RuleBasedStateMachine):
 
 
 TestPackMachine = PackMachine.TestCase
-TestPackMachine.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestPackMachine.settings = settings(max_examples=15, stateful_step_count=15)

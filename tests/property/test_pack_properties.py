@@ -35,7 +35,7 @@ def residents(rows: list[tuple[str, set[int], int, int]]) -> list[Gang]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(gangs, st.data())
 def test_charges_sum_to_gpu_time_whatever_holds(
     rows: list[tuple[str, set[int], int, int]], data: st.DataObject
@@ -62,7 +62,7 @@ def test_charges_sum_to_gpu_time_whatever_holds(
         assert sum(acc.value * acc.tickets + acc.carry for acc in accounts) == gpu_time * STRIDE1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 5)), min_size=3, max_size=6))
 def test_tickets_buy_time_with_packs_too(rows: list[tuple[str, int]]) -> None:
     """All on one GPU, the first two packed: what users are charged is as their tickets are."""

@@ -237,5 +237,5 @@ class PolicyMachine(RuleBasedStateMachine):
         assert not self.world.jobs, "somebody never ends"
 
 
-PolicyMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+PolicyMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestPolicyMachine = PolicyMachine.TestCase

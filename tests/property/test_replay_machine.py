@@ -33,5 +33,5 @@ class ReplayMachine(test_engine_machine.EngineMachine):
 
 TestReplayMachine = ReplayMachine.TestCase
 TestReplayMachine.settings = settings(
-    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -42,7 +42,7 @@ def step(world: FakeWorld, what: str, job: tuple[int, str]) -> None:
 
 
 @given(slots=st.sampled_from((1, 2)), jobs=KINDS, steps=STEPS)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_jobs_stay_within_their_sizes_and_come_to_rest(
     slots: int, jobs: list[tuple[int, str]], steps: list[tuple[int, str]]
 ) -> None:

@@ -80,7 +80,7 @@ def gangs(sizes: Sequence[int]) -> list[Spec]:
 
 @pytest.mark.parametrize("cost_s", [0, 8])
 @pytest.mark.parametrize("name", OURS)
-@examples(max_examples=10, deadline=None)
+@examples(max_examples=10)
 @given(
     sizes=st.lists(st.sampled_from([1, 1, 2, 4, 8]), min_size=1, max_size=12).filter(lambda s: sum(s) <= 36)
 )
@@ -133,7 +133,7 @@ def test_two_jobs_on_one_gpu_do_not_suspend_each_other_for_ever(
 
 
 @pytest.mark.parametrize("name", OURS)
-@examples(max_examples=25, deadline=None)
+@examples(max_examples=25)
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=2, max_size=8),
     costs=st.tuples(st.sampled_from([0, 1, 60, 200]), st.sampled_from([0, 8, 100, 400])),

@@ -57,7 +57,7 @@ jobs = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=jobs, seed=st.integers(0, 10**6), costs=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     noise=st.sampled_from([0.0, 0.2]), is_failing=st.booleans(),

@@ -38,7 +38,7 @@ def slicer_of(gpus: int, gangs: list[Gang]) -> Slicer:
     return node
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(nodes(), st.integers(0, 20))
 def test_every_round_is_sound_full_and_led_by_the_lowest_pass(
     node: tuple[int, list[Gang]], warm: int
@@ -62,7 +62,7 @@ def test_every_round_is_sound_full_and_led_by_the_lowest_pass(
     assert idle_but_waiting == [], "no GPU idles while a gang that fits waits"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(nodes(), st.data())
 def test_pinned_and_overdue_are_kept_whatever_else(node: tuple[int, list[Gang]], data: st.DataObject) -> None:
     gpus, gangs = node
@@ -79,7 +79,7 @@ def test_pinned_and_overdue_are_kept_whatever_else(node: tuple[int, list[Gang]],
     assert not fitting or any(gang.key in chosen for gang in fitting)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(nodes(), st.lists(st.tuples(st.integers(0, 2**12), st.integers(0, 3 * SECOND_NS)), max_size=15))
 def test_passes_never_fall_and_json_changes_nothing(
     node: tuple[int, list[Gang]], turns: list[tuple[int, int]]
@@ -100,7 +100,7 @@ def test_passes_never_fall_and_json_changes_nothing(
         assert again.choose(everyone, (), ()) == local.choose(everyone, (), ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(nodes())
 def test_no_user_starves(node: tuple[int, list[Gang]]) -> None:
     """Of equal tickets, everybody runs within a bounded number of rounds, again and again."""
@@ -115,7 +115,7 @@ def test_no_user_starves(node: tuple[int, list[Gang]]) -> None:
         assert sorted(slicer.by_user) == users
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.permutations((1, 10, 100)), st.integers(2, 8), st.integers(0, 10**6))
 def test_shares_are_the_users_not_the_jobs(counts: list[int], gpus: int, seed: int) -> None:
     """Users of 1, 10 and 100 one-GPU jobs: after 50 rounds all have what water-filling gives, within 5 %."""
@@ -126,7 +126,7 @@ def test_shares_are_the_users_not_the_jobs(counts: list[int], gpus: int, seed: i
         assert slicer.by_user[user] / SECOND_NS / 50 == pytest.approx(float(want[user]), rel=0.05)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_shares_of_gangs_are_within_five_percent_after_fifty_rounds(seed: int) -> None:
     """Gangs of 1, 2 and 4 by count on 8 GPUs: 5 %, or one largest gang in the 50 rounds."""
@@ -142,7 +142,7 @@ def test_shares_of_gangs_are_within_five_percent_after_fifty_rounds(seed: int) -
         assert got[user] == pytest.approx(float(want[user]) * 50, rel=0.05, abs=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 60), st.integers(1, 100), st.integers(1, 8))
 def test_shares_reconverge_within_ten_rounds_of_an_arrival(before: int, jobs: int, gpus: int) -> None:
     """Two users of many jobs, a third arrives with any number: ten rounds later all have their share."""

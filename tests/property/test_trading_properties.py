@@ -36,7 +36,7 @@ def claimants(draw: st.DrawFn) -> list[Claimant]:
 COUNTS = st.fixed_dictionaries({gpu_type: st.integers(0, 16) for gpu_type in TYPES})
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(claimants(), COUNTS)
 def test_nobody_is_below_his_isolated_share_and_trades_only_add(
     users: list[Claimant], counts: dict[str, int]
@@ -49,7 +49,7 @@ def test_nobody_is_below_his_isolated_share_and_trades_only_add(
         assert not is_measured or floor <= before.speed(user.name)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(claimants(), COUNTS)
 def test_gpus_are_conserved_and_nobody_holds_more_than_he_asked_for(
     users: list[Claimant], counts: dict[str, int]
@@ -63,7 +63,7 @@ def test_gpus_are_conserved_and_nobody_holds_more_than_he_asked_for(
         assert not any(holdings.held[user.name][name] for name, speed in user.speeds.items() if speed == 0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(claimants(), COUNTS)
 def test_an_idle_gpu_is_of_no_use_to_anybody(users: list[Claimant], counts: dict[str, int]) -> None:
     holdings = divide(users, counts).holdings
@@ -73,7 +73,7 @@ def test_an_idle_gpu_is_of_no_use_to_anybody(users: list[Claimant], counts: dict
         assert min(usable, holdings.room(user.name)) < Fraction(1, 100)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(claimants(), COUNTS)
 def test_every_sale_is_at_anothers_bid_between_the_two_worths(
     users: list[Claimant], counts: dict[str, int]
@@ -101,7 +101,7 @@ def gain_of(worths: list[Fraction], liar: int, claim: Fraction, counts: dict[str
     return held["v100"] * worths[liar] + held["k80"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(WORTHS, min_size=3, max_size=8), st.data())
 def test_no_lie_gains_while_no_purse_runs_dry(worths: list[Fraction], data: st.DataObject) -> None:
     """At fixed bids of the others: over- and understating, as buyer, seller or setter of the price."""
@@ -110,7 +110,7 @@ def test_no_lie_gains_while_no_purse_runs_dry(worths: list[Fraction], data: st.D
     assert gain_of(worths, liar, claim, counts) <= gain_of(worths, liar, worths[liar], counts)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(WORTHS, min_size=3, max_size=3), st.integers(1, 60), st.data())
 def test_no_lie_gains_among_three_whatever_their_purses(
     worths: list[Fraction], slow: int, data: st.DataObject
@@ -153,14 +153,14 @@ def held_by(
     return divide(claimants_of(View(0, cluster, jobs, rates), {}), cluster.counts).holdings.held
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIZES, RATES)
 def test_splitting_into_more_jobs_gains_nothing(sizes: list[list[int]], rates: Measured) -> None:
     split = [[1] * sum(sizes[0]), *sizes[1:]]
     assert held_by(split, rates, {}) == held_by(sizes, rates, {})
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SIZES, RATES, st.integers(1, 1000))
 def test_tickets_of_a_job_do_not_change_its_users_share(
     sizes: list[list[int]], rates: Measured, tickets: int

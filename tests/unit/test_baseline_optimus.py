@@ -38,7 +38,7 @@ SHAPES = [(1, 1), (1, 2), (2, 2), (2, 4), (3, 8), (4, 4), (4, 16), (8, 8), (2, 1
 POSITIVE = st.floats(0.01, 10)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(truth=st.tuples(POSITIVE, POSITIVE, POSITIVE, POSITIVE, POSITIVE))
 def test_fit_recovers_synthetic_coefficients_of_synchronous_speed(truth: tuple[float, ...]) -> None:
     model = SyncSpeed(32, truth)
@@ -46,7 +46,7 @@ def test_fit_recovers_synthetic_coefficients_of_synchronous_speed(truth: tuple[f
     assert fitted.coefficients == pytest.approx(truth, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(truth=st.tuples(POSITIVE, POSITIVE, POSITIVE, POSITIVE))
 def test_fit_recovers_synthetic_coefficients_of_asynchronous_speed(truth: tuple[float, ...]) -> None:
     model = AsyncSpeed(truth)
@@ -55,7 +55,7 @@ def test_fit_recovers_synthetic_coefficients_of_asynchronous_speed(truth: tuple[
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(truth=st.tuples(POSITIVE, POSITIVE, POSITIVE))
 def test_fit_recovers_synthetic_coefficients_of_speed_by_workers(truth: tuple[float, float, float]) -> None:
     model = SyncSpeed(1.0, (truth[0], truth[1], 0.0, truth[2], 0.0))
@@ -63,7 +63,7 @@ def test_fit_recovers_synthetic_coefficients_of_speed_by_workers(truth: tuple[fl
     assert fitted.coefficients == pytest.approx(model.coefficients, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(b0=st.floats(0.05, 2), b1=st.floats(0.1, 2), b2=st.floats(0, 1))
 def test_fit_recovers_synthetic_coefficients_of_a_loss_curve(b0: float, b1: float, b2: float) -> None:
     truth = LossCurve(b0, b1, b2)
@@ -108,7 +108,7 @@ def total_s(jobs: list[JobView], sizes: dict[int, int], rates: FixedRates) -> fl
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     jobs=st.lists(
         st.tuples(

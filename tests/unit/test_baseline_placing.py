@@ -74,7 +74,7 @@ def test_who_is_counted_in_later_takes_idle_gpus_before_those_of_who_runs() -> N
     assert [pick.gpu_type for pick in picks if pick] == ["k", "v"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     hosts=st.lists(st.sampled_from((1, 2, 4, 8)), min_size=1, max_size=5),
     taken=st.sets(st.integers(0, 39)),
@@ -93,7 +93,7 @@ def test_place_uses_the_fewest_nodes_there_are(hosts: list[int], taken: set[int]
         assert taken.isdisjoint(place) and free.left == sum(left) - size
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_who_is_counted_in_finds_a_place(data: st.DataObject) -> None:
     """Old places overlap, some jobs cannot move, some change size: counts decide, places follow."""

@@ -174,7 +174,7 @@ def test_it_can_be_stopped_whenever_something_changes(bench, turns):
     assert asyncio.run(stop())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_comes_and_goes_gangs_are_whole_and_all_get_their_turn(data, tmp_path_factory):
     gpus = data.draw(st.integers(1, 4))

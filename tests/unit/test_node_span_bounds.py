@@ -159,7 +159,7 @@ _HELD = (words.ON, words.AIMING, words.HOLDING, words.RELEASING, words.FREEZING,
 _TOLD = [what for what in words.ORDERS if what != words.GATHER]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_is_ordered_a_gpu_has_one_holder_and_every_hold_is_in_the_books(data, tmp_path_factory):
     node = Floor(tmp_path_factory.mktemp("floor"), client_wait_ns=1000 * S)

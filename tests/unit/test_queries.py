@@ -234,7 +234,7 @@ def test_user_without_demand_is_due_nothing(book):
     assert (shares["user1"]["entitled_share"], shares["user1"]["served_fair"]) == (0, None)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     cuts=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
     holds=st.lists(st.tuples(st.integers(0, 2900), st.integers(1, 200), st.integers(1, 4)), max_size=12),
