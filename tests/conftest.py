@@ -15,8 +15,10 @@ ACCEPTED = (*ALWAYS, *(why for floor, why in BY_FLOOR.items() if floor not in RE
 
 _unexpected: list[str] = []
 
-# A shell without job control has what it starts with & ignore it, and so would all that tests interrupt.
+# A shell without job control has what it starts with & ignore SIGINT, nohup has SIGHUP ignored; and so would
+# all that tests end by them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # An example's time is the machine's load; Hypothesis' own profile for CI has no deadline either.
 if settings.get_current_profile_name() == "default":
