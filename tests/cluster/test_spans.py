@@ -181,12 +181,16 @@ def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) ->
     run.check_gpus()
     number = run.jobs["gang"][1]
     parked = {
-        node: [line for line in run.fleet.events(node) if line["event"] == "parked" and line["job"] == number]
+        node: [
+            line
+            for line in run.fleet.events(node)
+            if line["event"] == "parked" and line["job"] == number and line["mono_ns"] < run.window_ns[1]
+        ]
         for node in NODES
-    }
+    }  # what is parked after that may have no ranks any more
     print(run.parks())
     assert len(run.parks().good) >= 10
-    # The gang's own end may cut its last park, or leave one node a park ahead; a busy machine may be late.
+    # The gang's own end may cut its last park, the window's one node's; a busy machine may be late.
     failed = run.parks().failed
     assert abs(len(parked["n1"]) - len(parked["n2"])) <= 1
     assert len(failed) <= 1 + len(run.parks().good) // 10, failed
