@@ -37,8 +37,10 @@ def promised_too_much(state: EngineState, settings: EngineSettings) -> list[str]
 
 def note_owners(at: Cycle) -> None:
     """Note of every job which virtual cluster it is of, and whether it is on others' GPUs."""
+    has_any = bool(at.settings.virtual_clusters)
     for record in at.state.jobs.values():
-        note_owner(at, record)
+        if has_any or record.vc or record.is_borrowing:
+            note_owner(at, record)
 
 
 def note_owner(at: Cycle, record: JobRecord) -> None:
@@ -69,7 +71,7 @@ def lenders(owners: Owners, vc: str, places: Places) -> tuple[str, ...]:
 def told(record: JobRecord, state: EngineState, settings: EngineSettings) -> Iterator[str]:
     """Say of a job whose GPUs it is on, for `gandiva why`."""
     owners = owners_of(state, settings)
-    if not owners:
+    if not settings.virtual_clusters:
         if record.options.vc:
             yield f"--gandiva-vc={record.options.vc}: recorded; no virtual clusters are configured"
         return

@@ -35,7 +35,7 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
         return because("BeginTime")
     if job.node_count != record.options.nodes:
         return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
-    if at.owners and record.vc and record.vc not in at.settings.virtual_clusters:
+    if record.vc and record.vc not in at.settings.virtual_clusters:
         known = ", ".join(at.settings.virtual_clusters)
         return because("NoSuchVc", vc=record.vc, known=known, job=job.job_id)
     if job.dependency and _names_live_job(at, job.dependency):
