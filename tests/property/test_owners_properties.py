@@ -18,6 +18,7 @@ sizes = st.lists(st.sampled_from((1, 2, 4, 6, 8)), min_size=1, max_size=6)
 shares = st.fixed_dictionaries({"a": st.integers(0, 20), "b": st.integers(0, 20)})
 
 
+@settings(deadline=None)
 @given(sizes, shares, st.sets(st.integers(0, 5)))
 def test_each_has_what_it_was_promised_while_there_is_so_much(
     gpus: list[int], wanted: dict[str, int], down: set[int]
