@@ -28,6 +28,7 @@ def engine_settings(config: Config) -> EngineSettings:
         pack_trial_quanta=packing.trial_quanta,
         pack_floor=packing.floor,
         pack_retry_ns=round(packing.retry_s * NS_PER_S),
+        virtual_clusters=config.virtual_clusters,
     )
 
 

@@ -137,7 +137,7 @@ class Domain:
         if asked:
             chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
-            self._starving.note(self.stride.gangs, self.stride.passes()[1], can_run, chosen)
+            self._starving.note(self.stride.gangs, self.stride.job_passes(), can_run, chosen)
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
@@ -180,7 +180,7 @@ class Domain:
 
     def _charge(self, is_end: bool) -> None:
         for key, user, work, over in self._owed:
-            self.stride.charge_work(key, user, work, over, self._is_opportunistic(key))
+            self.stride.charge_work(key, user, work, over, self._group(key))
         self._owed = []
         if is_end:
             self.stride.settle()
@@ -199,13 +199,16 @@ class Domain:
         for key, user, places in (*local, *whole):
             plan = self._planned.get(key)
             pool = tuple(first[node] + gpu for node, gpus in places for gpu in gpus)
-            tickets, since_ns = (max(1, plan.tickets), plan.submitted_ns) if plan else (1, 0)
-            gangs[key] = Gang(key, user, tickets, pool, since_ns, 0, self._is_opportunistic(key))
+            gangs[key] = Gang(key, user, 1, pool, 0)
+            if plan:
+                tickets, since_ns = max(1, plan.tickets), plan.submitted_ns
+                gangs[key] = Gang(key, user, tickets, pool, since_ns, 0, plan.is_opportunistic, plan.vc)
         self.stride.gpus, self.stride.quantum_ns = offset, self.settings.quantum_ns
         self.stride.set_gangs(list(gangs.values()))
 
-    def _is_opportunistic(self, key: JobKey) -> bool:
-        return key in self._planned and self._planned[key].is_opportunistic
+    def _group(self, key: JobKey) -> str:
+        plan = self._planned.get(key)
+        return plan.group if plan else ""
 
     def _local(self) -> Iterable[tuple[str, HeldTime]]:
         """Yield all residents but the parts of spans, with their nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.state import (
@@ -50,6 +51,8 @@ class Cycle:
     actions: list[Action] = field(default_factory=list)
     #: jobs told to leave of which a node has just said that they have
     left: set[int] = field(default_factory=set)
+    #: of each node's GPUs the virtual cluster that owns it; empty: there are none
+    owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.moving import fall_back, makes_room
+from gandiva_slurm.engine.owners import as_there, note_owner, told_vc
 from gandiva_slurm.engine.sizes import gpus_of, is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
@@ -79,14 +80,14 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
             ready[record.job.job_id] = record
         else:
             _put_off(at, record, reason)
-    board = _board(at, placed, list(ready.values()))
+    board = board_of(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
     needs = {job_id: need_now(at, record) for job_id, record in ready.items()}
     start_kept(at, board, ready, needs)
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
     others = [needs[job_id] for job_id, record in ready.items() if record.job.dependency]
-    places = place_all(board, sure) | place_all(board, others)
+    places = _place(at, board, sure) | _place(at, board, others)
     for job_id, place in places.items():
         start(at, ready[job_id], place)
     told: dict[tuple[object, ...], Reason] = {}
@@ -98,12 +99,21 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     return board, left
 
 
+def _place(at: Cycle, board: Board, needs: Sequence[Need]) -> dict[int, Place]:
+    """Place jobs on their virtual clusters' GPUs, then those left on anybody's, as opportunistic there."""
+    places = place_all(board, needs)
+    left = [need for need in needs if need.job_id not in places and not need.is_opportunistic]
+    if at.owners and left:
+        places |= place_all(board, [replace(need, is_opportunistic=True) for need in left])
+    return places
+
+
 def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapping[int, Need]) -> None:
     """Start those for whom a place is kept, and take out of `ready` who is still to wait for his."""
     for job_id, record in [*ready.items()]:
         if not record.target:
             continue
-        need, key = needs[job_id], kept_key(job_id)
+        need, key = as_there(at, needs[job_id], record.target), kept_key(job_id)
         kept = {name: board.lift(name, key) for name in record.target if name in board.sites}
         place: Place | None = Place(tuple(NodeGpus(*part) for part in record.target.items()))
         if place is not None and not board.has_room(need, place):
@@ -155,6 +165,7 @@ def need_of(record: JobRecord) -> Need:
         cpus=-(-job.cpus // options.nodes),
         memory_mib=job.memory_mib,
         is_opportunistic=record.is_opportunistic,
+        vc=record.vc,
     )
 
 
@@ -222,7 +233,8 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
     return None
 
 
-def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
+def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
+    """Return all nodes with the placed, and what is kept for those on the move."""
     kept = [record for record in at.state.jobs.values() if record.target]
     here = [*placed, *ready, *kept]
     tickets = leaf_tickets(at.state.associations, {record.leaf for record in here})
@@ -263,6 +275,7 @@ def _site(at: Cycle, record: NodeRecord) -> Site:
         memory_mib=node.memory_mib,
         partitions=node.partitions,
         is_open=record.is_open,
+        owners=at.owners.get(node.name, ()),
     )
 
 
@@ -286,6 +299,7 @@ def start(at: Cycle, record: JobRecord, place: Place) -> None:
     reason = because("Starting", deadline_s=deadline_s, **facts)
     record.move(states.STARTING, reason, at.now_ns)
     record.places = dict(place.parts)
+    note_owner(at, record)
     record.starts += 1
     record.released_ns = at.now_ns
     record.hold_asked_ns = 0
@@ -316,7 +330,7 @@ def _state_of(record: NodeRecord) -> str:
 
 
 def _slots_of(site: Site, need: Need) -> str:
-    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
+    free = len(site.free_gpus(need.leaf, need.group))
     taken = sum(len(stay.gpus) for stay in site.stays.values())
-    slots = site.gpus * site.slots_per_gpu
-    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s)"
+    slots, whose = site.gpus * site.slots_per_gpu, f" of {told_vc(need.vc)}" if site.owners else ""
+    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s){whose}"

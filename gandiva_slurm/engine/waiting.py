@@ -35,6 +35,9 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
         return because("BeginTime")
     if job.node_count != record.options.nodes:
         return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
+    if record.vc and record.vc not in at.settings.virtual_clusters:
+        known = ", ".join(at.settings.virtual_clusters)
+        return because("NoSuchVc", vc=record.vc, known=known, job=job.job_id)
     if job.dependency and _names_live_job(at, job.dependency):
         return because("Dependency", dependency=job.dependency)
     return record.reason if record.retry_ns > at.now_ns else None

@@ -186,6 +186,7 @@ class Admission:
             tickets=planned.tickets,
             mate=planned.mate,
             is_opportunistic=planned.is_opportunistic,
+            vc=planned.vc,
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),

@@ -112,6 +112,7 @@ class Planning:
             since_ns=clock.mono(),
             part=Part(job.span),
             is_opportunistic=job.is_opportunistic,
+            vc=job.vc,
         )
 
     def _learn_span(self, resident: Resident, job: PlannedJob) -> None:

@@ -44,7 +44,7 @@ def even_out(draft: Draft, loads: Loads, residents: Sequence[Resident], terms: T
 def _hope(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> float:
     """The most a job could gain on its type, were there room; nothing when that is too little."""
     held = loads.of(resident)
-    least = loads.least(resident.gpu_type, len(resident.gpus))
+    least = loads.least(resident.gpu_type, resident)
     if not held or least is None:
         return 0.0
     worst, own = max(held), draft.board.load_of(resident.need)
@@ -54,7 +54,7 @@ def _hope(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> float
 
 
 def _propose(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> Proposal | None:
-    ranked = loads.ranked(resident.gpu_type, len(resident.gpus))[:NODES_TRIED]
+    ranked = loads.ranked(resident.gpu_type, resident)[:NODES_TRIED]
     home = draft.board.sites[resident.node]
     spot = find_spot(draft, resident, ranked if home in ranked else [*ranked, home])
     held = loads.of(resident)

@@ -50,7 +50,7 @@ def clear_for(
         and site.is_large_enough(need)
         and site.name not in need.closed
     ]
-    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf, need.is_opportunistic)), site.name))
+    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf, need.group)), site.name))
     found = []
     for site in sites[:SITES_TRIED]:
         mark = draft.mark()
@@ -86,14 +86,14 @@ def _hindrance(draft: Draft, need: Need, site: Site, resident: Resident) -> tupl
     """Least for whom the gang gains most when he goes: GPUs with a free slot, then memory."""
     mark = draft.mark()
     draft.lift(resident.need.job_id, (site.name,))
-    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
+    free = len(site.free_gpus(need.leaf, need.group))
     draft.rollback(mark)
     return (-free, -resident.need.memory_mib)
 
 
 def _away(draft: Draft, loads: Loads, resident: Resident, site: Site, terms: Terms) -> Proposal | None:
     """Where a job could go at little loss; None: nowhere."""
-    others = [each for each in loads.ranked(resident.gpu_type, len(resident.gpus)) if each is not site]
+    others = [each for each in loads.ranked(resident.gpu_type, resident) if each is not site]
     spot, held = find_spot(draft, resident, others), loads.of(resident)
     if spot is None or not held or 100 * spot.worst > (100 + terms.balance_percent) * max(held):
         return None

@@ -52,7 +52,7 @@ def other_types(resident: Resident) -> dict[str, float]:
 
 def _hope(draft: Draft, loads: Loads, resident: Resident, kind: str) -> float:
     """The most a job could gain on a type, were there room; nothing where it would be more crowded."""
-    held, least = loads.of(resident), loads.least(kind, len(resident.gpus))
+    held, least = loads.of(resident), loads.least(kind, resident)
     if not held or least is None:
         return 0.0
     worst, own = max(held), draft.board.load_of(resident.need)
@@ -63,7 +63,7 @@ def _hope(draft: Draft, loads: Loads, resident: Resident, kind: str) -> float:
 
 def _propose(draft: Draft, loads: Loads, resident: Resident, kind: str, terms: Terms) -> Proposal | None:
     held = loads.of(resident)
-    spot = find_spot(draft, resident, loads.ranked(kind, len(resident.gpus))[:NODES_TRIED])
+    spot = find_spot(draft, resident, loads.ranked(kind, resident)[:NODES_TRIED])
     if spot is None or not held or spot.worst > max(held):
         return None
     own = draft.board.load_of(resident.need)

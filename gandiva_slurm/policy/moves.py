@@ -74,26 +74,31 @@ class Loads:
 
     def __init__(self, board: Board) -> None:
         self.by_site = {name: board.loads(site) for name, site in board.sites.items() if site.is_open}
-        self._sorted = {name: sorted(loads) for name, loads in self.by_site.items()}
         self._sites = board.sites
-        self._ranked: dict[tuple[str, int], list[Site]] = {}
+        self._ranked: dict[tuple[str, int, str], list[tuple[int, Site]]] = {}
 
-    def ranked(self, gpu_type: str, gpus: int) -> list[Site]:
-        """The nodes of a type whose `gpus`-th least loaded GPU is least loaded, best first."""
-        key = (gpu_type, gpus)
+    def ranked(self, gpu_type: str, resident: Resident) -> list[Site]:
+        """The nodes of a type with so many GPUs for a job: those whose n-th is least loaded come first."""
+        return [site for _, site in self._rank(gpu_type, resident)]
+
+    def least(self, gpu_type: str, resident: Resident) -> int | None:
+        """The least load that the most loaded GPU of such a job can have on this type."""
+        ranked = self._rank(gpu_type, resident)
+        return ranked[0][0] if ranked else None
+
+    def _rank(self, gpu_type: str, resident: Resident) -> list[tuple[int, Site]]:
+        size, group = len(resident.gpus), resident.need.group
+        key = (gpu_type, size, group)
         if key not in self._ranked:
-            found = [
-                site
-                for site in self._sites.values()
-                if site.gpu_type == gpu_type and len(self._sorted.get(site.name, ())) >= gpus
-            ]
-            self._ranked[key] = sorted(found, key=lambda site: (self._sorted[site.name][gpus - 1], site.name))
+            here = [site for site in self._sites.values() if site.gpu_type == gpu_type]
+            able = [site for site in here if site.is_open and len(site.gpus_for(group)) >= size]
+            found = [(self._nth(site, size, group), site) for site in able]
+            self._ranked[key] = sorted(found, key=lambda pair: (pair[0], pair[1].name))
         return self._ranked[key]
 
-    def least(self, gpu_type: str, gpus: int) -> int | None:
-        """The least load that the most loaded GPU of a gang of this size can have on this type."""
-        ranked = self.ranked(gpu_type, gpus)
-        return self._sorted[ranked[0].name][gpus - 1] if ranked else None
+    def _nth(self, site: Site, size: int, group: str) -> int:
+        loads = self.by_site[site.name]
+        return sorted(loads[gpu] for gpu in site.gpus_for(group))[size - 1]
 
     def of(self, resident: Resident) -> list[int]:
         """The loads of a job's GPUs; empty where nothing is known of its node."""

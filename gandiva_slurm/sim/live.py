@@ -8,6 +8,7 @@ charges for starting elsewhere and for changing hands.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -63,6 +64,7 @@ class LivePolicy:
         self._shown: dict[int, int] = {}
         self._arrays: dict[tuple[str, str, int], int] = {}
         self._users: set[str] = set()
+        self._vcs: set[str] = set()
         self._down: frozenset[str] = frozenset()
         self._outcomes: list[ev.Event] = []
         self._told: dict[tuple[str, JobKey], ev.ResidentSeen] = {}
@@ -72,6 +74,7 @@ class LivePolicy:
     def decide(self, view: View) -> Plan:
         """Hear what happened, decide slowly, then fast."""
         nodes = self._nodes_of(view.cluster)
+        self._deal(view)
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
@@ -84,6 +87,16 @@ class LivePolicy:
         was_left = set(nodes.left)
         nodes.decide(is_end)
         return Plan(self._runs(view, nodes), self._wake(view, nodes.left != was_left), dict(self._notes))
+
+    def _deal(self, view: View) -> None:
+        """Once a job has named a virtual cluster: equal parts of each type, one for those who name none."""
+        new = {job.vc for job in view.jobs.values() if job.vc} - self._vcs
+        if new:
+            self._vcs |= new
+            gpus = Counter(host.gpu_type for host in view.cluster.hosts for _ in host.gpus)
+            part = {kind: count // (len(self._vcs) + 1) for kind, count in gpus.items()}
+            equal = dict.fromkeys(sorted(self._vcs), part)
+            self.engine.settings = replace(self.engine.settings, virtual_clusters=equal)
 
     def violations(self) -> list[str]:
         """What is wrong with the engine; called by --check-invariants."""

@@ -1,0 +1,48 @@
+"""Back to its own virtual cluster: who was parked for long on others' GPUs, and has room at home again.
+
+A job that borrows stays where it is while it runs; once it has waited as long as an opportunistic one does
+for its promotion, it is moved (`moving`), with the bars and budgets of all moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.moving import begin_move
+from gandiva_slurm.engine.owners import told_vc
+from gandiva_slurm.engine.placing import in_order, need_now
+from gandiva_slurm.engine.planner import bar_of, room_for_moves
+from gandiva_slurm.engine.state import SECOND_NS, JobRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.policy.classes import PATIENCE_NS
+from gandiva_slurm.policy.draft import Draft
+from gandiva_slurm.policy.placement import Board
+
+
+def bring_home(at: Cycle, board: Board) -> None:
+    """Begin to move the parked borrowers that have waited long and find room at home."""
+    for record in in_order(at, *states.SLICED):
+        if not record.is_borrowing:
+            continue
+        is_parked = record.state == states.SUSPENDED
+        record.without_ns = (record.without_ns or at.now_ns) if is_parked else 0
+        is_ripe = is_parked and at.now_ns - record.without_ns >= PATIENCE_NS
+        if is_ripe and len(record.places) == 1 and room_for_moves(at) > 0:
+            _bring_home(at, board, record)
+
+
+def _bring_home(at: Cycle, board: Board, record: JobRecord) -> None:
+    (node,) = record.places
+    if bar_of(at, record, node):
+        return
+    need = replace(need_now(at, record), is_opportunistic=False)
+    place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
+    if place is None:
+        return
+    draft = Draft(board)
+    draft.leave(need.job_id, (node,))
+    draft.keep(need, place)
+    waited_s = (at.now_ns - record.without_ns) // SECOND_NS
+    why = f"{told_vc(need.vc)} has room for it again, after {waited_s} s without GPUs on others'"
+    begin_move(at, record, dict(place.parts), (why,))
