@@ -28,6 +28,8 @@ class PlannedPart(Protocol):
     def span(self) -> Places: ...
     @property
     def is_opportunistic(self) -> bool: ...
+    @property
+    def is_leaving(self) -> bool: ...
 
 
 class Planned(NamedTuple):
@@ -39,6 +41,7 @@ class Planned(NamedTuple):
     submitted_ns: int
     places: Places
     is_opportunistic: bool = False
+    is_leaving: bool = False
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -60,7 +63,8 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             tickets = part.tickets + (known.tickets if known else 0)
             places = part.span or ((node, part.gpus),)
             order, is_spare = part.submitted_ns, part.is_opportunistic
-            jobs[part.key] = Planned(part.key, part.user, tickets, order, places, is_spare)
+            whole = Planned(part.key, part.user, tickets, order, places, is_spare, part.is_leaving)
+            jobs[part.key] = whole
     return jobs
 
 

@@ -48,8 +48,8 @@ class Cycle:
     settings: EngineSettings
     now_ns: int
     actions: list[Action] = field(default_factory=list)
-    #: jobs told to leave of which a node has just said that they have
-    left: set[int] = field(default_factory=set)
+    #: jobs told to leave, each with a node that has just said that all it has of it has left
+    left: set[tuple[int, str]] = field(default_factory=set)
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:

@@ -166,7 +166,7 @@ def _bar(at: Cycle, record: JobRecord, site: Site) -> str:
     """Why its size must not be changed now; "" when it may."""
     if not site.is_open or site.name in need_now(at, record).closed:
         return f"{site.name} takes no jobs now"
-    return bar_of(at, record, site.name) or rigid(at, record)
+    return bar_of(at, record) or rigid(at, record)
 
 
 def _most(at: Cycle, board: Board, record: JobRecord) -> int:

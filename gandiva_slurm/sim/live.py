@@ -215,7 +215,7 @@ class LivePolicy:
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
-        is_movable = has_run and job.can_migrate and not place.span and nodes.held_ns[key] >= restore_ns
+        is_movable = has_run and job.can_migrate and nodes.held_ns[key] >= restore_ns
         measured = Measured(
             is_movable=is_movable,
             is_elastic=True,

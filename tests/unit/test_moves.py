@@ -13,7 +13,7 @@ from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import speed_up
 from gandiva_slurm.policy.moves import WORTH, Loads, Proposal, Resident, Terms, is_worth_it
-from gandiva_slurm.policy.placement import Board, Need, Site
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site
 from gandiva_slurm.policy.shares import SCALE, Leaf
 from gandiva_slurm.policy.swaps import Swap, exchange
 
@@ -42,7 +42,8 @@ class Scene:
         self.tickets[need.leaf] = tickets * SCALE
         values = {"cost_ns": 60 * 10**9, "horizon_ns": HOUR_NS, **fields}
         kind = self.sites[node].gpu_type
-        self.residents.append(Resident(need, node, gpus, kind, **values))  # type: ignore[arg-type]
+        place = Place((NodeGpus(node, gpus),))
+        self.residents.append(Resident(need, place, kind, **values))  # type: ignore[arg-type]
         return job_id
 
     def board(self) -> Board:
@@ -64,15 +65,16 @@ class Scene:
         """All are where they were proposed to go."""
         for move in moves:
             old, ((node, gpus),) = move.resident, move.place.parts
-            self.sites[node].stays[old.need.job_id] = self.sites[old.node].stays.pop(old.need.job_id)
-            new = replace(old, node=node, gpus=gpus, gpu_type=self.sites[node].gpu_type)
+            (home,) = old.place.nodes
+            self.sites[node].stays[old.need.job_id] = self.sites[home].stays.pop(old.need.job_id)
+            new = replace(old, place=move.place, gpu_type=self.sites[node].gpu_type)
             stay = self.sites[node].stays[old.need.job_id]
             self.sites[node].stays[old.need.job_id] = replace(stay, gpus=gpus)
             self.residents[self.residents.index(old)] = new
 
     def clear(self, need: Need) -> Clearing | None:
         board = self.board()
-        here = {name: [each for each in self.residents if each.node == name] for name in self.sites}
+        here = {name: [each for each in self.residents if name in each.place.nodes] for name in self.sites}
         before = [dict(site.stays) for site in board.sites.values()]
         found = clear_for(Draft(board), Loads(board), need, here, Terms())
         assert [site.stays for site in board.sites.values()] == before, "nothing stays tried"
@@ -152,10 +154,10 @@ def test_each_move_lowers_the_squares_of_the_loads_until_none_is_left() -> None:
         if not proposals:
             break
         home, (place,) = proposals[0].resident, proposals[0].place.parts
-        stay = scene.sites[home.node].stays.pop(home.need.job_id)
+        stay = scene.sites[home.place.nodes[0]].stays.pop(home.need.job_id)
         scene.sites[place.node].stays[home.need.job_id] = replace(stay, gpus=place.gpus)
         n = scene.residents.index(home)
-        scene.residents[n] = replace(home, node=place.node, gpus=place.gpus)
+        scene.residents[n] = replace(home, place=Place((place,)))
     assert 5 <= len(energy) < 20
     assert energy == sorted(energy, reverse=True)
 
@@ -339,7 +341,7 @@ def test_several_move_for_one_gang_or_none() -> None:
     found = scene.clear(a_gang(4))
     assert found is not None
     assert len(found.moves) == 2
-    assert {move.resident.node for move in found.moves} == {found.place.parts[0].node}
+    assert {move.resident.place.nodes[0] for move in found.moves} == {found.place.parts[0].node}
     scene.job("n1", 2)
     scene.job("n2", 2)
     assert scene.clear(a_gang(4)) is None, "three would have to move to one place"
