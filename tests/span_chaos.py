@@ -34,6 +34,8 @@ LOOK_NS = 20 * MS
 STEP_NS, RELEASE_NS = 30 * MS, 20 * MS
 #: And at most to save themselves: longer than a part waits for FREE by itself.
 SAVE_NS = 8 * SECOND
+#: Between all nodes' word that a gang has left and its end lies so much, at most.
+REQUEUE_NS = 5 * SECOND
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Chaos:
         #: how many of the parts that save themselves fail to, and who was requeued after all had
         self.failing = 0.0
         self.requeued: list[JobKey] = []
+        self.told: list[JobKey] = []
         self.here = {(node, key): Here() for key, plan in self.plans.items() for node in plan.nodes}
         self.lease_ns = dict.fromkeys(gpus, LEASE_NS)
         self.turns: dict[JobKey, list[int]] = {key: [] for key in self.plans}
@@ -99,6 +102,7 @@ class Chaos:
     def leave(self, key: JobKey, is_leaving: bool = True) -> None:
         """The plan says that a gang is to leave, or to stay."""
         self.plans[key] = self.plans[key]._replace(is_leaving=is_leaving)
+        self.told.append(key)
         self.central.follow(self.gpus, self.plans)
 
     def _after(self, delay_ns: int, call: Callable[[], None]) -> None:
@@ -124,7 +128,7 @@ class Chaos:
         self._after(QUANTUM_NS, lambda: self._round(epoch))
         for key, plan in self.plans.items():
             if plan.is_leaving and all(self._stand(node, key).has_saved for node in plan.nodes):
-                self._after(self._way_ns(), partial(self._requeue, key))
+                self._after(self.rng.randrange(REQUEUE_NS), partial(self._requeue, key, self.told.count(key)))
         for domain in self.central.domains:
             asked = {node for node in domain.nodes if self.rng.random() >= self.loss}
             for node in domain.nodes:
@@ -149,9 +153,9 @@ class Chaos:
                     self._send(epoch, key, self.moves[key].begin(self.now_ns))
                     self._after(500 * MS, lambda key=key: self._tick(epoch, key, self.moves.get(key)))
 
-    def _requeue(self, key: JobKey) -> None:
+    def _requeue(self, key: JobKey, told: int) -> None:
         """All its nodes have said that it has left: Slurm ends it, and it is started anew."""
-        if not self.plans[key].is_leaving:
+        if self.told.count(key) != told:
             return
         here = [self.here[node, key] for node in self.plans[key].nodes]
         if any(at.part.phase != words.OFF for at in here) or len({id(at.saved) for at in here}) > 1:
