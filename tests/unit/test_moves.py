@@ -381,3 +381,61 @@ def test_room_is_not_made_for_gangs_of_several_nodes() -> None:
     scene.job("n1", 0)
     scene.job("n2", 1)
     assert scene.clear(replace(a_gang(1), nodes=2)) is None
+
+
+# over nodes
+
+
+def a_span(scene: Scene, *parts: tuple[str, tuple[int, ...]], **fields: object) -> int:
+    """A job with these GPUs of several nodes."""
+    node, gpus = parts[0]
+    job_id = scene.job(node, *gpus, **fields)  # type: ignore[arg-type]
+    old = scene.residents[-1]
+    need = replace(old.need, nodes=len(parts))
+    for name, gpus in parts:
+        scene.sites[name].stays[job_id] = need.stay(gpus)
+    scene.residents[-1] = replace(old, need=need, place=Place(tuple(NodeGpus(*part) for part in parts)))
+    return job_id
+
+
+def test_a_span_goes_to_a_faster_type_where_all_its_parts_find_room() -> None:
+    sites = [a_site(f"k{n}", 2, kind="k80") for n in (1, 2)] + [a_site(f"v{n}", 2) for n in (1, 2)]
+    scene = Scene(*sites)
+    a_span(scene, ("k1", (0, 1)), ("k2", (0, 1)), rates={"k80": 1.0, "v100": 3.0})
+    (move,) = scene.faster()
+    assert move.place.parts == (NodeGpus("v1", (0, 1)), NodeGpus("v2", (0, 1)))
+    assert move.why[0].endswith("GPU 0,1 of v1 and GPU 0,1 of v2 carries no more tickets")
+    scene.sites["v2"].is_open = False
+    assert scene.faster() == [], "half of it there is nothing"
+
+
+def test_a_span_leaves_crowded_gpus_and_may_keep_one_of_its_nodes() -> None:
+    scene = Scene(a_site("n1", 1), a_site("n2", 1), a_site("n3", 1))
+    job_id = a_span(scene, ("n1", (0,)), ("n2", (0,)))
+    scene.job("n1", 0)
+    moves = {move.resident.need.job_id: move.place.nodes for move in scene.even()}
+    assert moves[job_id] == ("n2", "n3")
+
+
+def test_a_span_makes_room_with_all_of_its_parts() -> None:
+    scene = Scene(*(a_site(f"n{n}", 2, slots=1) for n in (1, 2, 3)))
+    a_span(scene, ("n1", (0,)), ("n2", (0,)))
+    need = Need(99, a_leaf(8), 2, 100, (0, 99))
+    scene.job("n3", 0)
+    found = scene.clear(need)
+    assert found is not None and len(found.moves) == 1
+    (move,) = found.moves
+    assert move.resident.need.job_id in (1, 2)
+    assert set(found.place.nodes).isdisjoint(move.place.nodes)
+
+
+def test_two_spans_of_one_shape_change_places_between_types() -> None:
+    sites = [a_site(f"k{n}", 1, kind="k80") for n in (1, 2)] + [a_site(f"v{n}", 1) for n in (1, 2)]
+    scene = Scene(*sites)
+    up = a_span(scene, ("k1", (0,)), ("k2", (0,)), rates={"k80": 1.0, "v100": 5.0})
+    a_span(scene, ("v1", (0,)), ("v2", (0,)), rates={"k80": 1.0, "v100": 1.2})
+    swap = scene.swap()
+    assert swap is not None and swap.up.resident.need.job_id == up
+    assert (swap.up.place.nodes, swap.down.place.nodes) == (("v1", "v2"), ("k1", "k2"))
+    scene.residents[0] = replace(scene.residents[0], place=Place((NodeGpus("k1", (0,)),)))
+    assert scene.swap() is None, "of another shape"
