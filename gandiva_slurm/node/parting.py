@@ -92,7 +92,8 @@ class Parting:
         if phase in (words.RELEASING, words.RELEASED):
             return ""
         if phase != words.HOLDING or order.at not in (0, part.at):
-            return f"the part is {phase} at boundary {part.at}: its ranks do not hold"
+            unsaved = resident.leave.error if phase == words.ON else ""
+            return unsaved or f"the part is {phase} at boundary {part.at}: its ranks do not hold"
         for group in resident.sets:
             group.apply(group.part_gang().commit(group.views(), group.alive(), now))
         resident.ordered_ns = now

@@ -127,11 +127,14 @@ def test_a_rank_that_cannot_save_itself_lets_its_part_go_on(floor):
     used(node, wire.TIER_REQUEUE, which=0)
     node.say(wire.PARKED, which=0)
     assert node.phase() == words.RELEASING
+    text = b"NotSaved: disk full".ljust(24, b"\0")
+    words_ = [int.from_bytes(text[n : n + 8], "little") for n in range(0, len(text), 8)]
+    node.pages[1].write([(wire.ERROR_OFFSET // 8 + n, word) for n, word in enumerate(words_)])
     node.say(wire.FAILED, which=1)
     assert node.phase() == words.ON and node.commands() == [wire.CMD_RUN] * 2
     answer = node.order(words.COMMIT)
-    assert answer.code == words.NO
-    assert told(node).detail.startswith("save failed: ")
+    assert (answer.code, answer.why) == (words.NO, "NotSaved: disk full")
+    assert told(node).detail.startswith("save failed: NotSaved: disk full")
     assert not node.resident().refusal.failures, "it is no fault of its parking"
 
 
