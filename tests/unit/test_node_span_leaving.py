@@ -1,5 +1,6 @@
 """A part of a span that is to be moved: its ranks save themselves between COMMIT and `released`."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from gandiva_slurm.model import span as words
 from gandiva_slurm.node.leaving import HEARD_NS
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.wire import page as wire
+from gandiva_slurm.wire.span import SpanOrder
 from tests.node_floor import SPAN, S, running
 
 
@@ -130,10 +132,18 @@ def test_a_rank_that_cannot_save_itself_lets_its_part_go_on(floor):
     text = b"NotSaved: disk full".ljust(24, b"\0")
     words_ = [int.from_bytes(text[n : n + 8], "little") for n in range(0, len(text), 8)]
     node.pages[1].write([(wire.ERROR_OFFSET // 8 + n, word) for n, word in enumerate(words_)])
-    node.say(wire.FAILED, which=1)
+
+    async def waits():
+        order = SpanOrder("n1", 1, next(node.seq), words.COMMIT, SPAN, 0, 110, wait_ms=60_000)
+        task = asyncio.create_task(node.spans.take(order))
+        await asyncio.sleep(0)
+        assert not task.done()
+        node.say(wire.FAILED, which=1)
+        return await asyncio.wait_for(task, 60)
+
+    answers = asyncio.run(waits()), node.order(words.COMMIT)
+    assert {(answer.code, answer.why) for answer in answers} == {(words.NO, "NotSaved: disk full")}
     assert node.phase() == words.ON and node.commands() == [wire.CMD_RUN] * 2
-    answer = node.order(words.COMMIT)
-    assert (answer.code, answer.why) == (words.NO, "NotSaved: disk full")
     assert told(node).detail.startswith("save failed: NotSaved: disk full")
     assert not node.resident().refusal.failures, "it is no fault of its parking"
 
