@@ -7,7 +7,6 @@ park and resume is done at once: what they cost is the simulator's matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from gandiva_slurm.engine.central import CentralSettings, Domain
 from gandiva_slurm.engine.cluster import Central
@@ -126,7 +125,6 @@ class LiveNodes:
             if is_wanted == (key in self.on):
                 continue
             (self.on.add if is_wanted else self.on.discard)(key)
-            self.left |= {key} if verdicts[key].saves else set()
             now = {node: self._part(node, place) for node, place in self.placements() if place.key == key}
             domain.tried(key, "", now, words.IN if is_wanted else words.OUT)
 
@@ -139,8 +137,7 @@ class LiveNodes:
         phase = words.ON if place.key in self.on else words.OFF
         nodes = [node for node, _ in place.span]
         rank = nodes.index(node)
-        part = PartStand(*place.key, phase, len(nodes), (rank,), 9, 9, 1, 1, 1, is_parkable=True)
-        return replace(part, has_saved=place.key in self.left)
+        return PartStand(*place.key, phase, len(nodes), (rank,), 9, 9, 1, 1, 1, is_parkable=True)
 
 
 def _gang(place: Placement) -> Gang:
