@@ -105,7 +105,8 @@ class Domain:
             on_merit = self.stride.choose(can_run, coming, overdue, yielding)
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
-            pinned |= {key for key in holders if moving.get(key) != OUT and not self._is_to_save(key)}
+            pinned |= {key for key in holders if moving.get(key) != OUT}
+            pinned -= set(filter(self._is_to_save, self.spans))
             pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))

@@ -234,3 +234,14 @@ def test_a_save_that_failed_lets_others_have_their_turn_and_is_tried_again() -> 
     tell(domain, {ONE: on, TWO: off}, 4)
     domain.decide({})
     assert domain.decide({})[ONE].saves
+
+
+def test_in_mid_quantum_local_gangs_keep_their_gpus_beside_one_that_saves_itself() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, TWO)
+    row = HeldTime(*LOCAL, "user3", (0, 1), 0, 0, words.ON)
+    for rank, node in enumerate(NODES):
+        parts = [PartStand(*key, words.OFF, 2, (rank,), is_parkable=True) for key in (ONE, TWO)]
+        domain.gather(node, "boot", [row] if node == "n1" else [], parts, SECOND)
+    verdicts = domain.decide({}, is_end=False)
+    assert [verdicts[key].where for key in (ONE, TWO)] == [OUT, OUT], "its GPUs are the local one's"
