@@ -106,7 +106,7 @@ class Domain:
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
-            pinned -= set(filter(self._is_to_save, self.spans))
+            pinned -= {key for key in self.spans if self._is_to_save(key)}
             pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
