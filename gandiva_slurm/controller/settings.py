@@ -42,4 +42,5 @@ def span_settings(config: Config) -> SpanSettings:
     """What jobs of several nodes are sliced by."""
     part = config.node
     deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
-    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns)
+    save_ns = round(part.save_deadline_s * NS_PER_S)
+    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns, save_ns)

@@ -31,6 +31,8 @@ class PlannedPart(Protocol):
     def is_opportunistic(self) -> bool: ...
     @property
     def vc(self) -> str: ...
+    @property
+    def is_leaving(self) -> bool: ...
 
 
 class Planned(NamedTuple):
@@ -43,6 +45,7 @@ class Planned(NamedTuple):
     places: Places
     is_opportunistic: bool = False
     vc: str = ""
+    is_leaving: bool = False
 
     @property
     def group(self) -> str:
@@ -69,7 +72,9 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             tickets = part.tickets + (known.tickets if known else 0)
             places = part.span or ((node, part.gpus),)
             order, is_spare = part.submitted_ns, part.is_opportunistic
-            jobs[part.key] = Planned(part.key, part.user, tickets, order, places, is_spare, part.vc)
+            jobs[part.key] = Planned(
+                part.key, part.user, tickets, order, places, is_spare, part.vc, part.is_leaving
+            )
     return jobs
 
 

@@ -49,8 +49,8 @@ class Cycle:
     settings: EngineSettings
     now_ns: int
     actions: list[Action] = field(default_factory=list)
-    #: jobs told to leave of which a node has just said that they have
-    left: set[int] = field(default_factory=set)
+    #: jobs told to leave, each with a node that has just said that all it has of it has left
+    left: set[tuple[int, str]] = field(default_factory=set)
     #: of each node's GPUs the virtual cluster that owns it; empty: there are none
     owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

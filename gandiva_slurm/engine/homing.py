@@ -28,20 +28,19 @@ def bring_home(at: Cycle, board: Board) -> None:
         is_parked = record.state == states.SUSPENDED
         record.without_ns = (record.without_ns or at.now_ns) if is_parked else 0
         is_ripe = is_parked and at.now_ns - record.without_ns >= PATIENCE_NS
-        if is_ripe and len(record.places) == 1 and room_for_moves(at) > 0:
+        if is_ripe and room_for_moves(at) > 0:
             _bring_home(at, board, record)
 
 
 def _bring_home(at: Cycle, board: Board, record: JobRecord) -> None:
-    (node,) = record.places
-    if bar_of(at, record, node):
+    if bar_of(at, record):
         return
     need = replace(need_now(at, record), is_opportunistic=False)
     place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
     if place is None:
         return
     draft = Draft(board)
-    draft.leave(need.job_id, (node,))
+    draft.leave(need.job_id, tuple(record.places))
     draft.keep(need, place)
     waited_s = (at.now_ns - record.without_ns) // SECOND_NS
     why = f"{told_vc(need.vc)} has room for it again, after {waited_s} s without GPUs on others'"

@@ -173,7 +173,7 @@ def _bar(at: Cycle, record: JobRecord, site: Site) -> str:
         return f"{site.name} takes no jobs now"
     if lenders(at.owners, record.vc, record.places):
         return "it is on GPUs of another virtual cluster"
-    return bar_of(at, record, site.name) or rigid(at, record)
+    return bar_of(at, record) or rigid(at, record)
 
 
 def _most(at: Cycle, board: Board, record: JobRecord) -> int:

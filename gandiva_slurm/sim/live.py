@@ -223,8 +223,9 @@ class LivePolicy:
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
         gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
         mate = view.jobs.get(place.mate - 1)
-        size = job.size if place.span else len(place.gpus)
-        alone = view.rates.alone(job.model, size, gpu_type, not place.span) if has_run else None
+        # Jobs of several nodes are not moved here: nobody asks for their rates.
+        knows_rate = has_run and not place.span
+        alone = view.rates.alone(job.model, len(place.gpus), gpu_type) if knows_rate else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
