@@ -265,6 +265,20 @@ def test_one_parked_for_long_on_others_gpus_is_moved_home_when_there_is_room() -
     assert "virtual cluster a has room for it again, after 300 s without GPUs on others'" in line.text
 
 
+def test_a_gang_over_nodes_is_moved_home_too() -> None:
+    nodes = {f"n{n}": 1 for n in range(1, 5)}
+    world = a_world({"a": {"v100": 2}, "b": {"v100": 2}}, nodes, slots_per_gpu=2, min_run_ns=60 * SECOND_NS)
+    for user in ("user1", "user2", "user3"):
+        world.submit(user, 2, span=2, vc="a")
+    world.run(100, dt_s=10)
+    assert places(world)[3] == {"n3": (0,), "n4": (0,)} and world.engine.jobs[3].is_borrowing
+    for node in ("n3", "n4"):
+        world.procs[node, JobKey(3, 0)].state = states.SUSPENDED
+    world.finish(2)
+    world.run(PATIENCE_NS // SECOND_NS + 100, dt_s=10)
+    assert places(world)[3] == {"n1": (0,), "n2": (0,)} and not world.engine.jobs[3].is_opportunistic
+
+
 def test_a_promoted_job_stays_behind_the_owners_on_their_gpus() -> None:
     world = a_world(ONE_EACH, {"n1": 2})
     world.submit("user1", vc="b")
