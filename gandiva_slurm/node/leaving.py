@@ -86,6 +86,7 @@ def take_failure(node: Node, resident: Resident, why: str) -> bool:
     leave = resident.leave
     pages = [rank.look() for rank in resident.ranks if rank.is_alive]
     if not leave.is_saving or not any(page[wire.W_STATE] in _CAME for page in pages):
+        leave.error = ""  # the last failure is another one
         return False
     errors = {error_text(page) for page in pages if page[wire.W_STATE] == wire.FAILED}
     why = "; ".join(sorted(filter(None, errors))) or why
@@ -108,7 +109,7 @@ def arrive(node: Node, resident: Resident) -> None:
 def told(resident: Resident) -> str:
     """Say how its leaving stands, "" when there is nothing to say."""
     leave = resident.leave
-    if leave.error:
+    if leave.error and leave.is_told:
         return f"save failed: {leave.error}; tried again in its next turn"
     if resident.state == SUSPENDING and leave.is_saving:
         return "saves itself, to be moved"

@@ -218,9 +218,10 @@ class Switcher:
         phases = self._advance(resident, now)
         is_late = now - resident.ordered_ns > self._node.settings.park_deadline_ns
         if is_late:
-            # It has had its GPUs and its order for long: what its pages say (or a rank that is kept from
-            # writing them) must not pin them to it. It is asked to park like any other.
+            # It has had its GPUs for long: what its pages say (or a rank that is kept from writing them) must
+            # not pin them to it. It is asked to park like any other; who still saves itself finds the order.
             for group in resident.sets:
+                order_run(group, now, True)
                 group.gang = None
         if is_late or all(phase == "running" for phase in phases):
             self._running(resident, now)

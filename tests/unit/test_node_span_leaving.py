@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.model import span as words
+from gandiva_slurm.model.job import RUNNING
 from gandiva_slurm.node.leaving import HEARD_NS
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.wire import page as wire
@@ -164,6 +165,45 @@ def test_what_another_node_failed_to_save_is_taken_back_here(floor, is_done):
     node.say(wire.RUN)
     assert "save failed" in told(node).detail and not told(node).has_left
     assert not node.resident().refusal.failures
+
+
+def test_one_called_back_that_saves_itself_for_long_still_finds_the_order_to_train(floor):
+    node = attached(floor)
+    tell(node)
+    hold(node)
+    node.order(words.RUN)
+    node.wait(2 * node.node.settings.park_deadline_ns)
+    assert node.resident().state == RUNNING, "its pages do not pin its GPUs to it"
+    save(node)
+    assert node.commands() == [wire.CMD_RUN] * 2, "its ranks would wait for ever"
+
+
+def test_what_a_save_failed_by_is_not_said_of_a_park_that_fails_later(floor):
+    node = attached(floor)
+    tell(node)
+    hold(node)
+    node.say(wire.FAILED)
+    assert "did not release" in node.order(words.COMMIT).why
+    node.say(wire.RUN)
+    node.order(words.AIM, at=130)
+    node.say(wire.HOLD)
+    node.order(words.COMMIT)
+    node.say(wire.RELEASING)
+    node.resident().sets[0].ranks[1].is_alive = False
+    used(node, wire.TIER_HOLD)
+    node.say(wire.PARKED, which=0)
+    assert "its ranks do not hold" in node.order(words.COMMIT).why
+    assert "save failed" not in told(node).detail
+
+
+def test_a_save_that_fails_when_nobody_asks_for_it_any_more_is_not_said_to_be_tried_again(floor):
+    node = attached(floor)
+    tell(node)
+    hold(node)
+    tell(node, is_leaving=False)
+    node.say(wire.FAILED)
+    node.say(wire.RUN)
+    assert "save failed" not in told(node).detail
 
 
 def test_a_save_has_time_of_its_own_and_no_more(floor):
