@@ -139,11 +139,12 @@ class SpanMove:
 
     @property
     def kind(self) -> str:
-        """What its end says of the span: IN, OUT, FREEZE, or LEAVE where it is the save that failed."""
+        """What its end says of the span: IN, OUT, FREEZE, or LEAVE where not all of it has saved itself."""
         if self.freezes:
             return FREEZE
         came = any(mark.stage == COMMIT for mark in self.marks)
-        return LEAVE if self.saves and self.error and came else self.to
+        has_saved = all(stood.part.has_saved for stood in self.stood.values())
+        return LEAVE if self.saves and came and not has_saved else self.to
 
     def begin(self, now_ns: int) -> list[Send]:
         """Return the first orders."""

@@ -319,6 +319,11 @@ def test_a_save_that_fails_is_taken_back_for_all_and_an_aim_that_fails_is_none()
     missed.no("n1", words.NO, words.ON)
     assert missed.move.kind == OUT
     done = Bench(OUT, words.ON, words.ON, saves=True)
-    for _ in range(3):
-        done.all()
+    half = Bench(OUT, words.ON, words.ON, saves=True)
+    for bench, has_saved in ((done, True), (half, False)):
+        bench.all()
+        bench.all()
+        bench.yes("n1", has_saved=True)
+        bench.yes("n2", has_saved=has_saved)
     assert (done.move.outcome, done.move.kind) == (words.OFF, OUT)
+    assert (half.move.outcome, half.move.kind) == (words.OFF, LEAVE), "or it is asked as soon as it is on"
