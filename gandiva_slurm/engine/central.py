@@ -319,7 +319,8 @@ class Domain:
     def _overdue(self) -> list[JobKey]:
         lead_ns = 2 * self.settings.quantum_ns + LEAD_NS
         left = [(row.key, row.left_ns) for _, row in self._local() if row.state == OFF]
-        left += [(key, part.left_ns) for key in self.spans for part in self.parts(key).values()]
+        spans = [key for key in self.spans if not self._has_saved(key)]
+        left += [(key, part.left_ns) for key in spans for part in self.parts(key).values()]
         return [key for key, left_ns in left if 0 <= left_ns <= lead_ns]
 
     def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:

@@ -183,6 +183,14 @@ def test_one_that_is_to_be_moved_saves_itself_at_once_and_then_has_no_turn(is_en
     assert domain.decide({})[ONE].where == IN, "told to stay"
 
 
+def test_the_bound_of_its_park_brings_one_that_has_saved_itself_not_back() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, ONE)
+    off = (words.OFF, words.OFF)
+    tell(domain, {ONE: off, TWO: off}, 1, has_saved=True, left_ns=0)
+    assert [domain.decide({})[key].where for key in (ONE, TWO)] == [OUT, IN]
+
+
 def test_a_parked_one_waits_for_its_turn_to_save_itself_and_others_for_its_gpus() -> None:
     domain = a_domain(ONE, TWO)
     leave(domain, TWO)
