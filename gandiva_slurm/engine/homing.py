@@ -12,7 +12,7 @@ from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.moving import begin_move
 from gandiva_slurm.engine.owners import told_vc
 from gandiva_slurm.engine.placing import in_order, need_now
-from gandiva_slurm.engine.planner import bar_of, room_for_moves
+from gandiva_slurm.engine.planner import bar_of, is_there, room_for_moves
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.classes import PATIENCE_NS
@@ -22,26 +22,30 @@ from gandiva_slurm.policy.placement import Board
 
 def bring_home(at: Cycle, board: Board) -> None:
     """Begin to move the parked borrowers that have waited long and find room at home."""
+    room = room_for_moves(at)
+    full: set[tuple[object, ...]] = set()
     for record in in_order(at, *states.SLICED):
         if not record.is_borrowing:
             continue
         is_parked = record.state == states.SUSPENDED
         record.without_ns = (record.without_ns or at.now_ns) if is_parked else 0
         is_ripe = is_parked and at.now_ns - record.without_ns >= PATIENCE_NS
-        if is_ripe and room_for_moves(at) > 0:
-            _bring_home(at, board, record)
+        if is_ripe and room > 0 and is_there(at, record) and not bar_of(at, record):
+            room -= _bring_home(at, board, record, full)
 
 
-def _bring_home(at: Cycle, board: Board, record: JobRecord) -> None:
-    if bar_of(at, record):
-        return
+def _bring_home(at: Cycle, board: Board, record: JobRecord, full: set[tuple[object, ...]]) -> bool:
     need = replace(need_now(at, record), is_opportunistic=False)
+    if need.shape in full:  # a board only fills up
+        return False
     place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
     if place is None:
-        return
+        full.add(need.shape)
+        return False
     draft = Draft(board)
     draft.leave(need.job_id, tuple(record.places))
     draft.keep(need, place)
     waited_s = (at.now_ns - record.without_ns) // SECOND_NS
     why = f"{told_vc(need.vc)} has room for it again, after {waited_s} s without GPUs on others'"
     begin_move(at, record, dict(place.parts), (why,))
+    return True

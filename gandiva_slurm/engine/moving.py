@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gandiva_slurm.engine.follow import ON_NODE, REQUEUE_PAUSE_NS, Cycle, job_of
+from gandiva_slurm.engine.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.sizes import lost_size, note_rate, note_size
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
@@ -151,6 +152,8 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
     closed = lost_target(at, record)
     if closed:
         return f"{closed} takes no jobs now"
+    if lacks_vc(at, record):
+        return f"gandiva.yaml has no {told_vc(record.vc)} any more"
     if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = ", ".join(sighting.detail for sighting in seen if sighting is not None and sighting.detail)

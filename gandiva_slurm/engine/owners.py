@@ -51,6 +51,11 @@ def note_owner(at: Cycle, record: JobRecord) -> None:
         record.without_ns = 0
 
 
+def lacks_vc(at: Cycle, record: JobRecord) -> bool:
+    """True when nobody configured its virtual cluster: it is not started."""
+    return bool(record.vc) and record.vc not in at.settings.virtual_clusters
+
+
 def as_there(at: Cycle, need: Need, places: Places) -> Need:
     """What a job asks of these places, where it is opportunistic if they are others'."""
     is_lent = bool(lenders(at.owners, need.vc, places))

@@ -115,6 +115,9 @@ def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapp
             continue
         need, key = as_there(at, needs[job_id], record.target), kept_key(job_id)
         kept = {name: board.lift(name, key) for name in record.target if name in board.sites}
+        if record.state == states.HELD and need.group != needs[job_id].group:
+            record.target = {}  # those GPUs are others' by now: it may find some of its own
+            continue
         place: Place | None = Place(tuple(NodeGpus(*part) for part in record.target.items()))
         if place is not None and not board.has_room(need, place):
             place = None if record.state == states.REQUEUED else _best(board, need)
@@ -247,15 +250,18 @@ def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Boar
                 is_leaving = record.state == states.CHECKPOINTING
                 sites[name].stays[need.job_id] = replace(need.stay(gpus), is_leaving=is_leaving)
     for record in kept:
-        for name, stay in _kept_stays(record):
+        for name, stay in _kept_stays(at, record):
             if name in sites:
                 sites[name].stays[kept_key(record.job.job_id)] = stay
     return Board(sites.values(), tickets)
 
 
-def _kept_stays(record: JobRecord) -> Iterator[tuple[str, Stay]]:
-    """What is kept for a job to move to: on its own node only GPUs it has not yet, and no memory."""
-    need = need_of(record)
+def _kept_stays(at: Cycle, record: JobRecord) -> Iterator[tuple[str, Stay]]:
+    """What is kept for a job to move to: on its own node only GPUs it has not yet, and no memory.
+
+    It counts there as what it will be there, not as the borrower that it may be where it is.
+    """
+    need = as_there(at, replace(need_of(record), is_opportunistic=not record.is_entitled), record.target)
     for name, gpus in record.target.items():
         own = record.places.get(name, ())
         more = tuple(gpu for gpu in gpus if gpu not in own)

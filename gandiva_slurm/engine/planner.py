@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.moving import begin_move
+from gandiva_slurm.engine.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.placing import in_order, need_now, tell
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
@@ -165,8 +166,7 @@ def _residents(at: Cycle) -> dict[int, Resident]:
     gains, named = typical_gains(rates.values()), _by_name(rates)
     found = {}
     for record in in_order(at, *states.SLICED):
-        homes = [at.state.nodes.get(name) for name in record.nodes]
-        if not record.is_bound or any(home is None or home.is_down for home in homes):
+        if not is_there(at, record):
             continue
         gpu_type = at.state.nodes[record.nodes[0]].node.gpu_type
         model = _model(record)
@@ -182,6 +182,12 @@ def _residents(at: Cycle) -> dict[int, Resident]:
             guess_rates(measured, gpu_type, kinds, gains, named.get(model[1:], {})),
         )
     return found
+
+
+def is_there(at: Cycle, record: JobRecord) -> bool:
+    """True when its GPUs are known, on nodes that are up."""
+    homes = [at.state.nodes.get(name) for name in record.nodes]
+    return record.is_bound and not any(home is None or home.is_down for home in homes)
 
 
 def _rates(at: Cycle) -> Rates:
@@ -227,6 +233,8 @@ def bar_of(at: Cycle, record: JobRecord) -> str:
         return "it was submitted with --gandiva-migrate=never"
     if not job.batch or not job.requeue:
         return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
+    if lacks_vc(at, record):
+        return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
     silent = [name for name in record.nodes if not at.state.nodes[name].has_daemon]
     if silent:
         return f"gandivad on {','.join(silent)} does not answer"
