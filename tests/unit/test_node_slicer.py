@@ -244,6 +244,15 @@ def test_who_is_in_no_plan_goes_before_no_owner_of_its_gpus(bench, vc, turns):
     assert held == turns
 
 
+def test_what_was_held_as_a_borrower_is_not_paid_for_among_the_owners(bench):
+    node = bench(1)
+    node.add(1, "user1", (0,), is_opportunistic=True, vc="lab")
+    node.clock.now_ns += QUANTUM_NS // 2
+    job = PlannedJob(1, 0, "user1", 0, (0,), 5 * TICKET, 1, vc="lab")
+    node.planning.take(a_plan(gpus=1, jobs=(job,)))
+    assert node.node.local.passes("lab") == ({"user1": 0}, {1: 0})
+
+
 def test_a_plan_that_shrinks_a_node_leaves_what_runs(bench):
     node = bench(2)
     node.add(1, "user1", (1,))
