@@ -1,5 +1,5 @@
 """Spans that want the same GPUs, in virtual time: the real central stride and changes of hands over a network
-that loses and delays, with a controller that dies and comes back. Some are told to leave: they save
+that loses and delays, with a controller and nodes that die and come back. Some are told to leave: they save
 themselves, which takes long and may fail, and are requeued. Seeded: the same seed, the same story.
 
 Nodes are `tests.span_parts` with clocks of their own, one holder for each GPU, and a lease.
@@ -98,6 +98,13 @@ class Chaos:
         """The controller dies and comes back."""
         self._epoch += 1
         self._after(away_ns, self._start_controller)
+
+    def restart(self, node: str) -> None:
+        """A node's daemon is killed and comes back: what holds GPUs goes on, whatever it was told last."""
+        for (where, key), here in self.here.items():
+            if where == node and here.part.phase not in (words.OFF, words.ON):
+                phase = words.OFF if here.part.phase in WITHOUT else words.ON
+                self._do(node, key, Did(here.part._replace(phase=phase, at=0, waits=None)))
 
     def leave(self, key: JobKey, is_leaving: bool = True) -> None:
         """The plan says that a gang is to leave, or to stay."""

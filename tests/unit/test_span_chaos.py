@@ -87,7 +87,9 @@ def test_gangs_told_to_leave_are_requeued_saved_whole_or_not_at_all(shape: str, 
     chaos.run(40 * SECOND, loss=0.2)
     chaos.crash((seed + 1) * 3 * SECOND)
     chaos.leave(other)
-    chaos.run(90 * SECOND, loss=0.1)
+    while chaos.now_ns < 90 * SECOND:
+        chaos.run(chaos.now_ns + 3 * SECOND, loss=0.1)
+        chaos.restart(chaos.rng.choice(sorted(nodes)))
     chaos.leave(other, is_leaving=False)
     chaos.run(110 * SECOND, loss=0.1)
     chaos.failing, before = 0.0, len(chaos.requeued)
