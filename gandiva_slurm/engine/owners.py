@@ -6,7 +6,7 @@ submitted as; on any GPU of others it is opportunistic, so that their owner's jo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle
@@ -14,6 +14,8 @@ from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.policy.deal import Bay, deal, shortages
 from gandiva_slurm.policy.needs import Need
+from gandiva_slurm.policy.placement import Purse
+from gandiva_slurm.policy.shares import Leaf, leaf_tickets
 
 #: Nodes named as evidence.
 SHOWN = 4
@@ -60,6 +62,16 @@ def as_there(at: Cycle, need: Need, places: Places) -> Need:
     """What a job asks of these places, where it is opportunistic if they are others'."""
     is_lent = bool(lenders(at.owners, need.vc, places))
     return replace(need, is_opportunistic=need.is_opportunistic or is_lent)
+
+
+def tickets_apart(at: Cycle, records: Iterable[JobRecord]) -> dict[Purse, int]:
+    """Return the tickets of each virtual cluster, split among those who are guaranteed there, as in plans."""
+    present: dict[str, set[Leaf]] = {}
+    for record in records if at.owners else ():
+        if not record.is_opportunistic:
+            present.setdefault(record.vc, set()).add(record.leaf)
+    parts = {vc: leaf_tickets(at.state.associations, leaves) for vc, leaves in present.items()}
+    return {(leaf, vc): tickets for vc, mine in parts.items() for leaf, tickets in mine.items()}
 
 
 def lenders(owners: Owners, vc: str, places: Places) -> tuple[str, ...]:

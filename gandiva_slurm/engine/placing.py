@@ -9,7 +9,7 @@ from dataclasses import replace
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.moving import fall_back, makes_room
-from gandiva_slurm.engine.owners import as_there, note_owner, told_vc
+from gandiva_slurm.engine.owners import as_there, note_owner, tickets_apart, told_vc
 from gandiva_slurm.engine.sizes import gpus_of, is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
@@ -253,7 +253,7 @@ def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Boar
         for name, stay in _kept_stays(at, record):
             if name in sites:
                 sites[name].stays[kept_key(record.job.job_id)] = stay
-    return Board(sites.values(), tickets)
+    return Board(sites.values(), tickets, tickets_apart(at, here))
 
 
 def _kept_stays(at: Cycle, record: JobRecord) -> Iterator[tuple[str, Stay]]:

@@ -94,6 +94,10 @@ class Site:
         return [gpu for gpu in mine if residents[gpu] < limit - (keeps_last or his[gpu] > 0)]
 
 
+#: A user in an account, and the group in which he spends his tickets.
+Purse = tuple[Leaf, str]
+
+
 def kept_key(job_id: int) -> int:
     """The key, among a site's stays, of what is kept for a job that is elsewhere, or waits."""
     return -job_id
@@ -131,11 +135,14 @@ class Candidate(NamedTuple):
 class Board:
     """All nodes with their residents, and the load their tickets make."""
 
-    def __init__(self, sites: Iterable[Site], tickets: Mapping[Leaf, int]) -> None:
+    def __init__(
+        self, sites: Iterable[Site], tickets: Mapping[Leaf, int], apart: Mapping[Purse, int] | None = None
+    ) -> None:
+        """`apart`: the tickets of a group, where they are others than `tickets`."""
         self.sites = {site.name: site for site in sorted(sites, key=lambda site: site.name)}
-        self._tickets = tickets
+        self._tickets, self._apart = tickets, apart or {}
         #: by group: they take turns, and share tickets, among themselves
-        self._weights: Counter[tuple[Leaf, str]] = Counter()
+        self._weights: Counter[Purse] = Counter()
         self._gpus: Counter[tuple[str, str]] = Counter()
         #: stays of each job
         self._counted: Counter[tuple[int, str]] = Counter()
@@ -230,9 +237,9 @@ class Board:
         """GPUs this user's residents of a group have, each counted for each job."""
         return self._gpus[user, group]
 
-    def tickets_of(self, leaf: Leaf) -> int:
-        """Parts of a ticket of this leaf."""
-        return max(1, self._tickets.get(leaf, 1))
+    def tickets_of(self, leaf: Leaf, group: str = "") -> int:
+        """Parts of a ticket that a leaf has in a group."""
+        return max(1, self._apart.get((leaf, group)) or self._tickets.get(leaf, 1))
 
     def _count(self, stay: Stay) -> None:
         self._counted[stay.job_id, stay.group] += 1
@@ -245,7 +252,7 @@ class Board:
         whole = self._weights[purse]
         if newcomer is not None and (newcomer.leaf, newcomer.group) == purse:
             whole += newcomer.weight
-        load = self.tickets_of(job.leaf) * LOAD_SCALE * job.weight // (whole * size)
+        load = self.tickets_of(*purse) * LOAD_SCALE * job.weight // (whole * size)
         return max(1, load // GUARANTEED_WEIGHS) if job.group == SPARE else load
 
 
@@ -297,5 +304,5 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
 
 
 def _turn(board: Board, need: Need) -> tuple[bool, Fraction, int, tuple[int, ...]]:
-    held = Fraction(board.gpus_of(need.leaf.user, need.group), board.tickets_of(need.leaf))
+    held = Fraction(board.gpus_of(need.leaf.user, need.group), board.tickets_of(need.leaf, need.group))
     return (need.is_opportunistic, held, -need.size, need.order)

@@ -10,12 +10,13 @@ from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.homing import bring_home
 from gandiva_slurm.engine.moving import begin_move
 from gandiva_slurm.engine.owners import owners_of
-from gandiva_slurm.engine.placing import board_of, in_order
+from gandiva_slurm.engine.placing import board_of, in_order, need_of
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.placement import Board
 from tests.builders import SECOND_NS
@@ -130,3 +131,21 @@ def test_room_at_home_is_looked_for_once_for_all_who_ask_for_the_same(
     bring_home(at, board)
     assert sum(record.state == states.SUSPENDED for record in state.jobs.values()) >= 8
     assert sorted(tries) == ["user1", "user2"]
+
+
+def test_loads_are_of_the_tickets_that_users_have_in_each_virtual_cluster() -> None:
+    """Two accounts share in `a`, each with one user there; what user3 of the second has in `b` is apart."""
+    world = a_world(ONE_EACH, {"n1": 2})
+    accounts = [Association(name, "", "root", 1) for name in ("optics", "radio")]
+    where = {"user1": "optics", "user2": "radio", "user3": "radio"}
+    users = [Association(account, user, "", 1) for user, account in where.items()]
+    world.tree = (Association("root", "", "", 1), *accounts, *users)
+    for (user, account), vc in zip(where.items(), "aab", strict=True):
+        world.submit(user, vc=vc, account=account)
+    world.run(3)
+    state = world.engine.state
+    at = Cycle(state, world.settings, world.now_ns, owners=owners_of(state, world.settings))
+    board = board_of(at, in_order(at, *states.PLACED), [])
+    assert board.load_of(need_of(state.jobs[1])) == board.load_of(need_of(state.jobs[2]))
+    planned = {place.key.job_id: place.tickets for place in world.engine.plan_jobs("n1")}
+    assert {n: board.tickets_of(r.leaf, r.vc) for n, r in state.jobs.items()} == planned
