@@ -119,13 +119,14 @@ def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapp
             record.target = {}  # those GPUs are others' by now: it may find some of its own
             continue
         place: Place | None = Place(tuple(NodeGpus(*part) for part in record.target.items()))
-        if place is not None and not board.has_room(need, place):
-            place = None if record.state == states.REQUEUED else _best(board, need)
+        is_moved = record.state == states.REQUEUED
+        if place is not None and not board.has_room(need, place, is_kept=is_moved):
+            place = None if is_moved else _best(board, need)
         if place is not None:
             board.put(need, place)
             start(at, record, place)
             del ready[job_id]
-        elif record.state == states.REQUEUED:
+        elif is_moved:
             fall_back(at, record, "its place there is taken")
             del ready[job_id]  # it may come to be placed where it was, and not within the same second
         elif makes_room(at, job_id):

@@ -79,8 +79,8 @@ class Site:
             return range(self.gpus)
         return [gpu for gpu, owner in enumerate(self.owners) if owner == group]
 
-    def free_gpus(self, leaf: Leaf, group: str = "") -> list[int]:
-        """The GPUs with a slot for a job of this user and group."""
+    def free_gpus(self, leaf: Leaf, group: str = "", is_kept: bool = False) -> list[int]:
+        """The GPUs with a slot for a job of this user and group; one that is kept for it may be the last."""
         keeps_last = group == SPARE and (self.slots_per_gpu > 1 or bool(self.owners))
         residents = [0] * self.gpus
         his = [0] * self.gpus
@@ -91,7 +91,8 @@ class Site:
                 residents[gpu] += 1
                 his[gpu] += stay.leaf.user == leaf.user and stay.group != SPARE
         limit, mine = self.slots_per_gpu - unknown, self.gpus_for(group)
-        return [gpu for gpu in mine if residents[gpu] < limit - (keeps_last or his[gpu] > 0)]
+        bars_last = [not is_kept and (keeps_last or count > 0) for count in his]
+        return [gpu for gpu in mine if residents[gpu] < limit - bars_last[gpu]]
 
 
 #: A user in an account, and the group in which he spends his tickets.
@@ -169,12 +170,12 @@ class Board:
         self._gpus[stay.leaf.user, stay.group] -= max(1, len(stay.gpus))
         return stay
 
-    def has_room(self, need: Need, place: Place) -> bool:
-        """True when just this place can take the job now."""
+    def has_room(self, need: Need, place: Place, is_kept: bool = False) -> bool:
+        """True when just this place can take the job now; `is_kept`: it was kept for it until now."""
         return all(
             site is not None
             and self._is_possible(need, site)
-            and set(gpus) <= set(site.free_gpus(need.leaf, need.group))
+            and set(gpus) <= set(site.free_gpus(need.leaf, need.group, is_kept))
             for site, gpus in ((self.sites.get(node), gpus) for node, gpus in place.parts)
         )
 

@@ -79,6 +79,26 @@ def test_what_is_kept_for_one_on_his_way_home_is_kept_as_his_own_there() -> None
     assert not world.engine.jobs[3].is_opportunistic and not world.engine.jobs[3].travels.failures
 
 
+@pytest.mark.parametrize("job_class", ["guaranteed", "opportunistic"])
+def test_a_slot_that_was_kept_is_his_also_when_it_is_the_last(job_class: str) -> None:
+    """User1 is there with another job, or opportunistic: the last free slot he would not be given."""
+    world = a_world({}, {"n1": 2}, slots=3)
+    for user, kind in (("user1", "guaranteed"), ("user1", job_class), ("user2", "guaranteed")):
+        world.submit(user, job_class=kind)
+        world.run(3)
+    world.submit("user3")
+    world.run(90, dt_s=10)
+    mover = next(n for n in (2, 1) if world.engine.jobs[n].places == {"n1": (1,)})
+    assert len({*map(str, places(world, 1, 2))}) == 2
+    world.turns_away = 2
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    begin_move(at, world.engine.jobs[mover], {"n1": (0,)}, ("it is better there",))
+    for user in ("user2", "user3"):
+        world.submit(user)
+    world.run(30)
+    assert places(world, mover) == [{"n1": (0,)}], world.engine.jobs[mover].told()
+
+
 def test_a_job_whose_virtual_cluster_is_no_more_runs_on_where_it_is() -> None:
     """It would not be started again: nobody is to move it."""
     world = a_world(ONE_EACH, {"n1": 1, "n2": 1, "n3": 1}, slots=4)
