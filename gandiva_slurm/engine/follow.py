@@ -305,7 +305,7 @@ def lost_node(at: Cycle, record: JobRecord) -> Reason | None:
 
 
 def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:
-    if to == states.RUNNING:
+    if to == states.RUNNING and not record.is_borrowing:  # a borrower may go home now (`homing`)
         record.without_ns = 0
     if to != record.state:
         record.move(to, reason, now_ns)

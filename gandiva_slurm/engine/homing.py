@@ -1,7 +1,8 @@
 """Back to its own virtual cluster: who was parked for long on others' GPUs, and has room at home again.
 
-A job that borrows stays where it is while it runs; once it has waited as long as an opportunistic one does
-for its promotion, it is moved (`moving`), with the bars and budgets of all moves.
+A job that borrows stays where it is while it runs. Once it has waited as long as an opportunistic one does
+for its promotion, it is moved (`moving`), with the bars and budgets of all moves: in its next turn, for in one
+it saves itself, and while it is parked nobody knows when the owners leave it one.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from gandiva_slurm.policy.placement import Board
 
 
 def bring_home(at: Cycle, board: Board) -> None:
-    """Begin to move the parked borrowers that have waited long and find room at home."""
+    """Begin to move the borrowers that are in a turn at last, had waited long, and find room at home."""
     room = room_for_moves(at)
     full: set[tuple[object, ...]] = set()
     for record in in_order(at, *states.SLICED):
         if not record.is_borrowing:
             continue
-        is_parked = record.state == states.SUSPENDED
-        record.without_ns = (record.without_ns or at.now_ns) if is_parked else 0
-        is_ripe = is_parked and at.now_ns - record.without_ns >= PATIENCE_NS
+        if record.state == states.SUSPENDED:
+            record.without_ns = record.since_ns
+        elif record.state == states.RUNNING and at.now_ns - record.since_ns >= at.settings.quantum_ns:
+            record.without_ns = 0
+        has_waited = record.without_ns and record.since_ns - record.without_ns >= PATIENCE_NS
+        is_ripe = has_waited and record.state == states.RUNNING
         if is_ripe and room > 0 and is_there(at, record) and not bar_of(at, record):
             room -= _bring_home(at, board, record, full)
 
@@ -45,7 +49,7 @@ def _bring_home(at: Cycle, board: Board, record: JobRecord, full: set[tuple[obje
     draft = Draft(board)
     draft.leave(need.job_id, tuple(record.places))
     draft.keep(need, place)
-    waited_s = (at.now_ns - record.without_ns) // SECOND_NS
+    waited_s = (record.since_ns - record.without_ns) // SECOND_NS
     why = f"{told_vc(need.vc)} has room for it again, after {waited_s} s without GPUs on others'"
     begin_move(at, record, dict(place.parts), (why,))
     return True

@@ -241,6 +241,8 @@ def bar_of(at: Cycle, record: JobRecord) -> str:
     seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
     if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
         return "it cannot save itself: not all its ranks have called attach()"
+    if record.is_opportunistic and record.state == states.SUSPENDED:
+        return "it is opportunistic and parked: it saves itself in a turn, if guaranteed jobs leave it one"
     pack = at.state.pairs.of(job.job_id)
     if pack is not None and pack.is_trial:
         return f"whether it may share its GPU with job {pack.mate(job.job_id)} is being tried"

@@ -15,7 +15,6 @@ from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
-from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.placement import Board
@@ -33,10 +32,11 @@ def a_world(owned: Owned, nodes: dict[str, int], slots: int = 2) -> FakeWorld:
     return FakeWorld(nodes, EngineSettings(virtual_clusters=owned, slots_per_gpu=slots, **short))
 
 
-def park(world: FakeWorld, job_id: int) -> None:
-    """Others have its GPUs from now on."""
-    for node in world.engine.jobs[job_id].nodes:
-        world.procs[node, JobKey(job_id, 0)].state = states.SUSPENDED
+def park(world: FakeWorld, job_id: int, state: str = states.SUSPENDED) -> None:
+    """Others have its GPUs from now on; `state` RUNNING: it has its turn."""
+    for (_, key), proc in world.procs.items():
+        if key.job_id == job_id:
+            proc.state = state
 
 
 def places(world: FakeWorld, *jobs: int) -> list[dict[str, tuple[int, ...]]]:
@@ -56,6 +56,8 @@ def test_a_gang_one_of_whose_nodes_is_gone_from_slurm_stays_where_it_is() -> Non
     world.engine.handle([ev.NodeGone("n4")], world.now_ns)
     world.rigid.clear()
     world.run(PATIENCE_S + 60, dt_s=10)
+    park(world, 3, states.RUNNING)
+    world.run(30)
     assert world.engine.jobs[3].is_borrowing and not world.engine.jobs[3].travels.moved_ns
 
 
@@ -71,6 +73,8 @@ def test_what_is_kept_for_one_on_his_way_home_is_kept_as_his_own_there() -> None
     world.turns_away = 4
     world.finish(1)
     world.finish(2)
+    world.run(PATIENCE_S + 60, dt_s=10)
+    park(world, 3, states.RUNNING)
     while world.state_of(3) != states.CHECKPOINTING:
         world.cycle()
     late = world.submit("user3", vc="a")
@@ -144,12 +148,12 @@ def test_room_at_home_is_looked_for_once_for_all_who_ask_for_the_same(
     tries: list[str] = []
     for record in state.jobs.values():
         if record.is_borrowing:
-            record.state, record.without_ns = states.SUSPENDED, 1
+            record.since_ns, record.without_ns = world.now_ns, world.now_ns - PATIENCE_NS
     at = Cycle(state, world.settings, world.now_ns, owners=owners_of(state, world.settings))
     board = board_of(at, in_order(at, *states.PLACED), [])
     monkeypatch.setattr(Board, "best", lambda self, need, sites: tries.append(need.leaf.user))
     bring_home(at, board)
-    assert sum(record.state == states.SUSPENDED for record in state.jobs.values()) >= 8
+    assert sum(record.is_borrowing for record in state.jobs.values()) >= 8
     assert sorted(tries) == ["user1", "user2"]
 
 
