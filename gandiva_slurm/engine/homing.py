@@ -1,7 +1,7 @@
 """Back to its own virtual cluster: who was parked for long on others' GPUs, and has room at home again.
 
 A job that borrows stays where it is while it runs. Once it has waited as long as an opportunistic one does
-for its promotion, it is moved (`moving`), with the bars and budgets of all moves: in its next turn, for in one
+for its promotion, it is moved (`moving`) in its next turn, with the bars and budgets of all moves: in a turn
 it saves itself, and while it is parked nobody knows when the owners leave it one.
 """
 
