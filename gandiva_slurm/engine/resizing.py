@@ -84,7 +84,8 @@ def plan_resizes(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
     changed = [job_id for job_id, place in runs.items() if set(place.gpus) != set(_gpus(able[job_id]))]
     changed.sort(key=lambda job_id: len(runs[job_id].gpus) > len(_gpus(able[job_id])))
     for job_id in changed[: max(0, room_for_moves(at))]:
-        _resize(at, board.sites[runs[job_id].node], able[job_id], runs[job_id].gpus, claims)
+        own = [record for record in claims if record.vc == able[job_id].vc]
+        _resize(at, board.sites[runs[job_id].node], able[job_id], runs[job_id].gpus, own)
 
 
 def told(record: JobRecord) -> Iterator[str]:

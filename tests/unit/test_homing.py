@@ -173,3 +173,18 @@ def test_loads_are_of_the_tickets_that_users_have_in_each_virtual_cluster() -> N
     assert board.load_of(need_of(state.jobs[1])) == board.load_of(need_of(state.jobs[2]))
     planned = {place.key.job_id: place.tickets for place in world.engine.plan_jobs("n1")}
     assert {n: board.tickets_of(r.leaf, r.vc) for n, r in state.jobs.items()} == planned
+
+
+def test_who_waits_for_other_gpus_is_no_reason_to_give_ones_own_back() -> None:
+    world = a_world({"a": {"v100": 2}, "b": {"v100": 1}}, {"n1": 3})
+    world.settings = world.engine.settings = replace(world.settings, moves_per_hour=20)
+    grows = world.submit("user1", 1, vc="a", elastic="1-2")
+    world.run(200)
+    assert places(world, grows) == [{"n1": (0, 1)}]
+    others = [world.submit(user, vc="b") for user in ("user1", "user2", "user3")]
+    world.run(3)
+    assert world.code_of(others[2]) == "NoFreeSlots"
+    comer = world.submit("user2", vc="a")
+    while world.code_of(grows) != "Shrinking":
+        world.cycle()
+    assert [line.split(" is on ")[0] for line in world.engine.jobs[grows].evidence] == [f"job {comer}"]
