@@ -163,6 +163,8 @@ class Config(_Section):
     slurm: SlurmConfig = SlurmConfig()
     moves: MovesConfig = MovesConfig()
     packing: PackingConfig = PackingConfig()
+    #: GPUs that each owns, by type; dealt out in this order (ADR 0035)
+    virtual_clusters: dict[Name, dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]]] = {}
 
     @property
     def quantum_ns(self) -> int:
@@ -271,8 +273,7 @@ class _DuplicateKey(Exception):
 def _read(file: Path) -> str:
     try:
         with open(file, encoding="utf-8") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if mode & 0o002:
+            if (mode := os.fstat(stream.fileno()).st_mode) & 0o002:
                 raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w it")
             text = stream.read(MAX_BYTES + 1)
     except OSError as err:
@@ -325,8 +326,7 @@ def _complaint(detail: Any, path: tuple[str, ...]) -> str:
         if "/" in pattern:
             meaning = f"an absolute path{' with %j' * ('%j' in pattern)}{' or nothing' * ('?' in pattern)}"
         return f"expected {meaning}, got {got}"
-    message = detail["msg"].replace("Input should be", "expected")
-    return f"{message}{_range(path)}, got {got}"
+    return f"{detail['msg'].replace('Input should be', 'expected')}{_range(path)}, got {got}"
 
 
 def _range(path: tuple[str, ...]) -> str:

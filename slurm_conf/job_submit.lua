@@ -17,6 +17,7 @@ gandiva.configure {
     partitions = {"gandiva"},
     -- the most GPUs one node of each type has
     nodes_gpus = {v100 = 4, k80 = 4},
+    -- the names of gandiva.yaml's virtual_clusters, where it has some: vcs = {"vision", "nlp"},
 }
 
 function slurm_job_submit(job_desc, part_list, submit_uid)

@@ -235,11 +235,8 @@ class FakeWorld:
         return events
 
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
-        """A node's word on a job: spans cannot be moved."""
-        is_movable = proc.is_movable and key.job_id not in self.rigid
-        is_movable = (
-            is_movable and self.jobs[key.job_id].node_count == 1 if key.job_id in self.jobs else False
-        )
+        """A node's word on a job, or on its part of one."""
+        is_movable = proc.is_movable and key.job_id not in self.rigid and key.job_id in self.jobs
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
         measured = Measured(

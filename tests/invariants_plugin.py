@@ -69,10 +69,10 @@ def _watch_stride() -> None:
 
     @functools.wraps(settle)
     def watched_settle(self: LocalStride) -> None:
-        before = [self.passes(is_spare)[0] for is_spare in (False, True)]
+        before = {group: self.passes(group)[0] for group in self.groups}
         settle(self)
-        for is_spare, passes in enumerate(before):
-            _broken.extend(passes_never_fall(passes, self.passes(bool(is_spare))[0]))
+        for group, passes in before.items():
+            _broken.extend(passes_never_fall(passes, self.passes(group)[0]))
 
     LocalStride.choose = watched_choose  # type: ignore[method-assign]
     LocalStride.settle = watched_settle  # type: ignore[method-assign]

@@ -1,5 +1,6 @@
 """Spans that want the same GPUs, in virtual time: the real central stride and changes of hands over a network
-that loses and delays, with a controller that dies and comes back. Seeded: the same seed, the same story.
+that loses and delays, with a controller and nodes that die and come back. Some are told to leave: they save
+themselves, which takes long and may fail, and are requeued. Seeded: the same seed, the same story.
 
 Nodes are `tests.span_parts` with clocks of their own, one holder for each GPU, and a lease.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gandiva_slurm.engine.central import CentralSettings
@@ -31,6 +32,10 @@ REFUSAL_BOUND_NS = 8 * SECOND
 LOOK_NS = 20 * MS
 #: How long ranks need to come to a boundary, and to release.
 STEP_NS, RELEASE_NS = 30 * MS, 20 * MS
+#: And at most to save themselves: longer than a part waits for FREE by itself.
+SAVE_NS = 8 * SECOND
+#: Between all nodes' word that a gang has left and its end lies so much, at most.
+REQUEUE_NS = 5 * SECOND
 
 
 @dataclass
@@ -42,6 +47,10 @@ class Here:
     until_ns: int = 0
     word: str = words.OUT
     held_ns: int = 0
+    #: the change of hands that asks its ranks to save themselves, how long that takes, and where they did
+    asks: SpanMove | None = None
+    save_ns: int = 0
+    saved: SpanMove | None = None
 
 
 class Chaos:
@@ -57,6 +66,10 @@ class Chaos:
         self.refuses = refuses
         self.now_ns = 0
         self.loss = 0.0
+        #: how many of the parts that save themselves fail to, and who was requeued after all had
+        self.failing = 0.0
+        self.requeued: list[JobKey] = []
+        self.told: list[JobKey] = []
         self.here = {(node, key): Here() for key, plan in self.plans.items() for node in plan.nodes}
         self.lease_ns = dict.fromkeys(gpus, LEASE_NS)
         self.turns: dict[JobKey, list[int]] = {key: [] for key in self.plans}
@@ -86,6 +99,19 @@ class Chaos:
         self._epoch += 1
         self._after(away_ns, self._start_controller)
 
+    def restart(self, node: str) -> None:
+        """A node's daemon is killed and comes back: what holds GPUs goes on, whatever it was told last."""
+        for (where, key), here in self.here.items():
+            if where == node and here.part.phase not in (words.OFF, words.ON):
+                phase = words.OFF if here.part.phase in WITHOUT else words.ON
+                self._do(node, key, Did(here.part._replace(phase=phase, at=0, waits=None)))
+
+    def leave(self, key: JobKey, is_leaving: bool = True) -> None:
+        """The plan says that a gang is to leave, or to stay."""
+        self.plans[key] = self.plans[key]._replace(is_leaving=is_leaving)
+        self.told.append(key)
+        self.central.follow(self.gpus, self.plans)
+
     def _after(self, delay_ns: int, call: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._heap, (self.now_ns + delay_ns, self._count, call))
@@ -107,6 +133,9 @@ class Chaos:
         if epoch != self._epoch:
             return
         self._after(QUANTUM_NS, lambda: self._round(epoch))
+        for key, plan in self.plans.items():
+            if plan.is_leaving and all(self._stand(node, key).has_saved for node in plan.nodes):
+                self._after(self.rng.randrange(REQUEUE_NS), partial(self._requeue, key, self.told.count(key)))
         for domain in self.central.domains:
             asked = {node for node in domain.nodes if self.rng.random() >= self.loss}
             for node in domain.nodes:
@@ -125,10 +154,23 @@ class Chaos:
                 to = move_wanted((part.phase for part in parts.values()), verdict.where)
                 if to and key not in self.moves and len(parts) == len(self.plans[key].nodes):
                     stood = {node: Stood(part, self.now_ns) for node, part in parts.items()}
-                    freezes = to == words.OUT and verdict.freezes
-                    self.moves[key] = SpanMove(stood, to, MoveSettings(10 * SECOND), freezes=freezes)
+                    ways = {"freezes": verdict.freezes, "saves": verdict.saves} if to == words.OUT else {}
+                    settings = MoveSettings(10 * SECOND, save_ns=2 * SAVE_NS)
+                    self.moves[key] = SpanMove(stood, to, settings, **ways)
                     self._send(epoch, key, self.moves[key].begin(self.now_ns))
                     self._after(500 * MS, lambda key=key: self._tick(epoch, key, self.moves.get(key)))
+
+    def _requeue(self, key: JobKey, told: int) -> None:
+        """All its nodes have said that it has left: Slurm ends it, and it is started anew."""
+        if self.told.count(key) != told:
+            return
+        here = [self.here[node, key] for node in self.plans[key].nodes]
+        if any(at.part.phase != words.OFF for at in here) or len({id(at.saved) for at in here}) > 1:
+            self.wrong.append(f"{self.now_ns}: {key} is requeued and was not saved whole, or trains again")
+        for at in here:
+            at.saved = None
+        self.requeued.append(key)
+        self.leave(key, is_leaving=False)
 
     def _tick(self, epoch: int, key: JobKey, move: SpanMove | None) -> None:
         if epoch == self._epoch and move is not None and self.moves.get(key) is move:
@@ -141,7 +183,7 @@ class Chaos:
             del self.moves[key]
             domain = next(domain for domain in self.central.domains if key in domain.spans)
             parts = {node: stood.part for node, stood in move.stood.items()}
-            domain.tried(key, move.error, parts, words.FREEZE if move.freezes else move.to)
+            domain.tried(key, move.error, parts, move.kind)
             return
         for send in sends:
             self._count += 1
@@ -168,6 +210,10 @@ class Chaos:
         did = dids[-1] if self.rng.random() < 0.05 else dids[0]
         if order.seq >= here.part.seen:
             here.until_ns = self.now_ns + send.wait_ns
+            if send.what == words.AIM:
+                here.asks, here.save_ns = move if send.saves else None, self.rng.randrange(SAVE_NS)
+            if (send.what, here.part.phase) == (words.COMMIT, words.RELEASED):
+                here.held_ns, here.since_ns = here.held_ns + self.now_ns - here.since_ns, self.now_ns
             self._asked[order.seq] = (epoch, move, send.number)
             wishes = {words.RESERVE: words.IN, words.GO: words.IN, words.RUN: words.STAY}
             here.word = wishes.get(send.what, words.OUT if send.what == words.UNRESERVE else here.word)
@@ -181,6 +227,10 @@ class Chaos:
         if did.deed == words.COMMIT and not all(part.has_held for part in others):
             self.wrong.append(f"{self.now_ns}: {node} released {key} before all held")
         if did.part.phase != here.part.phase:
+            if did.part.phase == words.RELEASED:
+                here.saved = here.asks if here.part.phase == words.RELEASING else None
+            elif did.part.phase == words.ON:
+                here.saved = None
             if here.part.phase not in WITHOUT:
                 here.held_ns += self.now_ns - here.since_ns
             here.since_ns = self.now_ns
@@ -206,7 +256,9 @@ class Chaos:
             after = part._replace(phase=words.READY)
         elif part.phase == words.AIMING and part.at != LOST and age_ns > STEP_NS and self._goes_on(node, key):
             after = part._replace(phase=words.HOLDING, has_held=True)
-        elif part.phase == words.RELEASING and age_ns > RELEASE_NS:
+        elif part.phase == words.RELEASING and here.asks and self.rng.random() < self.failing / 100:
+            after = part._replace(phase=words.ON, at=0)
+        elif part.phase == words.RELEASING and age_ns > (here.save_ns if here.asks else RELEASE_NS):
             after = part._replace(phase=words.RELEASED, has_released=True)
             if part.waits is not None and part.waits.what == words.RUN:
                 after = part._replace(phase=words.ON, at=0)
@@ -254,7 +306,9 @@ class Chaos:
     def _stand(self, node: str, key: JobKey) -> PartStand:
         part, nodes = self.here[node, key].part, self.plans[key].nodes
         ranks = (nodes.index(node),)
-        return PartStand(*key, part.phase, len(nodes), ranks, 9, 9, STEP_NS, STEP_NS, MS, True, at=part.at)
+        stand = PartStand(*key, part.phase, len(nodes), ranks, 9, 9, STEP_NS, STEP_NS, MS, True, at=part.at)
+        has_saved = part.phase == words.OFF and self.here[node, key].saved is not None
+        return replace(stand, has_saved=has_saved)
 
     def _stands(self, node: str) -> list[PartStand]:
         return [self._stand(node, key) for where, key in self.here if where == node]

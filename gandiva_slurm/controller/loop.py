@@ -25,6 +25,7 @@ from gandiva_slurm.controller.recorder import Recorder
 from gandiva_slurm.controller.settings import engine_settings, link_settings, span_settings
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.owners import promised_too_much
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, Requeue, Start
 from gandiva_slurm.model.errors import GandivaError
@@ -102,6 +103,7 @@ class Controller:
         self._alive: dict[str, bool] = {}
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
+        self._promises: list[str] = []
         self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -193,6 +195,10 @@ class Controller:
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
         actions = self._recorder.handle(self.engine, events, self._clock_ns())
+        promises = promised_too_much(self.engine.state, self.engine.settings)
+        for sentence in promises if promises != self._promises else ():
+            log.error("gandiva.yaml: virtual_clusters: %s; those named last get what is left", sentence)
+        self._promises = promises
         for sentence in self.invariants(self.engine):
             log.error("invariant broken: %s", sentence)
             self.status.fail(sentence)

@@ -53,6 +53,7 @@ def planned(at: Placement) -> PlannedJob:
         at.is_leaving,
         at.mate,
         at.is_opportunistic,
+        at.vc,
     )
 
 

@@ -97,7 +97,8 @@ class Orders:
     async def _send(self, key: JobKey, send: Send, answers: asyncio.Queue[Any]) -> None:
         asked_ns = time.monotonic_ns()
         wait_ms = min(send.wait_ns // _MS, LONGEST_WAIT_MS)
-        fields = {"job_id": key.job_id, "restart": key.restart, "at": send.at, "wait_ms": wait_ms}
+        job = {"job_id": key.job_id, "restart": key.restart}
+        fields = {**job, "at": send.at, "wait_ms": wait_ms, "saves": send.saves}
         try:
             order = self._order(send.node, send.what, fields)
             answer = await self._post(order, (wait_ms + ANSWER_SLACK_MS) / 1000)

@@ -28,6 +28,7 @@ def engine_settings(config: Config) -> EngineSettings:
         pack_trial_quanta=packing.trial_quanta,
         pack_floor=packing.floor,
         pack_retry_ns=round(packing.retry_s * NS_PER_S),
+        virtual_clusters=config.virtual_clusters,
     )
 
 
@@ -41,4 +42,5 @@ def span_settings(config: Config) -> SpanSettings:
     """What jobs of several nodes are sliced by."""
     part = config.node
     deadline_ns, wait_ns = round(part.park_deadline_s * NS_PER_S), round(part.client_wait_s * NS_PER_S)
-    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns)
+    save_ns = round(part.save_deadline_s * NS_PER_S)
+    return SpanSettings(config.quantum_ns, deadline_ns, wait_ns, config.refusal_bound_ns, save_ns)

@@ -22,7 +22,7 @@ from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
 from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import BACK, FREEZE, GATHER, IN, OFF, ON, OUT, ROUND, STAY
+from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY
 from gandiva_slurm.wire.span import SpanAnswer
 
 #: Without a round for so many quanta, and this much longer, nodes bring their spans in by themselves.
@@ -42,6 +42,7 @@ class SpanSettings:
     park_deadline_ns: int
     client_wait_ns: int
     refusal_bound_ns: int = 0
+    save_deadline_ns: int = 0
 
 
 class _Lead:
@@ -229,9 +230,9 @@ class Spans:
         to = move_wanted((at.part.phase for at in stood.values()), verdict.where)
         if not to:
             return
-        settings = MoveSettings(self.settings.park_deadline_ns, self._orders.rtt_ns)
-        freezes = to == OUT and verdict.freezes
-        self._moves[key] = move = SpanMove(stood, to, settings, freezes=freezes)
+        times = self.settings.park_deadline_ns, self._orders.rtt_ns, self.settings.save_deadline_ns
+        ways = {"freezes": verdict.freezes, "saves": verdict.saves} if to == OUT else {}
+        self._moves[key] = move = SpanMove(stood, to, MoveSettings(*times), **ways)
         mover = asyncio.create_task(self._carry_out(key, move), name=f"span-{key}")
         self._movers[key] = mover
         mover.add_done_callback(lambda _: self._moved(key, move))
@@ -249,7 +250,7 @@ class Spans:
         lead = self._lead_of(key)
         if lead is not None:
             parts = {node: at.part for node, at in move.stood.items()}
-            lead.domain.tried(key, move.error, parts, FREEZE if move.freezes else move.to)
+            lead.domain.tried(key, move.error, parts, move.kind)
             # Idle GPUs may fit somebody now. A span that came in as it was told changes nothing for others.
             if move.outcome != ON or move.error:
                 lead.changed.set()
@@ -265,6 +266,7 @@ class Spans:
             job=key.job_id,
             restart=key.restart,
             to=move.to,
+            saves=move.saves,
             outcome=move.outcome or "cut",
             error=move.error,
             nodes=list(move.nodes),

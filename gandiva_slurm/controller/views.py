@@ -10,7 +10,7 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import moving, promotion, resizing, timelimit
+from gandiva_slurm.engine import moving, owners, promotion, resizing, timelimit
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.sizes import gpus_of
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
@@ -122,8 +122,6 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
 
 def _not_heeded(record: JobRecord) -> Iterable[str]:
     """What its owner asked for, and only the simulator does so far."""
-    if record.options.vc:
-        yield f"--gandiva-vc={record.options.vc}: recorded; virtual clusters act in the simulator only"
     if record.options.cell != "any":
         yield f"--gandiva-cell={record.options.cell}: recorded; it acts in the simulator only"
 
@@ -133,6 +131,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
+    yield from owners.told(record, world.engine.state, world.engine.settings)
     yield from _not_heeded(record)
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())

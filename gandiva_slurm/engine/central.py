@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from gandiva_slurm.engine.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.engine.luck import Lucks, union
 from gandiva_slurm.engine.starving import Starving
+from gandiva_slurm.engine.verdict import Seen
+from gandiva_slurm.engine.verdict import Verdict as Verdict
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
 
@@ -29,30 +30,6 @@ SLACK_NS = 50_000_000
 LEAD_NS = 2_000_000_000
 #: Phases of a part that holds no GPUs.
 WITHOUT = frozenset((OFF, RESERVED, READY))
-
-
-class Verdict(NamedTuple):
-    """Where a span is to be until the next round; why, when that is not for its pass alone."""
-
-    where: str
-    why: str = ""
-    #: all of its parts hold their GPUs; some do and some do not: the others must follow
-    is_on: bool = False
-    is_torn: bool = False
-    #: it is out, and may come in by itself when the controller falls silent: it meets no other span then
-    comes_back: bool = False
-    #: it is out because it refused to park for too long: it is stopped where it is
-    freezes: bool = False
-
-
-class Seen(NamedTuple):
-    """What a node said last, and when it was asked."""
-
-    boot: str
-    held: Mapping[JobKey, HeldTime]
-    parts: Mapping[JobKey, PartStand]
-    at_ns: int
-    is_silent: bool = False
 
 
 @dataclass
@@ -129,15 +106,18 @@ class Domain:
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
+            pinned -= {key for key in self.spans if self._is_to_save(key)}
             pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
-        # Who has refused is asked again, but nobody is sent to wait for his GPUs: they are given when free.
-        asked = {key for key in self.spans if key in holders and self.lucks.of(key).is_refusing} - chosen
+        # Who has refused is asked again, who is to be moved may save itself for long: nobody is sent to
+        # wait for their GPUs, they are given when free.
+        slow = {key for key, span in self.spans.items() if span.is_leaving or self.lucks.of(key).is_refusing}
+        asked = (slow & holders) - chosen
         if asked:
             chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
-            self._starving.note(self.stride.gangs, self.stride.passes()[1], can_run, chosen)
+            self._starving.note(self.stride.gangs, self.stride.job_passes(), can_run, chosen)
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
@@ -148,7 +128,7 @@ class Domain:
     def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand], move: str = OUT) -> None:
         """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now.
 
-        `move`: IN, OUT, or FREEZE, a way out for one that refused to park.
+        `move`: IN, OUT, FREEZE, a way out for one that refused to park, or LEAVE: its save failed.
         """
         for node, part in parts.items():
             if node in self.seen:
@@ -180,7 +160,7 @@ class Domain:
 
     def _charge(self, is_end: bool) -> None:
         for key, user, work, over in self._owed:
-            self.stride.charge_work(key, user, work, over, self._is_opportunistic(key))
+            self.stride.charge_work(key, user, work, over, self._group(key))
         self._owed = []
         if is_end:
             self.stride.settle()
@@ -199,13 +179,16 @@ class Domain:
         for key, user, places in (*local, *whole):
             plan = self._planned.get(key)
             pool = tuple(first[node] + gpu for node, gpus in places for gpu in gpus)
-            tickets, since_ns = (max(1, plan.tickets), plan.submitted_ns) if plan else (1, 0)
-            gangs[key] = Gang(key, user, tickets, pool, since_ns, 0, self._is_opportunistic(key))
+            gangs[key] = Gang(key, user, 1, pool, 0)
+            if plan:
+                tickets, since_ns = max(1, plan.tickets), plan.submitted_ns
+                gangs[key] = Gang(key, user, tickets, pool, since_ns, 0, plan.is_opportunistic, plan.vc)
         self.stride.gpus, self.stride.quantum_ns = offset, self.settings.quantum_ns
         self.stride.set_gangs(list(gangs.values()))
 
-    def _is_opportunistic(self, key: JobKey) -> bool:
-        return key in self._planned and self._planned[key].is_opportunistic
+    def _group(self, key: JobKey) -> str:
+        plan = self._planned.get(key)
+        return plan.group if plan else ""
 
     def _local(self) -> Iterable[tuple[str, HeldTime]]:
         """Yield all residents but the parts of spans, with their nodes."""
@@ -246,7 +229,8 @@ class Domain:
         for key in on:
             knows_all = bool(self._silent(key)) or has_all_ranks(list(self.parts(key).values()))
             self.lucks.of(key).look(len(self.spans[key].places), knows_all, self._asked_ns())
-        waiting = union(mask for key, mask in masks.items() if key not in holders)
+        gone = holders.union(filter(self._has_saved, self.spans))
+        waiting = union(mask for key, mask in masks.items() if key not in gone)
         # One that is stopped before it has begun is in nobody's way for longer.
         begun = self.spans.keys() | {row.key for _, row in self._local() if row.held_ns}
         overdue = union(masks[key] for key in self._overdue() if key in begun and key not in holders)
@@ -312,7 +296,21 @@ class Domain:
             return "another gang is on in part on its nodes, too: it comes when that one is whole"
         if luck.pause and not self._is_on(key):
             return f"it was to come in and could not: {luck.why}"
-        return ""
+        if self._is_to_save(key):
+            return "it saves itself, to be moved"
+        return "it has saved itself, to be moved" if self._has_saved(key) else ""
+
+    def _is_to_save(self, key: JobKey) -> bool:
+        """True when it is to be moved, is on, and all its ranks can be asked to save themselves now."""
+        if not self.spans[key].is_leaving or not self._is_on(key) or self.lucks.of(key).rest:
+            return False
+        can_park = not self._silent(key) and not self._why_unparkable(key)
+        return can_park and has_all_ranks(list(self.parts(key).values()))
+
+    def _has_saved(self, key: JobKey) -> bool:
+        """True when it is to be moved and all of it has saved itself: it waits to be requeued."""
+        parts, plan = self.parts(key).values(), self.spans[key]
+        return plan.is_leaving and len(parts) == len(plan.nodes) and all(part.has_saved for part in parts)
 
     def _runnable(self, moving: Mapping[JobKey, str]) -> list[JobKey]:
         local = [row.key for _, row in self._local()]
@@ -321,7 +319,8 @@ class Domain:
     def _overdue(self) -> list[JobKey]:
         lead_ns = 2 * self.settings.quantum_ns + LEAD_NS
         left = [(row.key, row.left_ns) for _, row in self._local() if row.state == OFF]
-        left += [(key, part.left_ns) for key in self.spans for part in self.parts(key).values()]
+        spans = [key for key in self.spans if not self._has_saved(key)]
+        left += [(key, part.left_ns) for key in spans for part in self.parts(key).values()]
         return [key for key, left_ns in left if 0 <= left_ns <= lead_ns]
 
     def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:
@@ -329,8 +328,8 @@ class Domain:
         is_torn = self._has_gpus(key) and not is_on
         if not is_chosen:
             luck = self.lucks.of(key)
-            why = self._why_out(key, moving) or luck.told()
-            return Verdict(OUT, why, is_on, is_torn, freezes=is_on and luck.is_over)
+            why, freezes = self._why_out(key, moving) or luck.told(), is_on and luck.is_over
+            return Verdict(OUT, why, is_on, is_torn, freezes=freezes, saves=self._is_to_save(key))
         return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
 
     def _alone(self) -> list[JobKey]:
@@ -341,7 +340,7 @@ class Domain:
             if self.verdicts[key].where != OUT:
                 taken |= mask
         for key, mask in masks.items():
-            if self.verdicts[key].where == OUT and not taken & mask:
+            if self.verdicts[key].where == OUT and not taken & mask and not self.spans[key].is_leaving:
                 taken |= mask
                 alone.append(key)
         return alone

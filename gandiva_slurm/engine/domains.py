@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import PartStand
+from gandiva_slurm.policy.groups import SPARE
 
 Places = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -28,6 +29,10 @@ class PlannedPart(Protocol):
     def span(self) -> Places: ...
     @property
     def is_opportunistic(self) -> bool: ...
+    @property
+    def vc(self) -> str: ...
+    @property
+    def is_leaving(self) -> bool: ...
 
 
 class Planned(NamedTuple):
@@ -39,6 +44,13 @@ class Planned(NamedTuple):
     submitted_ns: int
     places: Places
     is_opportunistic: bool = False
+    vc: str = ""
+    is_leaving: bool = False
+
+    @property
+    def group(self) -> str:
+        """With whom it takes turns, as `local.Gang` has it."""
+        return SPARE if self.is_opportunistic else self.vc
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -60,7 +72,9 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             tickets = part.tickets + (known.tickets if known else 0)
             places = part.span or ((node, part.gpus),)
             order, is_spare = part.submitted_ns, part.is_opportunistic
-            jobs[part.key] = Planned(part.key, part.user, tickets, order, places, is_spare)
+            jobs[part.key] = Planned(
+                part.key, part.user, tickets, order, places, is_spare, part.vc, part.is_leaving
+            )
     return jobs
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
 from gandiva_slurm.engine.fencing import fence_strays
+from gandiva_slurm.engine.homing import bring_home
+from gandiva_slurm.engine.owners import note_owners, owners_of
 from gandiva_slurm.engine.pairs import decide_packs
 from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
 from gandiva_slurm.engine.planner import plan_moves
@@ -108,7 +110,8 @@ class Engine:
     def tickets(self) -> Mapping[str, TicketShare]:
         """Return every user's tickets, and his part of the cluster by shares alone.
 
-        The tickets of who has no live guaranteed job are those he would have were all users present.
+        The tickets of who has no live guaranteed job are those he would have were all users present. In each
+        virtual cluster they are split anew.
         """
         records = [record for record in self.state.jobs.values() if record.state != states.ENDED]
         live = frozenset(record.leaf for record in records)
@@ -134,15 +137,19 @@ class Engine:
         return engine
 
     def _decide(self, at: follow.Cycle) -> None:
+        at.owners = owners_of(self.state, self.settings)
+        note_owners(at)
         watch_starts(at)
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
         board, left = place_waiting(at)
         left = start_small(at, board, left)
+        bring_home(at, board)
         plan_moves(at, board, left)
         plan_resizes(at, board, left)
         promote_waiting(at, left)  # from here on the board is out of date
+        note_owners(at)
         decide_packs(at)
         timelimit.give_back(at)
         fence_strays(at)
@@ -167,17 +174,17 @@ class Engine:
             del self.state.jobs[job_id]
 
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
-        """Split each user's tickets over his placed jobs: all he has is on the nodes, once in each class."""
+        """Split each user's tickets over his placed jobs: all he has is on the nodes, once in each group."""
         placed = sorted(
             (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
         tickets: dict[int, int] = {}
-        for is_spare in (False, True):
-            weights: dict[Leaf, dict[int, int]] = {}
-            for record in placed:
-                if record.is_opportunistic == is_spare:
-                    weights.setdefault(record.leaf, {})[record.job.job_id] = need_of(record).weight
+        groups: dict[str, dict[Leaf, dict[int, int]]] = {}
+        for record in placed:
+            need = need_of(record)
+            groups.setdefault(need.group, {}).setdefault(need.leaf, {})[need.job_id] = need.weight
+        for weights in groups.values():
             parts = leaf_tickets(self.state.associations, list(weights))
             for leaf, jobs in weights.items():
                 tickets.update(split(parts[leaf], jobs))
@@ -201,7 +208,10 @@ def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placemen
         yield (
             node,
             Placement(
-                record.key, job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves, 0, is_spare
+                record.key,
+                *(job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves),
+                is_opportunistic=is_spare,
+                vc=record.vc,
             ),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.state import (
@@ -48,8 +49,10 @@ class Cycle:
     settings: EngineSettings
     now_ns: int
     actions: list[Action] = field(default_factory=list)
-    #: jobs told to leave of which a node has just said that they have
-    left: set[int] = field(default_factory=set)
+    #: jobs told to leave, each with a node that has just said that all it has of it has left
+    left: set[tuple[int, str]] = field(default_factory=set)
+    #: of each node's GPUs the virtual cluster that owns it; empty: there are none
+    owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:
@@ -302,7 +305,7 @@ def lost_node(at: Cycle, record: JobRecord) -> Reason | None:
 
 
 def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:
-    if to == states.RUNNING:
+    if to == states.RUNNING and not record.is_borrowing:  # a borrower may go home now (`homing`)
         record.without_ns = 0
     if to != record.state:
         record.move(to, reason, now_ns)

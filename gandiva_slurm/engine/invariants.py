@@ -11,7 +11,9 @@ from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants_moves import moves_are_sound
+from gandiva_slurm.engine.invariants_owners import owners_come_first
 from gandiva_slurm.engine.local import Gang, are_mates
+from gandiva_slurm.engine.placing import need_of
 from gandiva_slurm.engine.sizes import may_have
 from gandiva_slurm.engine.state import EngineState, JobRecord
 from gandiva_slurm.model import job as states
@@ -51,6 +53,7 @@ def violations(engine: Engine) -> list[str]:
         *stories_follow_the_table(state),
         *moves_are_sound(state, engine.settings),
         *packs_are_sound(engine),
+        *owners_come_first(engine),
     ]
 
 
@@ -128,7 +131,7 @@ def packs_are_sound(engine: Engine) -> list[str]:
 
 
 def tickets_are_conserved(engine: Engine) -> list[str]:
-    """On all nodes together a user has the tickets he has, split over his jobs of a class and their parts."""
+    """On all nodes together a user has the tickets he has, split over his jobs of a group and their parts."""
     state = engine.state
     planned: dict[int, dict[str, int]] = {}
     for node in sorted({name for record in _placed(state) for name in record.nodes}):
@@ -140,15 +143,16 @@ def tickets_are_conserved(engine: Engine) -> list[str]:
         for record in jobs
         if planned[record.job.job_id].keys() != record.places.keys()
     ]
+    group_of = {record.key: need_of(record).group for record in jobs}
     want = {
-        (leaf, is_spare): parts
-        for is_spare in (False, True)
+        (leaf, group): parts
+        for group in sorted({*group_of.values()})
         for leaf, parts in leaf_tickets(
-            state.associations, {record.leaf for record in jobs if record.is_opportunistic == is_spare}
+            state.associations, {record.leaf for record in jobs if group_of[record.key] == group}
         ).items()
     }
-    for (leaf, is_spare), parts in want.items():
-        own = [r for r in jobs if (r.leaf, r.is_opportunistic) == (leaf, is_spare)]
+    for (leaf, group), parts in want.items():
+        own = [record for record in jobs if (record.leaf, group_of[record.key]) == (leaf, group)]
         mine = [[*planned[record.job.job_id].values()] for record in own]
         have, least = sum(map(sum, mine)), max(parts, len(mine))
         # a part has at least one, though its job has fewer than parts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.groups import SPARE
 from gandiva_slurm.policy.stride import STRIDE1, Entrant, Pool, UserPass, run_round
 from gandiva_slurm.policy.turns import Turns
 
@@ -34,6 +35,13 @@ class Gang:
     mate: int = 0
     #: it has what guaranteed gangs leave
     is_opportunistic: bool = False
+    #: its virtual cluster: guaranteed gangs take turns among those of their own
+    vc: str = ""
+
+    @property
+    def group(self) -> str:
+        """With whom it takes turns."""
+        return SPARE if self.is_opportunistic else self.vc
 
     @property
     def mask(self) -> int:
@@ -49,7 +57,8 @@ class Gang:
 class LocalStride:
     """Gang-aware stride over the residents of one node, users first, their gangs inside.
 
-    Guaranteed gangs go first; opportunistic ones take turns on what those leave, and are charged apart.
+    Guaranteed gangs go first, those of each virtual cluster with turns of their own; opportunistic ones take
+    turns on what those leave. Each group is charged apart.
     A job keeps its pass over a requeue: it is known by its job id, whatever its restart count.
     """
 
@@ -58,13 +67,18 @@ class LocalStride:
         self.quantum_ns = quantum_ns
         self._gangs: dict[JobKey, Gang] = {}
         self._by_job: dict[int, Gang] = {}
-        #: of guaranteed gangs, and of opportunistic ones
-        self._turns, self._spare = Turns(), Turns()
+        #: by group: SPARE is that of the opportunistic
+        self._books: dict[str, Turns] = {"": Turns(), SPARE: Turns()}
 
     @property
     def gangs(self) -> tuple[Gang, ...]:
         """The residents, in order of submission."""
         return tuple(sorted(self._gangs.values(), key=lambda gang: gang.order))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All that have taken turns here, the opportunistic last."""
+        return tuple(sorted(self._books, key=lambda group: (group == SPARE, group)))
 
     def set_gangs(self, gangs: Sequence[Gang]) -> None:
         """Replace the residents (repeating it changes nothing).
@@ -74,13 +88,15 @@ class LocalStride:
         """
         self._gangs = {gang.key: self._checked(gang) for gang in gangs}
         self._by_job = {gang.key.job_id: gang for gang in self.gangs}
-        for is_spare in (False, True):
+        for gang in gangs:
+            self._books.setdefault(gang.group, Turns())
+        for group, book in self._books.items():
             weights: dict[str, int] = {}
             jobs: dict[str, dict[int, int]] = {}
-            for gang in self._of_class(is_spare):
+            for gang in self._of_group(group):
                 weights[gang.user] = weights.get(gang.user, 0) + gang.tickets
                 jobs.setdefault(gang.user, {})[gang.key.job_id] = gang.tickets
-            self._book(is_spare).set_members(weights, jobs)
+            book.set_members(weights, jobs)
 
     def mate_of(self, key: JobKey) -> JobKey | None:
         """Return the gang this one is packed with: each names the other, and their GPUs are the same."""
@@ -105,18 +121,17 @@ class LocalStride:
         size = len(gang.gpus)
         work, overrun = held_ns * size, min(max(overrun_ns, 0), held_ns) * size
         holders = self._payers(gang) if is_shared else 1
-        self._book(gang.is_opportunistic).charge(gang.user, key.job_id, work, overrun, holders)
+        self._books[gang.group].charge(gang.user, key.job_id, work, overrun, holders)
 
-    def charge_work(
-        self, key: JobKey, user: str, work: int, overrun: int, is_opportunistic: bool = False
-    ) -> None:
+    def charge_work(self, key: JobKey, user: str, work: int, overrun: int, group: str = "") -> None:
         """Charge GPU time that was held, all GPUs together; a gang that is gone is charged to its user.
 
-        `is_opportunistic` is the class of one that is not known here.
+        `group` is that of one that is not known here.
         """
         gang = self._gangs.get(key)
-        is_spare = gang.is_opportunistic if gang is not None else is_opportunistic
-        self._book(is_spare).charge(user, key.job_id, work, overrun)
+        book = self._books.get(gang.group if gang is not None else group)
+        if book is not None:
+            book.charge(user, key.job_id, work, overrun)
 
     def choose(
         self,
@@ -141,11 +156,11 @@ class LocalStride:
             if pool.take(len(gang.gpus), gang.mask):
                 chosen.append(gang.key)
         waiting = set(runnable) - set(chosen)
-        for is_spare in (False, True):
-            gangs = [gang for gang in self._of_class(is_spare) if gang.key in waiting]
+        for group in self.groups:
+            gangs = [gang for gang in self._of_group(group) if gang.key in waiting]
             entrants = [self._entrant(gang, gang.key in yielding) for gang in gangs]
-            standing = self._standing(is_spare, [gang for gang in gangs if gang.key in yielding])
-            work = self._work_of(is_spare, chosen)
+            standing = self._standing(group, [gang for gang in gangs if gang.key in yielding])
+            work = self._work_of(group, chosen)
             picked = run_round(entrants, standing, pool, self.quantum_ns, work)
             chosen += [_as_key(key) for key in picked]
         return tuple(chosen) + self._riders(chosen, runnable)
@@ -176,21 +191,26 @@ class LocalStride:
         that differ by less than an eighth would buy the same time, for ever.
         """
         work = self.gpus * self.quantum_ns
-        for turns in (self._turns, self._spare):
+        for turns in self._books.values():
             turns.settle(work + work // YIELD_PART)
 
-    def passes(self, is_opportunistic: bool = False) -> tuple[Mapping[str, int], Mapping[int, int]]:
-        """Return the passes of a class's users and of their jobs (for `why`, tests and invariants)."""
-        return self._book(is_opportunistic).passes()
+    def passes(self, group: str = "") -> tuple[Mapping[str, int], Mapping[int, int]]:
+        """Return the passes of a group's users and of their jobs (for `why`, tests and invariants)."""
+        return self._books[group].passes()
+
+    def job_passes(self) -> dict[int, int]:
+        """Return the passes of all jobs, each in its own group."""
+        return {job: value for book in self._books.values() for job, value in book.passes()[1].items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data; `from_json` makes an equal one of it."""
         gangs = [
-            [str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns, g.mate, g.is_opportunistic]
+            [str(g.key), g.user, g.tickets, list(g.gpus), g.submitted_ns, g.mate, g.is_opportunistic, g.vc]
             for g in self.gangs
         ]
-        sizes = {"version": 1, "gpus": self.gpus, "quantum_ns": self.quantum_ns}
-        return sizes | {"gangs": gangs, "spare": self._spare.to_json()} | self._turns.to_json()
+        data = {"version": 1, "gpus": self.gpus, "quantum_ns": self.quantum_ns, "gangs": gangs}
+        books = {group: book.to_json() for group, book in self._books.items()}
+        return data | books.pop("") | {"spare": books.pop(SPARE), "vcs": books}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LocalStride:
@@ -201,16 +221,14 @@ class LocalStride:
         for key, user, tickets, gpus, submitted_ns, *more in data["gangs"]:
             gang = Gang(JobKey.parse(key), user, tickets, tuple(gpus), submitted_ns, *more)
             local._gangs[gang.key] = local._by_job[gang.key.job_id] = gang
-        local._turns = Turns.from_json(data)
+        local._books[""] = Turns.from_json(data)
         if "spare" in data:
-            local._spare = Turns.from_json(data["spare"])
+            local._books[SPARE] = Turns.from_json(data["spare"])
+        local._books |= {group: Turns.from_json(raw) for group, raw in data.get("vcs", {}).items()}
         return local
 
-    def _of_class(self, is_opportunistic: bool) -> list[Gang]:
-        return [gang for gang in self.gangs if gang.is_opportunistic == is_opportunistic]
-
-    def _book(self, is_opportunistic: bool) -> Turns:
-        return self._spare if is_opportunistic else self._turns
+    def _of_group(self, group: str) -> list[Gang]:
+        return [gang for gang in self.gangs if gang.group == group]
 
     def _payers(self, gang: Gang) -> int:
         """Among how many the time that two held together is divided, as far as this one pays for it."""
@@ -242,13 +260,13 @@ class LocalStride:
 
         Where tickets differ, packing would else carry one far beyond its share. Half a quantum shared makes
         it lead by a round at most, which levelling does not forgive. Users lead by nearly as much for what
-        they hold elsewhere on the node, which must not keep mates apart. One of the other class takes turns
+        they hold elsewhere on the node, which must not keep mates apart. One of another group takes turns
         apart.
         """
         work = (2 * self.gpus - len(mate.gpus)) * self.quantum_ns * STRIDE1 // 2
-        turns = self._book(mate.is_opportunistic)
+        turns = self._books[mate.group]
         for other in others:
-            is_rival = other is not mate and other.is_opportunistic == mate.is_opportunistic
+            is_rival = other is not mate and other.group == mate.group
             if not is_rival or not other.mask & mate.mask:
                 continue
             if other.user == mate.user:
@@ -262,7 +280,7 @@ class LocalStride:
         return True
 
     def _job_pass(self, gang: Gang) -> int:
-        return self._book(gang.is_opportunistic).job_pass(gang.user, gang.key.job_id)
+        return self._books[gang.group].job_pass(gang.user, gang.key.job_id)
 
     def _entrant(self, gang: Gang, is_yielding: bool = False) -> Entrant:
         job_pass = self._job_pass(gang)
@@ -270,11 +288,11 @@ class LocalStride:
             job_pass += self._yield_of(gang) // gang.tickets
         return Entrant(gang.key, gang.user, len(gang.gpus), gang.tickets, gang.order, job_pass, gang.mask)
 
-    def _standing(self, is_spare: bool, yielding: Sequence[Gang]) -> dict[str, UserPass]:
+    def _standing(self, group: str, yielding: Sequence[Gang]) -> dict[str, UserPass]:
         later: dict[str, int] = {}
         for gang in yielding:
             later[gang.user] = later.get(gang.user, 0) + self._yield_of(gang)
-        return self._book(is_spare).standing(later)
+        return self._books[group].standing(later)
 
     def _yield_of(self, gang: Gang) -> int:
         return len(gang.gpus) * self.quantum_ns // YIELD_PART * STRIDE1
@@ -283,16 +301,16 @@ class LocalStride:
         gangs = [gang for gang in self.gangs if gang.key in keys]
 
         def turn(gang: Gang) -> tuple[bool, int, int, tuple[int, ...]]:
-            user_pass = self._book(gang.is_opportunistic).user_pass(gang.user)
+            user_pass = self._books[gang.group].user_pass(gang.user)
             return (gang.is_opportunistic, user_pass, self._job_pass(gang), gang.order)
 
         return sorted(gangs, key=turn)
 
-    def _work_of(self, is_spare: bool, keys: Sequence[JobKey]) -> dict[str, int]:
+    def _work_of(self, group: str, keys: Sequence[JobKey]) -> dict[str, int]:
         work: dict[str, int] = {}
         for key in keys:
             gang = self._gangs[key]
-            if gang.is_opportunistic == is_spare:
+            if gang.group == group:
                 holders = self._payers(gang) if self.mate_of(key) in keys else 1
                 work[gang.user] = work.get(gang.user, 0) + len(gang.gpus) * self.quantum_ns // holders
         return work

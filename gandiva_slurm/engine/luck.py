@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import FREEZE, OUT
+from gandiva_slurm.model.span import FREEZE, LEAVE, OUT
 
 #: A span that failed to change hands so often in a row is asked in every fourth round only.
 PATIENCE, PAUSE_ROUNDS = 3, 4
+#: Rounds without another try after a save that failed: so the next park, if others wait, does without one.
+REST_ROUNDS = 2
 
 
 @dataclass
@@ -23,7 +25,8 @@ class Luck:
     """Of one span: failures in a row and why the last one, rounds to wait, its failed parks.
 
     `held_ns`: by all of its parts since the last look; `blind_ns`: without all of its ranks, since they were
-    there last; `is_over`: others have borne its failed parks for long enough.
+    there last; `is_over`: others have borne its failed parks for long enough; `rest`: rounds in which it is
+    not asked to save itself.
     """
 
     failures: int = 0
@@ -34,6 +37,7 @@ class Luck:
     blind_ns: int = 0
     was_waited_for: bool = False
     is_over: bool = False
+    rest: int = 0
 
     @property
     def is_refusing(self) -> bool:
@@ -41,7 +45,10 @@ class Luck:
         return self.refusal.failures > 0 and not self.is_over
 
     def tried(self, move: str, error: str, now_ns: int) -> None:
-        """A change of hands is over; FREEZE is a way out that does not end a refusal."""
+        """A change of hands is over; FREEZE is a way out that does not end a refusal, LEAVE a failed save."""
+        if move == LEAVE:
+            self.rest, self.why = REST_ROUNDS, error
+            return
         self.failures = self.failures + 1 if error else 0
         # The round to come counts.
         self.pause = 0 if not error else 1 if self.failures < PATIENCE else PAUSE_ROUNDS
@@ -83,7 +90,7 @@ class Lucks:
     def end_round(self) -> None:
         """A quantum is over."""
         for luck in self._of.values():
-            luck.pause = max(0, luck.pause - 1)
+            luck.pause, luck.rest = max(0, luck.pause - 1), max(0, luck.rest - 1)
 
     def take(self, others: Lucks) -> None:
         """Take over what another domain knew; what is known here stays."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gandiva_slurm.engine.follow import ON_NODE, REQUEUE_PAUSE_NS, Cycle, job_of
+from gandiva_slurm.engine.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.sizes import lost_size, note_rate, note_size
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
@@ -53,12 +54,12 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     travels, home = record.travels, at.state.nodes.get(event.node)
-    if event.measured.rate_alone > 0 and home is not None and not record.span:
+    if event.measured.rate_alone > 0 and home is not None:
         note_rate(record, home.node.gpu_type, event.measured.rate_alone)
     if event.measured.is_movable:
         note_size(record, event.measured.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
-        at.left.add(event.key.job_id)
+        at.left.add((event.key.job_id, event.node))
     is_back = event.measured.is_movable and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
         travels.cost_ns, travels.left_ns = at.now_ns - travels.left_ns, 0
@@ -130,7 +131,7 @@ def _watch_leaving(at: Cycle, record: JobRecord) -> None:
     travels, why = record.travels, _hopeless(at, record)
     if why:
         _stay_here(at, record, why)
-    elif record.job.job_id in at.left:
+    elif _has_left(at, record):
         _ask_requeue(at, record)
     elif not travels.asked_ns and travels.for_job and not _is_waited_for(at, record):
         _call_off(at, record)
@@ -142,7 +143,7 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
     down = [name for name in record.nodes if name not in at.state.nodes or at.state.nodes[name].is_down]
     if down:
         return f"its node {','.join(down)} is down"
-    if not travels.asked_ns and record.job.job_id in at.left and lost_size(at, record):
+    if not travels.asked_ns and _has_left(at, record) and lost_size(at, record):
         return lost_size(at, record)
     if travels.asked_ns:
         is_late = at.now_ns - travels.left_ns >= at.settings.start_deadline_ns
@@ -151,12 +152,19 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
     closed = lost_target(at, record)
     if closed:
         return f"{closed} takes no jobs now"
-    if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and record.job.job_id not in at.left:
+    if lacks_vc(at, record):
+        return f"gandiva.yaml has no {told_vc(record.vc)} any more"
+    if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = ", ".join(sighting.detail for sighting in seen if sighting is not None and sighting.detail)
         waited_s = at.settings.move_deadline_ns // SECOND_NS
         return f"it had not saved itself within {waited_s} s{_colon(told)}"
     return ""
+
+
+def _has_left(at: Cycle, record: JobRecord) -> bool:
+    """True when each of its nodes has just said that all of it there has saved itself, and is parked."""
+    return all((record.job.job_id, node) in at.left for node in record.nodes)
 
 
 def _ask_requeue(at: Cycle, record: JobRecord) -> None:

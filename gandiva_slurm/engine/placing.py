@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.moving import fall_back, makes_room
+from gandiva_slurm.engine.owners import as_there, note_owner, tickets_apart, told_vc
 from gandiva_slurm.engine.sizes import gpus_of, is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
@@ -79,14 +80,14 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
             ready[record.job.job_id] = record
         else:
             _put_off(at, record, reason)
-    board = _board(at, placed, list(ready.values()))
+    board = board_of(at, placed, list(ready.values()))
     _bind_unknown(at, board, placed)
     needs = {job_id: need_now(at, record) for job_id, record in ready.items()}
     start_kept(at, board, ready, needs)
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
     others = [needs[job_id] for job_id, record in ready.items() if record.job.dependency]
-    places = place_all(board, sure) | place_all(board, others)
+    places = _place(at, board, sure) | _place(at, board, others)
     for job_id, place in places.items():
         start(at, ready[job_id], place)
     told: dict[tuple[object, ...], Reason] = {}
@@ -98,21 +99,34 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     return board, left
 
 
+def _place(at: Cycle, board: Board, needs: Sequence[Need]) -> dict[int, Place]:
+    """Place jobs on their virtual clusters' GPUs, then those left on anybody's, as opportunistic there."""
+    places = place_all(board, needs)
+    left = [need for need in needs if need.job_id not in places and not need.is_opportunistic]
+    if at.owners and left:
+        places |= place_all(board, [replace(need, is_opportunistic=True) for need in left])
+    return places
+
+
 def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapping[int, Need]) -> None:
     """Start those for whom a place is kept, and take out of `ready` who is still to wait for his."""
     for job_id, record in [*ready.items()]:
         if not record.target:
             continue
-        need, key = needs[job_id], kept_key(job_id)
+        need, key = as_there(at, needs[job_id], record.target), kept_key(job_id)
         kept = {name: board.lift(name, key) for name in record.target if name in board.sites}
+        if record.state == states.HELD and need.group != needs[job_id].group:
+            record.target = {}  # those GPUs are others' by now: it may find some of its own
+            continue
         place: Place | None = Place(tuple(NodeGpus(*part) for part in record.target.items()))
-        if place is not None and not board.has_room(need, place):
-            place = None if record.state == states.REQUEUED else _best(board, need)
+        is_moved = record.state == states.REQUEUED
+        if place is not None and not board.has_room(need, place, is_kept=is_moved):
+            place = None if is_moved else _best(board, need)
         if place is not None:
             board.put(need, place)
             start(at, record, place)
             del ready[job_id]
-        elif record.state == states.REQUEUED:
+        elif is_moved:
             fall_back(at, record, "its place there is taken")
             del ready[job_id]  # it may come to be placed where it was, and not within the same second
         elif makes_room(at, job_id):
@@ -155,6 +169,7 @@ def need_of(record: JobRecord) -> Need:
         cpus=-(-job.cpus // options.nodes),
         memory_mib=job.memory_mib,
         is_opportunistic=record.is_opportunistic,
+        vc=record.vc,
     )
 
 
@@ -222,7 +237,8 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
     return None
 
 
-def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
+def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
+    """Return all nodes with the placed, and what is kept for those on the move."""
     kept = [record for record in at.state.jobs.values() if record.target]
     here = [*placed, *ready, *kept]
     tickets = leaf_tickets(at.state.associations, {record.leaf for record in here})
@@ -235,15 +251,18 @@ def _board(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
                 is_leaving = record.state == states.CHECKPOINTING
                 sites[name].stays[need.job_id] = replace(need.stay(gpus), is_leaving=is_leaving)
     for record in kept:
-        for name, stay in _kept_stays(record):
+        for name, stay in _kept_stays(at, record):
             if name in sites:
                 sites[name].stays[kept_key(record.job.job_id)] = stay
-    return Board(sites.values(), tickets)
+    return Board(sites.values(), tickets, tickets_apart(at, here))
 
 
-def _kept_stays(record: JobRecord) -> Iterator[tuple[str, Stay]]:
-    """What is kept for a job to move to: on its own node only GPUs it has not yet, and no memory."""
-    need = need_of(record)
+def _kept_stays(at: Cycle, record: JobRecord) -> Iterator[tuple[str, Stay]]:
+    """What is kept for a job to move to: on its own node only GPUs it has not yet, and no memory.
+
+    It counts there as what it will be there, not as the borrower that it may be where it is.
+    """
+    need = as_there(at, replace(need_of(record), is_opportunistic=not record.is_entitled), record.target)
     for name, gpus in record.target.items():
         own = record.places.get(name, ())
         more = tuple(gpu for gpu in gpus if gpu not in own)
@@ -263,6 +282,7 @@ def _site(at: Cycle, record: NodeRecord) -> Site:
         memory_mib=node.memory_mib,
         partitions=node.partitions,
         is_open=record.is_open,
+        owners=at.owners.get(node.name, ()),
     )
 
 
@@ -286,6 +306,7 @@ def start(at: Cycle, record: JobRecord, place: Place) -> None:
     reason = because("Starting", deadline_s=deadline_s, **facts)
     record.move(states.STARTING, reason, at.now_ns)
     record.places = dict(place.parts)
+    note_owner(at, record)
     record.starts += 1
     record.released_ns = at.now_ns
     record.hold_asked_ns = 0
@@ -316,7 +337,7 @@ def _state_of(record: NodeRecord) -> str:
 
 
 def _slots_of(site: Site, need: Need) -> str:
-    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
+    free = len(site.free_gpus(need.leaf, need.group))
     taken = sum(len(stay.gpus) for stay in site.stays.values())
-    slots = site.gpus * site.slots_per_gpu
-    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s)"
+    slots, whose = site.gpus * site.slots_per_gpu, f" of {told_vc(need.vc)}" if site.owners else ""
+    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s){whose}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.moving import begin_move
+from gandiva_slurm.engine.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.placing import in_order, need_now, tell
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
@@ -21,7 +22,7 @@ from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import guess_rates, speed_up, typical_gains
 from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, is_worth_it
-from gandiva_slurm.policy.placement import Board
+from gandiva_slurm.policy.placement import Board, NodeGpus, Place
 from gandiva_slurm.policy.swaps import Swap, exchange
 
 #: Waiting gangs that room is looked for in one cycle, each of another shape.
@@ -30,7 +31,7 @@ GANGS_TRIED = 4
 NO_ROOM = frozenset({"NoFreeSlots", "NoFreeMemory"})
 
 #: A job's mini-batches a second by GPU type, by what tells one model from another.
-Rates = Mapping[tuple[str, str, int], Mapping[str, float]]
+Rates = Mapping[tuple[str, str, int, int], Mapping[str, float]]
 
 
 def plan_moves(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
@@ -67,7 +68,8 @@ def _clear_for_gangs(
     """Make room for guaranteed jobs that found none; return how many jobs move for it."""
     by_node: dict[str, list[Resident]] = {}
     for resident in residents.values():
-        by_node.setdefault(resident.node, []).append(resident)
+        for node in resident.place.nodes:
+            by_node.setdefault(node, []).append(resident)
     shapes: set[tuple[object, ...]] = set()
     for record in waiting:
         need = need_now(at, record)
@@ -147,8 +149,8 @@ def _exchange(at: Cycle, draft: Draft, swap: Swap | None) -> None:
 
 
 def _begin(at: Cycle, draft: Draft, move: Proposal, for_job: int = 0, code: str = "Leaving") -> None:
-    need, home = move.resident.need, move.resident.node
-    draft.leave(need.job_id, (home,))
+    need = move.resident.need
+    draft.leave(need.job_id, move.resident.place.nodes)
     draft.keep(need, move.place)
     begin_move(at, at.state.jobs[need.job_id], dict(move.place.parts), move.why, for_job, code)
 
@@ -158,51 +160,55 @@ def _terms(at: Cycle) -> Terms:
 
 
 def _residents(at: Cycle) -> dict[int, Resident]:
-    """The jobs that could be moved one day: on one node that is up, their GPUs known."""
+    """The jobs that could be moved one day: on nodes that are up, their GPUs known."""
     kinds = sorted({node.node.gpu_type for node in at.state.nodes.values()})
     rates = _rates(at) if len(kinds) > 1 else {}
     gains, named = typical_gains(rates.values()), _by_name(rates)
     found = {}
     for record in in_order(at, *states.SLICED):
-        home = at.state.nodes.get(record.nodes[0])
-        if len(record.places) > 1 or not record.is_bound or home is None or home.is_down:
+        if not is_there(at, record):
             continue
-        ((node, gpus),) = record.places.items()
+        gpu_type = at.state.nodes[record.nodes[0]].node.gpu_type
         model = _model(record)
         measured = {**rates.get(model, {}), **record.travels.rates}
         found[record.job.job_id] = Resident(
             need_now(at, record),
-            node,
-            gpus,
-            home.node.gpu_type,
+            Place(tuple(NodeGpus(*part) for part in record.places.items())),
+            gpu_type,
             record.travels.cost_ns or at.settings.restart_cost_ns,
             horizon_ns(at, record),
-            bar_of(at, record, node),
+            bar_of(at, record),
             measured,
-            guess_rates(measured, home.node.gpu_type, kinds, gains, named.get(model[1:], {})),
+            guess_rates(measured, gpu_type, kinds, gains, named.get(model[1:], {})),
         )
     return found
 
 
+def is_there(at: Cycle, record: JobRecord) -> bool:
+    """True when its GPUs are known, on nodes that are up."""
+    homes = [at.state.nodes.get(name) for name in record.nodes]
+    return record.is_bound and not any(home is None or home.is_down for home in homes)
+
+
 def _rates(at: Cycle) -> Rates:
-    """What jobs alike were measured at: of one user, name and size, as of one array or one search."""
-    found: dict[tuple[str, str, int], dict[str, float]] = {}
+    """What jobs alike were measured at: of one user, name and shape, as of one array or one search."""
+    found: dict[tuple[str, str, int, int], dict[str, float]] = {}
     for record in sorted(at.state.jobs.values(), key=lambda record: record.order):
-        if record.travels.rates and len(record.places) <= 1:
+        if record.travels.rates:
             found.setdefault(_model(record), {}).update(record.travels.rates)
     return found
 
 
-def _by_name(rates: Rates) -> dict[tuple[str, int], dict[str, float]]:
-    """What jobs of a name and size were measured at, whoever's they are: others' figures are but a guess."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
-    for (_, name, size), measured in rates.items():
-        found.setdefault((name, size), {}).update(measured)
+def _by_name(rates: Rates) -> dict[tuple[str, int, int], dict[str, float]]:
+    """What jobs of a name and shape were measured at, whoever's they are: others' figures are but a guess."""
+    found: dict[tuple[str, int, int], dict[str, float]] = {}
+    for (_, name, gpus, nodes), measured in rates.items():
+        found.setdefault((name, gpus, nodes), {}).update(measured)
     return found
 
 
-def _model(record: JobRecord) -> tuple[str, str, int]:
-    return (record.job.user, record.job.name, record.options.gpus)
+def _model(record: JobRecord) -> tuple[str, str, int, int]:
+    return (record.job.user, record.job.name, record.options.gpus, record.options.nodes)
 
 
 def _ran_ns(at: Cycle, record: JobRecord) -> int:
@@ -220,18 +226,23 @@ def horizon_ns(at: Cycle, record: JobRecord) -> int:
     return max(0, min(ran_ns, left_ns))
 
 
-def bar_of(at: Cycle, record: JobRecord, node: str) -> str:
+def bar_of(at: Cycle, record: JobRecord) -> str:
     """Why a job must not be moved now; "" when it may."""
     job, travels, settings = record.job, record.travels, at.settings
-    sighting = at.state.sightings.get((node, record.key))
     if record.options.migrate == "never":
         return "it was submitted with --gandiva-migrate=never"
     if not job.batch or not job.requeue:
         return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
-    if not at.state.nodes[node].has_daemon:
-        return f"gandivad on {node} does not answer"
-    if sighting is None or not sighting.measured.is_movable:
+    if lacks_vc(at, record):
+        return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
+    silent = [name for name in record.nodes if not at.state.nodes[name].has_daemon]
+    if silent:
+        return f"gandivad on {','.join(silent)} does not answer"
+    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
+    if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
         return "it cannot save itself: not all its ranks have called attach()"
+    if record.is_opportunistic and record.state == states.SUSPENDED:
+        return "it is opportunistic and parked: it saves itself in a turn, if guaranteed jobs leave it one"
     pack = at.state.pairs.of(job.job_id)
     if pack is not None and pack.is_trial:
         return f"whether it may share its GPU with job {pack.mate(job.job_id)} is being tried"

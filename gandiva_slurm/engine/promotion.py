@@ -27,7 +27,7 @@ def promote_waiting(at: Cycle, left: Sequence[JobRecord]) -> None:
     """Promote those who have waited long; `left` found no place in this cycle."""
     without, ripe = {record.job.job_id for record in left}, []
     for record in at.state.jobs.values():
-        if record.state not in WITHOUT or not record.is_opportunistic:
+        if record.state not in WITHOUT or record.is_entitled:
             continue
         is_waiting = record.state == states.SUSPENDED or record.job.job_id in without
         record.without_ns = (record.without_ns or at.now_ns) if is_waiting else 0
@@ -68,7 +68,7 @@ def _wanted(at: Cycle, left: Sequence[JobRecord]) -> dict[Leaf, int]:
     """GPUs that the guaranteed jobs of each user have or wait for."""
     wanted: dict[Leaf, int] = {}
     for record in (*in_order(at, *states.PLACED), *left):
-        if not record.is_opportunistic:
+        if record.is_entitled:
             wanted[record.leaf] = wanted.get(record.leaf, 0) + gpus_of(record)
     return wanted
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.moving import begin_move
+from gandiva_slurm.engine.owners import lenders
 from gandiva_slurm.engine.placing import need_now, start
 from gandiva_slurm.engine.planner import NO_ROOM, bar_of, horizon_ns, room_for_moves
 from gandiva_slurm.engine.sizes import gpus_of, is_elastic, rigid
@@ -52,7 +53,8 @@ def start_small(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> list[J
         sites = [site for site in board.sites.values() if site.is_open and site.may_take(need)]
         first = _numbers(sites)
         job = _view_of(record, need.types)
-        view = View(at.now_ns, _cluster(sites), {job.job_id: job}, Measured({}), _taken(sites, first, ()))
+        taken = _taken(sites, first, ()) | _others(sites, first, need.group)
+        view = View(at.now_ns, _cluster(sites), {job.job_id: job}, Measured({}), taken)
         gpus = Elastic(0).start_small(view, {}, [job]).get(job.job_id, ())
         if gpus:
             place = Place((_local(first, gpus),))
@@ -75,11 +77,15 @@ def plan_resizes(at: Cycle, board: Board, waiting: Sequence[JobRecord]) -> None:
         record.travels.size_bar = _bar(at, record, board.sites[record.nodes[0]])
     able = {record.job.job_id: record for record in elastic if not record.travels.size_bar}
     claims = [record for record in waiting if record.code in NO_ROOM and not record.job.dependency]
-    runs = _runs(at, board, able, claims)
+    runs: dict[int, NodeGpus] = {}
+    for vc in sorted({record.vc for record in able.values()}):
+        mine = {job_id: record for job_id, record in able.items() if record.vc == vc}
+        runs |= _runs(at, board, mine, [record for record in claims if record.vc == vc], vc)
     changed = [job_id for job_id, place in runs.items() if set(place.gpus) != set(_gpus(able[job_id]))]
     changed.sort(key=lambda job_id: len(runs[job_id].gpus) > len(_gpus(able[job_id])))
     for job_id in changed[: max(0, room_for_moves(at))]:
-        _resize(at, board.sites[runs[job_id].node], able[job_id], runs[job_id].gpus, claims)
+        own = [record for record in claims if record.vc == able[job_id].vc]
+        _resize(at, board.sites[runs[job_id].node], able[job_id], runs[job_id].gpus, own)
 
 
 def told(record: JobRecord) -> Iterator[str]:
@@ -97,13 +103,13 @@ def told(record: JobRecord) -> Iterator[str]:
 
 
 def _runs(
-    at: Cycle, board: Board, able: Mapping[int, JobRecord], claims: Iterable[JobRecord]
+    at: Cycle, board: Board, able: Mapping[int, JobRecord], claims: Iterable[JobRecord], vc: str
 ) -> dict[int, NodeGpus]:
-    """Ask the rule which GPUs each of these jobs is to have, while these others wait for some."""
+    """Ask the rule which of its virtual cluster's GPUs each job is to have, while others wait for some."""
     sites = [board.sites[name] for name in sorted({record.nodes[0] for record in able.values()})]
     first = _numbers(sites)
     here = {job_id: tuple(first[r.nodes[0]] + gpu for gpu in _gpus(r)) for job_id, r in able.items()}
-    down = _taken(sites, first, able)
+    down = _taken(sites, first, able) | _others(sites, first, vc)
     beside = _beside(down, here)
     runs, views = {}, {}
     for job_id, record in able.items():
@@ -166,7 +172,9 @@ def _bar(at: Cycle, record: JobRecord, site: Site) -> str:
     """Why its size must not be changed now; "" when it may."""
     if not site.is_open or site.name in need_now(at, record).closed:
         return f"{site.name} takes no jobs now"
-    return bar_of(at, record, site.name) or rigid(at, record)
+    if lenders(at.owners, record.vc, record.places):
+        return "it is on GPUs of another virtual cluster"
+    return bar_of(at, record) or rigid(at, record)
 
 
 def _most(at: Cycle, board: Board, record: JobRecord) -> int:
@@ -229,6 +237,14 @@ def _taken(sites: Iterable[Site], first: Mapping[str, int], but: Iterable[int]) 
         for stay in site.stays.values()
         if stay.job_id not in apart
         for gpu in stay.gpus or range(site.gpus)
+    )
+
+
+def _others(sites: Iterable[Site], first: Mapping[str, int], group: str) -> frozenset[int]:
+    """The GPUs that no job of this group may have: those of other virtual clusters."""
+    owned = {site.name: site.gpus_for(group) for site in sites}
+    return frozenset(
+        first[site.name] + gpu for site in sites for gpu in range(site.gpus) if gpu not in owned[site.name]
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 SECOND_NS = 10**9
 
@@ -56,6 +57,9 @@ class EngineSettings:
     pack_floor: float = 1.05
     #: How long what was found of two counts.
     pack_retry_ns: int = 3600 * SECOND_NS
+
+    #: By virtual cluster, in the order in which they are dealt to: GPUs of each type (`owners`).
+    virtual_clusters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def moves_at_once(self, gpus: int) -> int:
         """How many jobs may be on the move in a cluster of so many GPUs."""

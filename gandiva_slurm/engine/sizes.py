@@ -53,7 +53,7 @@ def note_size(record: JobRecord, is_any_size: bool) -> None:
 
 
 def note_rate(record: JobRecord, gpu_type: str, rate: float) -> None:
-    """Keep what a job of one node was measured at, alone: types are compared at the size it asked for."""
+    """Keep what a job was measured at, alone: types are compared at the size it asked for."""
     size = gpus_of(record)
     if size == record.options.gpus:
         record.travels.rates[gpu_type] = rate

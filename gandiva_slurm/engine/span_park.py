@@ -5,6 +5,7 @@
     in:   RESERVE ─ all ready ─► GO ─► on                                 (not all: UNRESERVE ─► off)
     whatever fails before FREE: RUN to all ─► on, for nothing was given away
     torn, and its rest can never come in: FREEZE what is on ─► FREE ─► off
+    to be moved: out, and between COMMIT and `released` every rank saves itself
 
 A stage is one order to each of its nodes; it is over when all have fulfilled it or one has failed it. The
 driver sends what it is given, and tells of each order once how it ended: `answered` or `lost`. `tick` now and
@@ -31,6 +32,7 @@ from gandiva_slurm.model.span import (
     HOLDING,
     IN,
     LATE,
+    LEAVE,
     MISS,
     OFF,
     ON,
@@ -81,6 +83,7 @@ class Send(NamedTuple):
     what: str
     at: int
     wait_ns: int
+    saves: bool = False
 
 
 class Mark(NamedTuple):
@@ -92,23 +95,34 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class MoveSettings:
-    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: the longest clearing, aiming, releasing."""
+    """`rtt_ns`: an order and its answer, smoothed; `deadline_ns`: the longest clearing, aiming, releasing.
+
+    `save_ns`: how much longer a release may take before which the ranks save themselves.
+    """
 
     deadline_ns: int = 30_000_000_000
     rtt_ns: int = 5_000_000
+    save_ns: int = 300_000_000_000
 
 
 class SpanMove:
     """One change of hands, or the mending of one that another controller left."""
 
     def __init__(
-        self, stood: Mapping[str, Stood], to: str, settings: MoveSettings, *, freezes: bool = False
+        self,
+        stood: Mapping[str, Stood],
+        to: str,
+        settings: MoveSettings,
+        *,
+        freezes: bool = False,
+        saves: bool = False,
     ) -> None:
-        """`stood`: all parts of the span, by node; `to`: IN or OUT; `freezes`: out as it is, unasked."""
+        """`stood`: all parts, by node; `to`: IN or OUT; `freezes`: out unasked; `saves`: out to be moved."""
         self.nodes = tuple(stood)
         self.to = to
         self.settings = settings
         self.freezes = freezes
+        self.saves = saves
         self.stood = dict(stood)
         self.stage = ""
         self.outcome = ""
@@ -122,6 +136,15 @@ class SpanMove:
         self._targets: tuple[str, ...] = ()
         self._renewed_ns = 0
         self._is_torn = False
+
+    @property
+    def kind(self) -> str:
+        """What its end says of the span: IN, OUT, FREEZE, or LEAVE where not all of it has saved itself."""
+        if self.freezes:
+            return FREEZE
+        came = any(mark.stage == COMMIT for mark in self.marks)
+        has_saved = all(stood.part.has_saved for stood in self.stood.values())
+        return LEAVE if self.saves and came and not has_saved else self.to
 
     def begin(self, now_ns: int) -> list[Send]:
         """Return the first orders."""
@@ -160,8 +183,8 @@ class SpanMove:
         """Repeat an order that takes long to all, or give it up."""
         if self.outcome or self.stage not in _RENEWED or now_ns - self._renewed_ns < RENEW_NS:
             return []
-        if now_ns - self.marks[-1].at_ns > self.settings.deadline_ns:
-            why = f"not all had done {self.stage} within {self.settings.deadline_ns / 1e9:g} s"
+        if now_ns - self.marks[-1].at_ns > self._deadline_ns():
+            why = f"not all had done {self.stage} within {self._deadline_ns() / 1e9:g} s"
             return self._back(why, now_ns) if self.stage == COMMIT else self._unreserve(why, now_ns)
         self._renewed_ns = now_ns
         self._done.clear()
@@ -267,7 +290,8 @@ class SpanMove:
     def _send(self, node: str) -> Send:
         self._number += 1
         at = self.at if self.stage in (AIM, COMMIT) else 0
-        self._open[node] = Send(self._number, node, self.stage, at, self._wait_ns())
+        saves = self.saves and self.stage == AIM
+        self._open[node] = Send(self._number, node, self.stage, at, self._wait_ns(), saves)
         return self._open[node]
 
     def _wait_ns(self) -> int:
@@ -276,8 +300,13 @@ class SpanMove:
             once_ns = (self.margin + 1) * slowest + max(HOLD_NS, HOLD_STEPS * slowest)
             left_ns = self.settings.deadline_ns - (self.marks[-1].at_ns - self.marks[0].at_ns)
             return max(once_ns, min(once_ns << self.reaims - self._misses, left_ns))
-        slow = {COMMIT: self.settings.deadline_ns, RESERVE: self.settings.deadline_ns}
-        return slow.get(self.stage, BACK_NS if self.stage in (RUN, FREEZE) else PROMPT_NS)
+        if self.stage in _RENEWED:
+            return self._deadline_ns()
+        return BACK_NS if self.stage in (RUN, FREEZE) else PROMPT_NS
+
+    def _deadline_ns(self) -> int:
+        save_ns = self.settings.save_ns if self.saves and self.stage == COMMIT else 0
+        return self.settings.deadline_ns + save_ns
 
     def _end(self, outcome: str, now_ns: int) -> list[Send]:
         self.outcome = outcome

@@ -18,7 +18,10 @@ PASSED_OVER = 24
 
 
 class Starving:
-    """Counts, for each user, how often the gang of his lowest pass was passed over for another of his."""
+    """Counts, for each user, how often the gang of his lowest pass was passed over for another of his.
+
+    A user is another one in each virtual cluster.
+    """
 
     def __init__(self) -> None:
         self._skips: dict[JobKey, int] = {}
@@ -31,10 +34,10 @@ class Starving:
         chosen: Collection[JobKey],
     ) -> None:
         """A round was decided; `passes` are those of the jobs."""
-        mine: dict[str, list[Gang]] = {}
+        mine: dict[tuple[str, str], list[Gang]] = {}
         for gang in gangs:
             if not gang.is_opportunistic and (gang.key in can_run or gang.key in chosen):
-                mine.setdefault(gang.user, []).append(gang)
+                mine.setdefault((gang.vc, gang.user), []).append(gang)
         skips = {}
         for own in mine.values():
             head = min(own, key=lambda gang: (passes.get(gang.key.job_id, 0), gang.order)).key

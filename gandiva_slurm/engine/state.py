@@ -72,10 +72,13 @@ class JobRecord:
     user_hold_lifted: bool = False
     #: the begin time with which it was requeued into a hold (`scontrol requeuehold`); any other lifts that
     requeue_hold_s: int = 0
-    #: submitted as opportunistic: since when it wants GPUs and has none (0: it has some, or wants none), and
+    #: opportunistic: since when it wants GPUs and has none (0: it has some, or wants none); submitted so:
     #: whether it is guaranteed by now (`promotion`)
     without_ns: int = 0
     is_promoted: bool = False
+    #: where there are virtual clusters (`owners`): its own, and whether it has others' GPUs
+    vc: str = ""
+    is_borrowing: bool = False
     story: list[StoryLine] = field(default_factory=list)
 
     @property
@@ -102,7 +105,12 @@ class JobRecord:
     @property
     def is_opportunistic(self) -> bool:
         """True while it has what guaranteed jobs leave."""
-        return self.options.job_class != GUARANTEED and not self.is_promoted
+        return self.is_borrowing or not self.is_entitled
+
+    @property
+    def is_entitled(self) -> bool:
+        """True when it is guaranteed on GPUs of its own virtual cluster; without those, on any."""
+        return self.options.job_class == GUARANTEED or self.is_promoted
 
     @property
     def is_placed(self) -> bool:
@@ -162,7 +170,7 @@ class JobRecord:
         self.since_ns = now_ns
         self.reason = reason
         if to not in states.PLACED:
-            self.places = {}
+            self.places, self.is_borrowing = {}, False
         if to not in states.BOUND_ELSEWHERE:
             self.target = {}
 
@@ -222,19 +230,8 @@ class NodeRecord:
 DOWN = frozenset({"DOWN", "ERROR", "FAIL", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN"})
 CLOSED = frozenset(
     {
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "FAILING",
-        "FUTURE",
-        "MAINT",
-        "MAINTENANCE",
-        "NOT_RESPONDING",
-        "NO_RESPOND",
-        "REBOOT",
-        "REBOOT_ISSUED",
-        "REBOOT_REQUESTED",
-        "UNKNOWN",
+        *("DRAIN", "DRAINED", "DRAINING", "FAILING", "FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING"),
+        *("NO_RESPOND", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "UNKNOWN"),
     }
 )
 
@@ -260,6 +257,8 @@ class Placement:
     mate: int = 0
     #: it has what guaranteed jobs leave, and may be slowed down for the sake of a guaranteed mate
     is_opportunistic: bool = False
+    #: its virtual cluster: guaranteed jobs take turns among those of their own
+    vc: str = ""
 
 
 @dataclass(frozen=True)

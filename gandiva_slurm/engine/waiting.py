@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from gandiva_slurm.engine.follow import Cycle, hold_again
 from gandiva_slurm.engine.limits import take_back_limited
+from gandiva_slurm.engine.owners import lacks_vc
 from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
@@ -35,6 +36,9 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
         return because("BeginTime")
     if job.node_count != record.options.nodes:
         return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
+    if lacks_vc(at, record):
+        known = ", ".join(at.settings.virtual_clusters)
+        return because("NoSuchVc", vc=record.vc, known=known, job=job.job_id)
     if job.dependency and _names_live_job(at, job.dependency):
         return because("Dependency", dependency=job.dependency)
     return record.reason if record.retry_ns > at.now_ns else None

@@ -39,6 +39,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "no node has GPUs of type {types}",
         "cancel it and ask for one of: {known}",
     ),
+    "NoSuchVc": (
+        "--gandiva-vc={vc}: gandiva.yaml has no virtual cluster of that name",
+        "cancel it (scancel {job}) and name one of: {known}; or an operator adds it to virtual_clusters",
+    ),
     "TooManyGpus": (
         "asks for {gpus} GPUs on a node, the largest that may take it has {most}",
         "cancel it and ask for {most} or fewer",

@@ -22,6 +22,8 @@ PHASES = (OFF, RESERVED, READY, ON, AIMING, HOLDING, RELEASING, FREEZING, RELEAS
 GATHER, ROUND = "GATHER", "ROUND"
 RESERVE, UNRESERVE, GO = "RESERVE", "UNRESERVE", "GO"
 AIM, COMMIT, FREEZE, FREE, RUN = "AIM", "COMMIT", "FREEZE", "FREE", "RUN"
+#: No order: a way out on which all ranks save themselves before they release (AIM with `saves`).
+LEAVE = "LEAVE"
 ORDERS: dict[str, tuple[str, str]] = {
     GATHER: ("tells what was held and how its parts stand", ""),
     ROUND: ("ends the quantum: local gangs are chosen anew around the spans as they are told", ""),
@@ -64,7 +66,8 @@ class PartStand:
     fastest step of late; `spread_ns`: from reading the pages until all orders are written. `is_parkable`:
     all expected here are ranks and have passed enough boundaries; `must_stay`: it moves, or its last park
     failed just now. `blind_ns`: held without a parkable client so far. `left_ns`: until its park's bound
-    brings it back, -1 while it is not parked. `at`: the boundary of its last aim.
+    brings it back, -1 while it is not parked. `at`: the boundary of its last aim. `has_saved`: it is parked,
+    and all its ranks have saved themselves, to go on elsewhere.
     """
 
     job_id: int
@@ -83,6 +86,7 @@ class PartStand:
     left_ns: int = -1
     at: int = 0
     error: str = ""
+    has_saved: bool = False
 
     @property
     def key(self) -> JobKey:

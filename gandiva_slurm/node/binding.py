@@ -186,6 +186,7 @@ class Admission:
             tickets=planned.tickets,
             mate=planned.mate,
             is_opportunistic=planned.is_opportunistic,
+            vc=planned.vc,
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),
@@ -225,7 +226,10 @@ class Admission:
         tickets = known[len(known) // 2] if known else _TICKETS
         log.warning("job %s is in no plan; placed on GPUs %s of this node", bind.key, gpus)
         key, user = bind.key, _user_name(peer.uid)
-        return PlannedJob(key.job_id, key.restart, user, peer.uid, gpus, tickets, node.clock.real())
+        # Nobody has said whose it is: it goes before no virtual cluster on that one's GPUs.
+        is_spare = any(job.vc and not set(job.gpus).isdisjoint(gpus) for job in self._jobs())
+        times = (tickets, node.clock.real())
+        return PlannedJob(*key, user, peer.uid, gpus, *times, is_opportunistic=is_spare)
 
     def _jobs(self) -> Sequence[PlannedJob]:
         return self._node.plan.jobs if self._node.plan is not None else ()

@@ -172,6 +172,8 @@ class Resident:
     mate: int = 0
     gauge: Gauge = field(default_factory=Gauge)
     is_opportunistic: bool = False
+    #: by the plan, the virtual cluster within which it takes turns
+    vc: str = ""
     pacing: Pacing = field(default_factory=Pacing)
     usage: Usage = Usage()
     counts: Counts = field(default_factory=Counts)
@@ -257,8 +259,8 @@ class Resident:
     def as_gang(self) -> local.Gang:
         """Return what the stride needs to know of it."""
         mate = self.mate if self.part is None else 0
-        tickets, order = max(1, self.tickets), self.submitted_ns
-        return local.Gang(self.key, self.user, tickets, self.gpus, order, mate, self.is_opportunistic)
+        tickets, order, is_spare = max(1, self.tickets), self.submitted_ns, self.is_opportunistic
+        return local.Gang(self.key, self.user, tickets, self.gpus, order, mate, is_spare, self.vc)
 
     def check_room(self, proc: ProcId) -> None:
         """PeerError when this process cannot become a rank now."""

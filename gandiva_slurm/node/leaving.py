@@ -13,6 +13,7 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.node.ranks import have_saved
 from gandiva_slurm.wire import page as wire
 
 #: Without a plan for so long nobody leaves: those that have go back to taking turns.
@@ -31,10 +32,8 @@ def tell(resident: Resident, is_leaving: bool) -> None:
 
 
 def is_movable(resident: Resident) -> bool:
-    """True when it can save itself and go on elsewhere: all of it is here, and all its ranks are attached."""
-    if resident.part is not None or not resident.has_client():
-        return False
-    return all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
+    """True when it, or its part here, can save itself and go on elsewhere: all its ranks are attached."""
+    return resident.has_client() and all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
 
 
 def is_elastic(resident: Resident) -> bool:
@@ -46,7 +45,7 @@ def has_left(resident: Resident) -> bool:
     """True when it was told to leave, is parked, and every rank of it has saved itself."""
     if not resident.leave.is_told or resident.state != SUSPENDED or resident.is_frozen:
         return False
-    return is_movable(resident) and _have_saved(resident)
+    return is_movable(resident) and have_saved(resident.ranks)
 
 
 def is_out(node: Node, resident: Resident) -> bool:
@@ -59,12 +58,12 @@ def is_out(node: Node, resident: Resident) -> bool:
     if resident.state == SUSPENDING:
         return leave.is_saving
     # Slurm may be ending its ranks one by one: those that are left must not train on.
-    return resident.state == SUSPENDED and not resident.is_frozen and _have_saved(resident)
+    return resident.state == SUSPENDED and not resident.is_frozen and have_saved(resident.ranks)
 
 
-def order_tier(node: Node, resident: Resident) -> None:
+def order_tier(resident: Resident, is_saving: bool) -> None:
     """Write what the park that is about to be ordered asks of the ranks besides."""
-    resident.leave.is_saving = is_out(node, resident)
+    resident.leave.is_saving = is_saving
     tier = wire.TIER_REQUEUE if resident.leave.is_saving else wire.TIER_HOLD
     for rank in resident.ranks:
         if rank.is_alive:
@@ -77,11 +76,17 @@ def park_deadline_ns(node: Node, resident: Resident) -> int:
     return settings.park_deadline_ns + resident.leave.is_saving * settings.save_deadline_ns
 
 
+def is_late(node: Node, resident: Resident, now: int) -> bool:
+    """True when a park has taken too long; those of parts are timed where their orders come from."""
+    return resident.part is None and now - resident.ordered_ns > park_deadline_ns(node, resident)
+
+
 def take_failure(node: Node, resident: Resident, why: str) -> bool:
     """Note that a save failed; False when it was the park that did, which is another matter."""
     leave = resident.leave
     pages = [rank.look() for rank in resident.ranks if rank.is_alive]
     if not leave.is_saving or not any(page[wire.W_STATE] in _CAME for page in pages):
+        leave.error = ""  # the last failure is another one
         return False
     errors = {error_text(page) for page in pages if page[wire.W_STATE] == wire.FAILED}
     why = "; ".join(sorted(filter(None, errors))) or why
@@ -94,7 +99,7 @@ def arrive(node: Node, resident: Resident) -> None:
     """It has parked: if it was to save itself, all of it must have."""
     if not resident.leave.is_saving:
         return
-    if _have_saved(resident):
+    if have_saved(resident.ranks):
         resident.leave = Leave(resident.leave.is_told)
         node.note("saved", resident)
     else:
@@ -104,13 +109,8 @@ def arrive(node: Node, resident: Resident) -> None:
 def told(resident: Resident) -> str:
     """Say how its leaving stands, "" when there is nothing to say."""
     leave = resident.leave
-    if leave.error:
+    if leave.error and leave.is_told:
         return f"save failed: {leave.error}; tried again in its next turn"
     if resident.state == SUSPENDING and leave.is_saving:
         return "saves itself, to be moved"
     return "has saved itself, to be moved" if has_left(resident) else ""
-
-
-def _have_saved(resident: Resident) -> bool:
-    stands = {(p[wire.W_STATE], p[wire.W_TIER_USED]) for p in (rank.look() for rank in resident.ranks)}
-    return stands == {(wire.PARKED, wire.TIER_REQUEUE)}

@@ -21,7 +21,7 @@ def tell(resident: Resident, job: PlannedJob | None) -> None:
     """Take the plan's word, None where it says nothing; beside another mate its speed is another."""
     mate = job.mate if job is not None else 0
     if job is not None:
-        resident.is_opportunistic = job.is_opportunistic
+        resident.is_opportunistic, resident.vc = job.is_opportunistic, job.vc
     if mate != resident.mate:
         resident.mate, resident.gauge.packed, resident.pacing = mate, Tally(), Pacing()
 

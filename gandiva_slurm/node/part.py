@@ -15,6 +15,7 @@ from gandiva_slurm.model.job import SUSPENDED, SUSPENDING
 from gandiva_slurm.model.span import HeldTime, PartStand
 from gandiva_slurm.node.park import SANE_SEQ, ended_rank
 from gandiva_slurm.node.park_part import HOLDING, MISSED
+from gandiva_slurm.node.ranks import have_saved
 from gandiva_slurm.wire.page import W_SEQ
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def stand_of(resident: Resident, settings: NodeSettings, now: int) -> PartStand:
         left_ns=_left_ns(resident, settings, now),
         at=part.at,
         error=trouble or next(filter(None, errors), "") or resident.refusal.why,
+        has_saved=resident.state == SUSPENDED and have_saved(resident.ranks),
     )
 
 

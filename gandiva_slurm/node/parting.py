@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.node import leaving
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.part import IN, OUT, RESERVE, Part, notice, phase_of, trouble_of
@@ -71,6 +72,7 @@ class Parting:
         if is_first and refusal:
             return refusal
         if is_first:
+            leaving.order_tier(resident, order.saves and leaving.is_movable(resident))
             step_ms = self._switcher.begin(resident, now)
             node.note("park", resident, now, how="span", world=resident.world, step_ms=step_ms, margin=[])
         part.wish, part.at = OUT, order.at
@@ -90,7 +92,8 @@ class Parting:
         if phase in (words.RELEASING, words.RELEASED):
             return ""
         if phase != words.HOLDING or order.at not in (0, part.at):
-            return f"the part is {phase} at boundary {part.at}: its ranks do not hold"
+            unsaved = resident.leave.error if phase == words.ON else ""
+            return unsaved or f"the part is {phase} at boundary {part.at}: its ranks do not hold"
         for group in resident.sets:
             group.apply(group.part_gang().commit(group.views(), group.alive(), now))
         resident.ordered_ns = now
@@ -154,7 +157,7 @@ class Parting:
             self._call_back(resident, "its ranks found no boundary, and no other order came")
         elif phase == words.HOLDING and age_ns > words.HOLD_BOUND_NS:
             self._call_back(resident, "its ranks held, and no COMMIT came")
-        elif phase == words.RELEASING and age_ns > self._deadline_ns:
+        elif phase == words.RELEASING and age_ns > leaving.park_deadline_ns(self._node, resident):
             self._call_back(resident, "its ranks did not release in time")
         elif phase == words.RELEASED and age_ns > words.RELEASED_BOUND_NS:
             self._call_back(resident, "its ranks had released, and no FREE came")
@@ -166,6 +169,8 @@ class Parting:
     def _keep_park_bound(self, resident: Resident, now: int) -> None:
         """A park's end, whatever the controller says: it comes on as soon as no other span has its GPUs."""
         settings = self._node.settings
+        if leaving.is_out(self._node, resident):
+            return
         if now < resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns):
             return
         others = [r for r in self._node.residents.values() if r.part is not None and r is not resident]

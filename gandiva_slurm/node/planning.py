@@ -62,6 +62,7 @@ class Planning:
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
+        self._slicer.charge(node.clock.mono())  # what was held so far was held as it was told then
         self._set_size(plan)
         planned = {job.key: job for job in plan.jobs}
         for key in planned:
@@ -112,6 +113,7 @@ class Planning:
             since_ns=clock.mono(),
             part=Part(job.span),
             is_opportunistic=job.is_opportunistic,
+            vc=job.vc,
         )
 
     def _learn_span(self, resident: Resident, job: PlannedJob) -> None:

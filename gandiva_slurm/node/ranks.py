@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gandiva_slurm.node.pages import Page
@@ -125,3 +126,9 @@ class RankSet:
     def _newest_generation(self) -> int:
         orders = [view[wire.W_WORD] >> 8 for view in self.views()]
         return max((order for order in orders if order < SANE_GEN), default=0)
+
+
+def have_saved(ranks: Iterable[Rank]) -> bool:
+    """True when these are parked and have saved themselves, each of them."""
+    stands = {(page[wire.W_STATE], page[wire.W_TIER_USED]) for page in (rank.look() for rank in ranks)}
+    return stands == {(wire.PARKED, wire.TIER_REQUEUE)}

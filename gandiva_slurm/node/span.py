@@ -191,6 +191,7 @@ class Spans:
             return (NO, blocker) if blocker else None
         if phase in _ON_THE_WAY[order.what]:
             return None
+        error = resident.leave.error if order.what == words.COMMIT and resident.leave.error else error
         return NO, error or f"the part is {phase}"
 
     def _answer(self, order: SpanOrder, code: str, why: str, resident: Resident | None) -> SpanAnswer:

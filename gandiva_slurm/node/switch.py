@@ -61,7 +61,7 @@ class Switcher:
         if resident.is_to_freeze():
             self.freeze(resident)
             return
-        leaving.order_tier(node, resident)
+        leaving.order_tier(resident, leaving.is_out(node, resident))
         step_ms = self.begin(resident, now)
         wake_by_ns = now + node.settings.max_park_ns
         margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
@@ -198,9 +198,7 @@ class Switcher:
             self._arrived(resident, now)
         elif "running" in phases or "resuming" in phases:
             self._give_up(resident, now, last_error(resident))
-        elif resident.part is None and now - resident.ordered_ns > leaving.park_deadline_ns(
-            self._node, resident
-        ):
+        elif leaving.is_late(self._node, resident, now):
             self._out_of_time(resident, now)
 
     def _tick_freezing(self, resident: Resident, now: int) -> None:
@@ -220,9 +218,10 @@ class Switcher:
         phases = self._advance(resident, now)
         is_late = now - resident.ordered_ns > self._node.settings.park_deadline_ns
         if is_late:
-            # It has had its GPUs and its order for long: what its pages say (or a rank that is kept from
-            # writing them) must not pin them to it. It is asked to park like any other.
+            # It has had its GPUs for long: what its pages say (or a rank that is kept from writing them) must
+            # not pin them to it. It is asked to park like any other; who still saves itself finds the order.
             for group in resident.sets:
+                order_run(group, now, True)
                 group.gang = None
         if is_late or all(phase == "running" for phase in phases):
             self._running(resident, now)
@@ -306,8 +305,7 @@ class Switcher:
 
     def _give_up(self, resident: Resident, now: int, why: str) -> None:
         """It keeps its GPUs, is charged, and is asked again later; or others have borne that for too long."""
-        if not leaving.take_failure(self._node, resident, why):
-            self._count_failure(resident, now, why)
+        self._count_failure(resident, now, why)
         if resident.is_refusing and resident.has_client():
             self._stop_where_it_is(resident, now)
             return
@@ -317,6 +315,8 @@ class Switcher:
         self._on_change()
 
     def _count_failure(self, resident: Resident, now: int, why: str) -> None:
+        if leaving.take_failure(self._node, resident, why):
+            return
         counts = resident.counts
         counts.failed_parks += 1
         counts.reaims += sum(group.new_reaims() for group in resident.sets)

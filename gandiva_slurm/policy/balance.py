@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.moves import (
     JOBS_TRIED,
-    NODES_TRIED,
     Loads,
     Proposal,
     Resident,
@@ -24,7 +23,7 @@ from gandiva_slurm.policy.moves import (
     gain_of,
     tickets,
     told_gain,
-    told_gpus,
+    told_place,
 )
 
 
@@ -44,7 +43,7 @@ def even_out(draft: Draft, loads: Loads, residents: Sequence[Resident], terms: T
 def _hope(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> float:
     """The most a job could gain on its type, were there room; nothing when that is too little."""
     held = loads.of(resident)
-    least = loads.least(resident.gpu_type, len(resident.gpus))
+    least = loads.least(resident.gpu_type, resident)
     if not held or least is None:
         return 0.0
     worst, own = max(held), draft.board.load_of(resident.need)
@@ -54,9 +53,9 @@ def _hope(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> float
 
 
 def _propose(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> Proposal | None:
-    ranked = loads.ranked(resident.gpu_type, len(resident.gpus))[:NODES_TRIED]
-    home = draft.board.sites[resident.node]
-    spot = find_spot(draft, resident, ranked if home in ranked else [*ranked, home])
+    best = loads.best(resident.gpu_type, resident)
+    homes = [draft.board.sites[node] for node in resident.place.nodes]
+    spot = find_spot(draft, resident, [*best, *(home for home in homes if home not in best)])
     held = loads.of(resident)
     if spot is None or not _is_clearly_less(spot.worst, max(held), terms):
         return None
@@ -64,8 +63,7 @@ def _propose(draft: Draft, loads: Loads, resident: Resident, terms: Terms) -> Pr
         return None
     own = draft.board.load_of(resident.need)
     gain_ns = gain_of(resident, own / max(held), own / spot.worst)
-    ((node, gpus),) = spot.place.parts
-    here, there = told_gpus(resident.node, resident.gpus), told_gpus(node, gpus)
+    here, there = told_place(resident.place), told_place(spot.place)
     text = f"{here} carries {tickets(max(held))} tickets, {there} would carry {tickets(spot.worst)} with it"
     return Proposal(resident, spot.place, (text, told_gain(resident, gain_ns)), gain_ns)
 

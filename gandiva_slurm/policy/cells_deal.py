@@ -66,7 +66,7 @@ def deed_at(cluster: Cluster, gpus: tuple[int, ...]) -> Deed:
     return Deed(chain_of(first.gpu_type, len(first.gpus)), tuple(members))
 
 
-def _halves(size: int) -> list[int]:
+def halves(size: int) -> list[int]:
     """Sizes of the cells of a node below the node itself, from the GPU up."""
     sizes = [1]
     while sizes[-1] * 2 < size and size % (sizes[-1] * 2) == 0:
@@ -79,7 +79,7 @@ def _name(gpu_type: str, size: int) -> str:
 
 
 def _kinds(gpu_type: str, size: int) -> dict[str, CellKind]:
-    sizes = _halves(size)
+    sizes = halves(size)
     kinds = {_name(gpu_type, high): CellKind(_name(gpu_type, low), 2) for low, high in pairwise(sizes)}
     kinds[chain_of(gpu_type, size)] = CellKind(_name(gpu_type, sizes[-1]), size // sizes[-1], is_node=True)
     return kinds
@@ -88,7 +88,7 @@ def _kinds(gpu_type: str, size: int) -> dict[str, CellKind]:
 def _grants(chain: str, gpu_type: str, size: int, gpus: int) -> list[CellGrant]:
     whole, rest = divmod(gpus, size)
     grants = [CellGrant(chain, chain, whole)] if whole else []
-    for cell in reversed(_halves(size)):
+    for cell in reversed(halves(size)):
         count, rest = divmod(rest, cell)
         if count:
             grants.append(CellGrant(chain, _name(gpu_type, cell), count))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gandiva_slurm.policy.draft import Draft
-from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, find_spot, told_gpus
+from gandiva_slurm.policy.moves import Loads, Proposal, Resident, Terms, find_spot, told_place
 from gandiva_slurm.policy.placement import Need, Place, Site
 
 #: Nodes that are tried for a gang, and jobs that may be moved for it at most.
@@ -50,7 +50,7 @@ def clear_for(
         and site.is_large_enough(need)
         and site.name not in need.closed
     ]
-    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf, need.is_opportunistic)), site.name))
+    sites.sort(key=lambda site: (-len(site.free_gpus(need.leaf, need.group)), site.name))
     found = []
     for site in sites[:SITES_TRIED]:
         mark = draft.mark()
@@ -74,7 +74,7 @@ def _clear(
             return None
         moves.append(move)
         here.remove(move.resident)
-        draft.lift(move.resident.need.job_id, (site.name,))
+        draft.lift(move.resident.need.job_id, move.resident.place.nodes)
         draft.put(move.resident.need, move.place)
         place = draft.board.best(need, [site])
         if place is not None:
@@ -86,17 +86,16 @@ def _hindrance(draft: Draft, need: Need, site: Site, resident: Resident) -> tupl
     """Least for whom the gang gains most when he goes: GPUs with a free slot, then memory."""
     mark = draft.mark()
     draft.lift(resident.need.job_id, (site.name,))
-    free = len(site.free_gpus(need.leaf, need.is_opportunistic))
+    free = len(site.free_gpus(need.leaf, need.group))
     draft.rollback(mark)
     return (-free, -resident.need.memory_mib)
 
 
 def _away(draft: Draft, loads: Loads, resident: Resident, site: Site, terms: Terms) -> Proposal | None:
     """Where a job could go at little loss; None: nowhere."""
-    others = [each for each in loads.ranked(resident.gpu_type, len(resident.gpus)) if each is not site]
+    others = [each for each in loads.ranked(resident.gpu_type, resident) if each is not site]
     spot, held = find_spot(draft, resident, others), loads.of(resident)
     if spot is None or not held or 100 * spot.worst > (100 + terms.balance_percent) * max(held):
         return None
-    ((node, gpus),) = spot.place.parts
-    text = f"room for another job is made on {site.name}; {told_gpus(node, gpus)} is no worse a place"
+    text = f"room for another job is made on {site.name}; {told_place(spot.place)} is no worse a place"
     return Proposal(resident, spot.place, (text,))

@@ -16,7 +16,6 @@ from statistics import median
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.moves import (
     JOBS_TRIED,
-    NODES_TRIED,
     Loads,
     Proposal,
     Resident,
@@ -24,7 +23,7 @@ from gandiva_slurm.policy.moves import (
     find_spot,
     gain_of,
     told_gain,
-    told_gpus,
+    told_place,
 )
 
 #: A type that nobody was measured on is taken for so many times as fast as the job's own, until it is tried.
@@ -52,7 +51,7 @@ def other_types(resident: Resident) -> dict[str, float]:
 
 def _hope(draft: Draft, loads: Loads, resident: Resident, kind: str) -> float:
     """The most a job could gain on a type, were there room; nothing where it would be more crowded."""
-    held, least = loads.of(resident), loads.least(kind, len(resident.gpus))
+    held, least = loads.of(resident), loads.least(kind, resident)
     if not held or least is None:
         return 0.0
     worst, own = max(held), draft.board.load_of(resident.need)
@@ -63,7 +62,7 @@ def _hope(draft: Draft, loads: Loads, resident: Resident, kind: str) -> float:
 
 def _propose(draft: Draft, loads: Loads, resident: Resident, kind: str, terms: Terms) -> Proposal | None:
     held = loads.of(resident)
-    spot = find_spot(draft, resident, loads.ranked(kind, len(resident.gpus))[:NODES_TRIED])
+    spot = find_spot(draft, resident, loads.best(kind, resident))
     if spot is None or not held or spot.worst > max(held):
         return None
     own = draft.board.load_of(resident.need)
@@ -73,10 +72,9 @@ def _propose(draft: Draft, loads: Loads, resident: Resident, kind: str, terms: T
     if 100 * after < (100 + terms.faster_percent) * before:
         return None
     gain_ns = gain_of(resident, before, after)
-    ((node, gpus),) = spot.place.parts
     text = (
         f"{there:.3g} mini-batches a second on {kind}{'' if is_known else ', as is guessed of others'}, "
-        f"{here:.3g} on {resident.gpu_type}; {told_gpus(node, gpus)} carries no more tickets"
+        f"{here:.3g} on {resident.gpu_type}; {told_place(spot.place)} carries no more tickets"
     )
     return Proposal(resident, spot.place, (text, told_gain(resident, gain_ns)), gain_ns)
 

@@ -6,7 +6,7 @@ expected to run: as long again as it has run so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,11 +36,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Resident:
-    """A job on its node, as moves see it. `bar` says why it must not be moved now; empty: it may."""
+    """A job on its nodes, as moves see it. `bar` says why it must not be moved now; empty: it may."""
 
     need: Need
-    node: str
-    gpus: tuple[int, ...]
+    place: Place
     gpu_type: str
     cost_ns: int = 0
     #: how long it is expected to run on
@@ -50,6 +49,11 @@ class Resident:
     rates: Mapping[str, float] = field(default_factory=dict)
     #: the same on types that it was not measured on, by what other jobs gain there
     guesses: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many nodes it has, and GPUs on each."""
+        return len(self.place.parts), len(self.place.parts[0].gpus)
 
 
 class Proposal(NamedTuple):
@@ -74,47 +78,57 @@ class Loads:
 
     def __init__(self, board: Board) -> None:
         self.by_site = {name: board.loads(site) for name, site in board.sites.items() if site.is_open}
-        self._sorted = {name: sorted(loads) for name, loads in self.by_site.items()}
         self._sites = board.sites
-        self._ranked: dict[tuple[str, int], list[Site]] = {}
+        self._ranked: dict[tuple[str, int, str], list[tuple[int, Site]]] = {}
 
-    def ranked(self, gpu_type: str, gpus: int) -> list[Site]:
-        """The nodes of a type whose `gpus`-th least loaded GPU is least loaded, best first."""
-        key = (gpu_type, gpus)
+    def ranked(self, gpu_type: str, resident: Resident) -> list[Site]:
+        """The nodes of a type with the GPUs for a part of a job: least loaded n-th one first."""
+        return [site for _, site in self._rank(gpu_type, resident)]
+
+    def least(self, gpu_type: str, resident: Resident) -> int | None:
+        """The least load that the most loaded GPU of such a job can have on this type."""
+        ranked, nodes = self._rank(gpu_type, resident), resident.shape[0]
+        return ranked[nodes - 1][0] if len(ranked) >= nodes else None
+
+    def _rank(self, gpu_type: str, resident: Resident) -> list[tuple[int, Site]]:
+        size, group = resident.shape[1], resident.need.group
+        key = (gpu_type, size, group)
         if key not in self._ranked:
-            found = [
-                site
-                for site in self._sites.values()
-                if site.gpu_type == gpu_type and len(self._sorted.get(site.name, ())) >= gpus
-            ]
-            self._ranked[key] = sorted(found, key=lambda site: (self._sorted[site.name][gpus - 1], site.name))
+            here = [site for site in self._sites.values() if site.gpu_type == gpu_type]
+            able = [site for site in here if site.is_open and len(site.gpus_for(group)) >= size]
+            found = [(self._nth(site, size, group), site) for site in able]
+            self._ranked[key] = sorted(found, key=lambda pair: (pair[0], pair[1].name))
         return self._ranked[key]
 
-    def least(self, gpu_type: str, gpus: int) -> int | None:
-        """The least load that the most loaded GPU of a gang of this size can have on this type."""
-        ranked = self.ranked(gpu_type, gpus)
-        return self._sorted[ranked[0].name][gpus - 1] if ranked else None
+    def best(self, gpu_type: str, resident: Resident) -> list[Site]:
+        """The nodes of a type that are tried for a job."""
+        return self.ranked(gpu_type, resident)[: NODES_TRIED * resident.shape[0]]
+
+    def _nth(self, site: Site, size: int, group: str) -> int:
+        loads = self.by_site[site.name]
+        return sorted(loads[gpu] for gpu in site.gpus_for(group))[size - 1]
 
     def of(self, resident: Resident) -> list[int]:
-        """The loads of a job's GPUs; empty where nothing is known of its node."""
-        loads = self.by_site.get(resident.node)
-        return [loads[gpu] for gpu in resident.gpus] if loads else []
+        """The loads of a job's GPUs; empty where nothing is known of one of its nodes."""
+        parts = resident.place.parts
+        if not all(self.by_site.get(node) for node, _ in parts):
+            return []
+        return [self.by_site[node][gpu] for node, gpus in parts for gpu in gpus]
 
 
 def find_spot(draft: Draft, resident: Resident, sites: Iterable[Site]) -> Spot | None:
-    """The best of these nodes for a job that would leave its own; None when it would be where it is.
+    """The best of these nodes for a job that would leave its own ones; None when it would be where it is.
 
     Nothing stays tried.
     """
     need, board, mark = resident.need, draft.board, draft.mark()
-    draft.lift(need.job_id, (resident.node,))
+    draft.lift(need.job_id, resident.place.nodes)
     place = board.best(need, [site for site in sites if site.may_take(need)])
     spot = None
-    if place is not None and place.parts[0] != (resident.node, resident.gpus):
-        ((node, gpus),) = place.parts
+    if place is not None and set(place.parts) != set(resident.place.parts):
         draft.put(need, place)
-        loads = board.loads(board.sites[node])
-        held = [loads[gpu] for gpu in gpus]
+        loads = {node: board.loads(board.sites[node]) for node in place.nodes}
+        held = [loads[node][gpu] for node, gpus in place.parts for gpu in gpus]
         spot = Spot(place, max(held), sum(held))
     draft.rollback(mark)
     return spot
@@ -138,9 +152,9 @@ def told_gain(resident: Resident, gain_ns: int) -> str:
     return f"worth {gain_s} s to it within {horizon_s} s, costs {cost_s} s"
 
 
-def told_gpus(node: str, gpus: Sequence[int]) -> str:
-    """GPUs of a node in words."""
-    return f"GPU {','.join(map(str, gpus))} of {node}"
+def told_place(place: Place) -> str:
+    """GPUs of one node or more in words."""
+    return " and ".join(f"GPU {','.join(map(str, gpus))} of {node}" for node, gpus in place.parts)
 
 
 def tickets(load: int) -> str:

@@ -10,6 +10,7 @@ A GPU has a fixed number of slots (residents), and the last free one goes only t
 GPU yet: otherwise whoever submits a hundred jobs first would keep everybody else out until one of them ends.
 
 Opportunistic jobs come last, get no last slot, and are next to no load: they decide where all else is equal.
+Where GPUs have owners (virtual clusters), a guaranteed job has those of its own, an opportunistic one any.
 """
 
 from __future__ import annotations
@@ -21,72 +22,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
+from gandiva_slurm.policy.groups import SPARE
+from gandiva_slurm.policy.needs import Need as Need
+from gandiva_slurm.policy.needs import Stay as Stay
 from gandiva_slurm.policy.shares import Leaf
 
 #: Loads are integers in 1/LOAD_SCALE of a ticket's part, so that a gang of up to 16 GPUs divides evenly.
 LOAD_SCALE = 720_720
 #: So many times the load of an opportunistic job makes that of a guaranteed one.
-SPARE = 10**6
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a job asks of a place. `types` empty = any; `order` is the one total order of jobs.
-
-    `gpus`, `cpus` and `memory_mib` are those on each of its `nodes`.
-    """
-
-    job_id: int
-    leaf: Leaf
-    gpus: int
-    weight: int
-    order: tuple[int, ...]
-    priority: int = 50
-    types: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    cpus: int = 1
-    memory_mib: int = 0
-    nodes: int = 1
-    #: nodes it may not be placed on now (reserved for others), whatever else is right
-    closed: frozenset[str] = frozenset()
-    #: it has what guaranteed jobs leave
-    is_opportunistic: bool = False
-
-    @property
-    def size(self) -> int:
-        """Its GPUs in all."""
-        return self.gpus * self.nodes
-
-    def stay(self, gpus: tuple[int, ...]) -> Stay:
-        """Return its part on a node, with these GPUs."""
-        return Stay(
-            self.job_id, self.leaf, gpus, self.weight, self.memory_mib, self.size, self.is_opportunistic
-        )
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """All that decides whether it has a place: equal shapes fit or fail together."""
-        room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
-        return (self.is_opportunistic, self.leaf.user, self.types, self.partitions, self.closed, *room)
-
-
-@dataclass(frozen=True)
-class Stay:
-    """A job that has its place. `gpus` empty = on the node, but which GPUs is not known.
-
-    Of a job of several nodes this is the part on one of them; `weight` is the job's, `size` its GPUs in all
-    (0: those here are all).
-    """
-
-    job_id: int
-    leaf: Leaf
-    gpus: tuple[int, ...]
-    weight: int
-    memory_mib: int = 0
-    size: int = 0
-    is_opportunistic: bool = False
-    #: it is to go on elsewhere: its room is taken until then, its load is not counted any more
-    is_leaving: bool = False
+GUARANTEED_WEIGHS = 10**6
 
 
 @dataclass
@@ -103,6 +47,8 @@ class Site:
     is_open: bool = True
     #: by job id, or by `kept_key`
     stays: dict[int, Stay] = field(default_factory=dict)
+    #: of each GPU the virtual cluster that owns it ("": those who name none); empty: there are none
+    owners: tuple[str, ...] = ()
 
     def may_take(self, need: Need) -> bool:
         """True when partition and type are right, however full or small it is."""
@@ -127,9 +73,15 @@ class Site:
         """Memory of the residents."""
         return sum(stay.memory_mib for stay in self.stays.values())
 
-    def free_gpus(self, leaf: Leaf, is_opportunistic: bool = False) -> list[int]:
-        """The GPUs with a slot for a job of this user and class."""
-        keeps_last = is_opportunistic and self.slots_per_gpu > 1
+    def gpus_for(self, group: str) -> Sequence[int]:
+        """The GPUs that jobs of a group may have, full or not: guaranteed ones those of their own owner."""
+        if group == SPARE or not self.owners:
+            return range(self.gpus)
+        return [gpu for gpu, owner in enumerate(self.owners) if owner == group]
+
+    def free_gpus(self, leaf: Leaf, group: str = "", is_kept: bool = False) -> list[int]:
+        """The GPUs with a slot for a job of this user and group; one that is kept for it may be the last."""
+        keeps_last = group == SPARE and (self.slots_per_gpu > 1 or bool(self.owners))
         residents = [0] * self.gpus
         his = [0] * self.gpus
         unknown = 0
@@ -137,9 +89,14 @@ class Site:
             unknown += not stay.gpus
             for gpu in stay.gpus:
                 residents[gpu] += 1
-                his[gpu] += stay.leaf.user == leaf.user and not stay.is_opportunistic
-        limit = self.slots_per_gpu - unknown
-        return [gpu for gpu in range(self.gpus) if residents[gpu] < limit - (keeps_last or his[gpu] > 0)]
+                his[gpu] += stay.leaf.user == leaf.user and stay.group != SPARE
+        limit, mine = self.slots_per_gpu - unknown, self.gpus_for(group)
+        bars_last = [not is_kept and (keeps_last or count > 0) for count in his]
+        return [gpu for gpu in mine if residents[gpu] < limit - bars_last[gpu]]
+
+
+#: A user in an account, and the group in which he spends his tickets.
+Purse = tuple[Leaf, str]
 
 
 def kept_key(job_id: int) -> int:
@@ -179,14 +136,17 @@ class Candidate(NamedTuple):
 class Board:
     """All nodes with their residents, and the load their tickets make."""
 
-    def __init__(self, sites: Iterable[Site], tickets: Mapping[Leaf, int]) -> None:
+    def __init__(
+        self, sites: Iterable[Site], tickets: Mapping[Leaf, int], apart: Mapping[Purse, int] | None = None
+    ) -> None:
+        """`apart`: the tickets of a group, where they are others than `tickets`."""
         self.sites = {site.name: site for site in sorted(sites, key=lambda site: site.name)}
-        self._tickets = tickets
-        #: by class, True for opportunistic
-        self._weights: Counter[tuple[Leaf, bool]] = Counter()
-        self._gpus: Counter[tuple[str, bool]] = Counter()
+        self._tickets, self._apart = tickets, apart or {}
+        #: by group: they take turns, and share tickets, among themselves
+        self._weights: Counter[Purse] = Counter()
+        self._gpus: Counter[tuple[str, str]] = Counter()
         #: stays of each job
-        self._counted: dict[int, int] = {}
+        self._counted: Counter[tuple[int, str]] = Counter()
         for site in self.sites.values():
             for stay in site.stays.values():
                 self._count(stay)
@@ -204,19 +164,18 @@ class Board:
     def lift(self, node: str, key: int) -> Stay:
         """Take a stay off a node; the job's weight goes with the last one."""
         stay = self.sites[node].stays.pop(key)
-        self._counted[stay.job_id] -= 1
-        if not self._counted[stay.job_id]:
-            del self._counted[stay.job_id]
-            self._weights[stay.leaf, stay.is_opportunistic] -= stay.weight
-        self._gpus[stay.leaf.user, stay.is_opportunistic] -= max(1, len(stay.gpus))
+        self._counted[stay.job_id, stay.group] -= 1
+        if not self._counted[stay.job_id, stay.group]:
+            self._weights[stay.leaf, stay.group] -= stay.weight
+        self._gpus[stay.leaf.user, stay.group] -= max(1, len(stay.gpus))
         return stay
 
-    def has_room(self, need: Need, place: Place) -> bool:
-        """True when just this place can take the job now."""
+    def has_room(self, need: Need, place: Place, is_kept: bool = False) -> bool:
+        """True when just this place can take the job now; `is_kept`: it was kept for it until now."""
         return all(
             site is not None
             and self._is_possible(need, site)
-            and set(gpus) <= set(site.free_gpus(need.leaf, need.is_opportunistic))
+            and set(gpus) <= set(site.free_gpus(need.leaf, need.group, is_kept))
             for site, gpus in ((self.sites.get(node), gpus) for node, gpus in place.parts)
         )
 
@@ -247,7 +206,7 @@ class Board:
         """The GPUs of least load a node has for (a part of) this job; None when it has no room."""
         if not self._is_possible(need, site):
             return None
-        free = site.free_gpus(need.leaf, need.is_opportunistic)
+        free = site.free_gpus(need.leaf, need.group)
         if len(free) < need.gpus:
             return None
         if not site.stays:
@@ -275,27 +234,27 @@ class Board:
         site.stays[need.job_id] = need.stay(gpus)
         return gpus
 
-    def gpus_of(self, user: str, is_opportunistic: bool = False) -> int:
-        """GPUs this user's residents of a class have, each counted for each job."""
-        return self._gpus[user, is_opportunistic]
+    def gpus_of(self, user: str, group: str = "") -> int:
+        """GPUs this user's residents of a group have, each counted for each job."""
+        return self._gpus[user, group]
 
-    def tickets_of(self, leaf: Leaf) -> int:
-        """Parts of a ticket of this leaf."""
-        return max(1, self._tickets.get(leaf, 1))
+    def tickets_of(self, leaf: Leaf, group: str = "") -> int:
+        """Parts of a ticket that a leaf has in a group."""
+        return max(1, self._apart.get((leaf, group)) or self._tickets.get(leaf, 1))
 
     def _count(self, stay: Stay) -> None:
-        stays = self._counted[stay.job_id] = self._counted.get(stay.job_id, 0) + 1
-        if stays == 1:  # its weight is the job's, on however many nodes
-            self._weights[stay.leaf, stay.is_opportunistic] += stay.weight
-        self._gpus[stay.leaf.user, stay.is_opportunistic] += max(1, len(stay.gpus))
+        self._counted[stay.job_id, stay.group] += 1
+        if self._counted[stay.job_id, stay.group] == 1:  # its weight is the job's, on however many nodes
+            self._weights[stay.leaf, stay.group] += stay.weight
+        self._gpus[stay.leaf.user, stay.group] += max(1, len(stay.gpus))
 
     def _load(self, job: Need | Stay, size: int, newcomer: Need | None) -> int:
-        purse = (job.leaf, job.is_opportunistic)
+        purse = (job.leaf, job.group)
         whole = self._weights[purse]
-        if newcomer is not None and (newcomer.leaf, newcomer.is_opportunistic) == purse:
+        if newcomer is not None and (newcomer.leaf, newcomer.group) == purse:
             whole += newcomer.weight
-        load = self.tickets_of(job.leaf) * LOAD_SCALE * job.weight // (whole * size)
-        return max(1, load // SPARE) if job.is_opportunistic else load
+        load = self.tickets_of(*purse) * LOAD_SCALE * job.weight // (whole * size)
+        return max(1, load // GUARANTEED_WEIGHS) if job.group == SPARE else load
 
 
 def _place(found: Sequence[Candidate]) -> Place:
@@ -322,11 +281,11 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
     In turn, the user with the fewest GPUs for his tickets places one job: among his, higher
     --gandiva-priority first, then larger gangs (a large one finds no even place once small ones lie about),
     then older ones. On a tie between users the larger gang, then the older job, goes first. Opportunistic
-    jobs are placed when all others are.
+    jobs are placed when all others are. Those of a virtual cluster have its GPUs alone.
     """
-    waiting: dict[tuple[bool, str], list[Need]] = {}
+    waiting: dict[tuple[str, str], list[Need]] = {}
     for need in sorted(needs, key=lambda need: (-need.priority, -need.size, need.order), reverse=True):
-        waiting.setdefault((need.is_opportunistic, need.leaf.user), []).append(need)
+        waiting.setdefault((need.group, need.leaf.user), []).append(need)
     placed: dict[int, Place] = {}
     full: set[tuple[object, ...]] = set()
     while waiting:
@@ -346,5 +305,5 @@ def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
 
 
 def _turn(board: Board, need: Need) -> tuple[bool, Fraction, int, tuple[int, ...]]:
-    held = Fraction(board.gpus_of(need.leaf.user, need.is_opportunistic), board.tickets_of(need.leaf))
+    held = Fraction(board.gpus_of(need.leaf.user, need.group), board.tickets_of(need.leaf, need.group))
     return (need.is_opportunistic, held, -need.size, need.order)

@@ -29,7 +29,7 @@ from gandiva_slurm.policy.moves import (
     Terms,
     tickets,
 )
-from gandiva_slurm.policy.placement import NodeGpus, Place
+from gandiva_slurm.policy.placement import Place
 
 
 class Swap(NamedTuple):
@@ -41,16 +41,16 @@ class Swap(NamedTuple):
 
 def exchange(draft: Draft, loads: Loads, residents: Iterable[Resident], terms: Terms) -> Swap | None:
     """Find the exchange that gains most time, of those who may move now; None where there is none."""
-    there: dict[tuple[int, str], list[Resident]] = {}
+    there: dict[tuple[tuple[int, int], str], list[Resident]] = {}
     for each in residents:
         if not each.bar and each.rates.get(each.gpu_type) and loads.of(each):
-            there.setdefault((len(each.gpus), each.gpu_type), []).append(each)
+            there.setdefault((each.shape, each.gpu_type), []).append(each)
     swaps = [swap for up, down in _candidates(there) if (swap := _swap(draft, loads, up, down, terms))]
     return max(swaps, key=lambda swap: swap.up.gain_ns, default=None)
 
 
 def _candidates(
-    there: Mapping[tuple[int, str], Sequence[Resident]],
+    there: Mapping[tuple[tuple[int, int], str], Sequence[Resident]],
 ) -> Iterator[tuple[Resident, Resident]]:
     """Of each size and two types, those who gain most by the one with those who lose least by the other."""
     for (size, slow), (other, fast) in permutations(sorted(there), 2):
@@ -65,7 +65,7 @@ def _swap(draft: Draft, loads: Loads, up: Resident, down: Resident, terms: Terms
     if up.need.is_opportunistic and not down.need.is_opportunistic:
         return None
     gains, loses = (_speedup(each, up.gpu_type, down.gpu_type) for each in (up, down))
-    to, back = _place(down), _place(up)
+    to, back = down.place, up.place
     if gains <= 1 or not 0 < (100 + terms.faster_percent) * loses <= 100 * gains:
         return None
     mine, theirs = (draft.board.load_of(each.need) for each in (up, down))
@@ -107,12 +107,9 @@ def _told_guess(each: Resident, kind: str) -> str:
     return "" if kind in each.rates else " (a guess)"
 
 
-def _place(resident: Resident) -> Place:
-    return Place((NodeGpus(resident.node, resident.gpus),))
-
-
 def _have_room(draft: Draft, up: Resident, to: Place, down: Resident, back: Place) -> bool:
     """True when each finds room beside the other: whoever comes first need not wait."""
     sites = draft.board.sites
-    may = sites[down.node].may_take(up.need) and sites[up.node].may_take(down.need)
+    ways = [(sites[node], need) for need, place in ((up.need, to), (down.need, back)) for node in place.nodes]
+    may = all(site.may_take(need) for site, need in ways)
     return may and draft.board.has_room(up.need, to) and draft.board.has_room(down.need, back)

@@ -8,6 +8,7 @@ charges for starting elsewhere and for changing hands.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -63,6 +64,7 @@ class LivePolicy:
         self._shown: dict[int, int] = {}
         self._arrays: dict[tuple[str, str, int], int] = {}
         self._users: set[str] = set()
+        self._vcs: set[str] = set()
         self._down: frozenset[str] = frozenset()
         self._outcomes: list[ev.Event] = []
         self._told: dict[tuple[str, JobKey], ev.ResidentSeen] = {}
@@ -72,6 +74,7 @@ class LivePolicy:
     def decide(self, view: View) -> Plan:
         """Hear what happened, decide slowly, then fast."""
         nodes = self._nodes_of(view.cluster)
+        self._deal(view)
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
@@ -84,6 +87,16 @@ class LivePolicy:
         was_left = set(nodes.left)
         nodes.decide(is_end)
         return Plan(self._runs(view, nodes), self._wake(view, nodes.left != was_left), dict(self._notes))
+
+    def _deal(self, view: View) -> None:
+        """Once a job has named a virtual cluster: equal parts of each type, one for those who name none."""
+        new = {job.vc for job in view.jobs.values() if job.vc} - self._vcs
+        if new:
+            self._vcs |= new
+            gpus = Counter(host.gpu_type for host in view.cluster.hosts for _ in host.gpus)
+            part = {kind: count // (len(self._vcs) + 1) for kind, count in gpus.items()}
+            equal = dict.fromkeys(sorted(self._vcs), part)
+            self.engine.settings = replace(self.engine.settings, virtual_clusters=equal)
 
     def violations(self) -> list[str]:
         """What is wrong with the engine; called by --check-invariants."""
@@ -210,8 +223,9 @@ class LivePolicy:
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
         gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
         mate = view.jobs.get(place.mate - 1)
-        size = job.size if place.span else len(place.gpus)
-        alone = view.rates.alone(job.model, size, gpu_type, not place.span) if has_run else None
+        # Jobs of several nodes are not moved here: nobody asks for their rates.
+        knows_rate = has_run and not place.span
+        alone = view.rates.alone(job.model, len(place.gpus), gpu_type) if knows_rate else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0

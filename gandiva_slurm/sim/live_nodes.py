@@ -141,5 +141,5 @@ class LiveNodes:
 
 
 def _gang(place: Placement) -> Gang:
-    order, mate = place.submitted_ns, place.mate
-    return Gang(place.key, place.user, place.tickets, place.gpus, order, mate, place.is_opportunistic)
+    order, mate, is_spare = place.submitted_ns, place.mate, place.is_opportunistic
+    return Gang(place.key, place.user, place.tickets, place.gpus, order, mate, is_spare, place.vc)

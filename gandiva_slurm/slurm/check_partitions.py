@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.snapshot import SlurmNode
+from gandiva_slurm.policy.deal import Bay, shortages
 from gandiva_slurm.slurm.check_site import SLURM_CONF, Site
 from gandiva_slurm.slurm.finding import Finding, error, warning
 from gandiva_slurm.slurm.limits import duration_s
@@ -23,6 +24,7 @@ def check(site: Site, nodes: Sequence[SlurmNode], config: Config) -> Iterator[Fi
         if name in site.partitions:
             yield from _partition(name, site.partitions[name], config)
     yield from _nodes(nodes, config)
+    yield from _virtual_clusters(nodes, config)
     yield from _times(site)
 
 
@@ -69,6 +71,14 @@ def _nodes(nodes: Sequence[SlurmNode], config: Config) -> Iterator[Finding]:
             words = "+".join(sorted(node.state))
             what = f"{words}{': ' + node.reason if node.reason else ''}"
             yield warning(where, what, f"mend it, then scontrol update NodeName={node.name} State=RESUME")
+
+
+def _virtual_clusters(nodes: Sequence[SlurmNode], config: Config) -> Iterator[Finding]:
+    """What is promised to virtual clusters must be there; a node that is down counts."""
+    bays = [Bay(node.name, node.gpu_type, node.slots // config.slots_per_gpu) for node in nodes]
+    for what in shortages(config.virtual_clusters, bays) if nodes else ():
+        cure = "promise what the nodes of the Gandiva partitions have"
+        yield error("gandiva.yaml: virtual_clusters", what, cure)
 
 
 def _times(site: Site) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ def check(site: Site, config: Config, directory: Path) -> Iterator[Finding]:
     yield from _host(config)
     yield from _user(site, config, directory)
     yield from _deadlines(config)
+    yield from _virtual_clusters(config, directory / "job_submit.lua")
 
 
 def _host(config: Config) -> Iterator[Finding]:
@@ -66,12 +67,31 @@ def _state_dir(path: Path, name: str, uid: int) -> Iterator[Finding]:
 
 def _is_trusted(script: Path, uid: int) -> bool:
     """True when configure names this number; also when that cannot be seen."""
-    try:
-        text = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", script.read_text(errors="replace"), flags=re.DOTALL)
-    except OSError:
+    text = _code(script)
+    if text is None:
         return True
     names = re.findall(r"\b(?:admin_uids\s*=\s*\{([^{}]*)\}|slurm_uid\s*=\s*(\d+))", text)
     return str(uid) in re.findall(r"\d+", " ".join(" ".join(pair) for pair in names))
+
+
+def _code(script: Path) -> str | None:
+    """A Lua script without its comments; None when it cannot be read here."""
+    try:
+        return re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", script.read_text(errors="replace"), flags=re.DOTALL)
+    except OSError:
+        return None
+
+
+def _virtual_clusters(config: Config, script: Path) -> Iterator[Finding]:
+    """The submission filter refuses the names that it is not told."""
+    text = _code(script)
+    listed = re.search(r"\bvcs\s*=\s*\{([^{}]*)\}", text or "")
+    known = set(re.findall(r"""["']([^"']+)["']""", listed[1])) if listed else set()
+    missing = [name for name in config.virtual_clusters if name not in known]
+    if missing and text is not None:
+        what = f"it does not know virtual cluster {', '.join(missing)}: jobs that name it are refused"
+        names = ", ".join(f'"{name}"' for name in config.virtual_clusters)
+        yield error(str(script), what, f"add to configure: vcs = {{{names}}}")
 
 
 def _deadlines(config: Config) -> Iterator[Finding]:

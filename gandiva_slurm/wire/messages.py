@@ -46,6 +46,8 @@ class PlannedJob:
     mate: int = 0
     #: it has what guaranteed jobs leave, and may be slowed down for the sake of a guaranteed mate
     is_opportunistic: bool = False
+    #: its virtual cluster: guaranteed jobs take turns among those of their own
+    vc: str = ""
 
     @property
     def key(self) -> JobKey:

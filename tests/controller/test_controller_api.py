@@ -151,6 +151,7 @@ async def test_why_says_which_flags_are_not_heeded(world, ask):
         "--gandiva-vc=vision",
         "--gandiva-cell=socket",
     ]
+    assert "--gandiva-vc=vision: recorded; no virtual clusters are configured" in evidence
 
 
 async def test_why_of_an_unknown_job_says_where_to_look(ask):

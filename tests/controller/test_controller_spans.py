@@ -34,6 +34,8 @@ class FakeNode:
         self.is_silent = False
         #: its ranks come to no boundary
         self.refuses = False
+        #: they were asked to save themselves, and cannot
+        self.saves = self.fails = False
         self.orders: list[SpanOrder] = []
         #: what the gang has held here, and the job beside it
         self.held_ns = self.beside_ns = 0
@@ -47,9 +49,14 @@ class FakeNode:
         self.held_ns += 0 if is_out else now_ns - self._since_ns
         self.beside_ns += now_ns - self._since_ns if is_out else 0
         self._since_ns = now_ns
-        refuses = self.refuses and order.what == words.AIM
+        self.saves = order.saves if order.what == words.AIM else self.saves
+        refuses = (self.refuses and order.what == words.AIM) or (
+            self.fails and self.saves and order.what == words.COMMIT
+        )
         self.phase = self.phase if refuses else words.ORDERS[order.what][1] or self.phase
+        has_saved = self.saves and self.phase == words.OFF
         facts = {"world": 2, "ranks": (self.rank,), "max_seq": 9, "is_parkable": True, "at": order.at}
+        facts["has_saved"] = has_saved
         part = PartStand(*GANG, self.phase, **facts)  # type: ignore[arg-type]
         state = words.OFF if self.phase in (words.OFF, words.RESERVED, words.READY) else words.ON
         held = [HeldTime(*GANG, "user1", (0, 1), self.held_ns, 0, state)]
@@ -83,9 +90,10 @@ class Bench:
         assert path == SPAN_PATH
         return encode(node.obey(decode_order(payload)))
 
-    def plan(self, *, with_gang: bool = True) -> None:
+    def plan(self, *, with_gang: bool = True, is_leaving: bool = False) -> None:
         """The plan: the gang on both nodes, and a job of user2 on n1 beside it."""
-        jobs = {name: [PlannedJob(*GANG, "user1", 1, (0, 1), 500, 1, "g", PLACES)] for name in self.nodes}
+        part = PlannedJob(*GANG, "user1", 1, (0, 1), 500, 1, "g", PLACES, is_leaving)
+        jobs = {name: [part] for name in self.nodes}
         if not with_gang:
             jobs = {name: [] for name in self.nodes}
         jobs["n1"].append(PlannedJob(*BESIDE, "user2", 2, (0, 1), 1000, 2))
@@ -186,6 +194,32 @@ def test_gang_that_refuses_to_park_is_frozen_on_all_nodes_and_why_says_so(tmp_pa
         frozen = [n for n, what in enumerate(outs) if what == words.FREEZE]
         assert len(frozen) == 2 and words.AIM in outs[frozen[0] : frozen[1]], "asked in between"
         assert words.COMMIT in outs[frozen[1] :]
+
+
+def test_gang_that_is_to_be_moved_saves_itself_whole_and_stays_out(tmp_path: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        bench.nodes["n2"].fails = True
+        bench.plan()
+        await bench.until(lambda: bench.all_are(words.ON), "the gang to be on")
+        bench.plan(is_leaving=True)
+        await bench.until(lambda: "no boundary was found" in str(bench.spans.evidence(GANG)), "a failed save")
+        assert not any(node.saves and node.phase == words.OFF for node in bench.nodes.values())
+        bench.nodes["n2"].fails = False
+        await bench.until(lambda: _have_left(bench), "the gang to have left")
+        rounds = len(bench.nodes["n1"].orders)
+        await bench.until(lambda: len(bench.nodes["n1"].orders) > rounds + 8, "more rounds")
+        assert _have_left(bench) and any("it has saved itself" in line for line in bench.spans.evidence(GANG))
+        bench.plan()
+        await bench.until(lambda: bench.all_are(words.ON), "the gang to go on where it is")
+
+    bench = in_loop(tmp_path, scene)
+    saves = [line for line in read_lines(bench.record) if line["event"] == "span" and line["saves"]]
+    assert [bool(line["error"]) for line in saves][-1:] == [False] and saves[0]["error"]
+    assert "failed to park" not in str(saves), "it is no refusal"
+
+
+def _have_left(bench: Bench) -> bool:
+    return all(node.saves and node.phase == words.OFF for node in bench.nodes.values())
 
 
 def test_what_another_controller_left_is_mended(tmp_path: Path) -> None:

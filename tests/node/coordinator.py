@@ -30,13 +30,16 @@ class Coordinator:
     def __init__(self, *nodes: NodeHarness) -> None:
         self.nodes = nodes
         self.epoch_ns = time.time_ns()
+        #: the restart count of the spans it speaks of
+        self.restart = 0
         self._seq = itertools.count(1)
 
     def tell(
         self, what: str, job_id: int = 0, nodes: Sequence[NodeHarness] = (), **more: Any
     ) -> dict[str, SpanAnswer]:
         """Give an order to all nodes, or to these, and wait for the answers."""
-        seq, fields = next(self._seq), {"wait_ms": WAIT_MS} | more
+        restart = self.restart if job_id else 0
+        seq, fields = next(self._seq), {"wait_ms": WAIT_MS, "restart": restart} | more
 
         async def one(node: NodeHarness) -> SpanAnswer | None:
             order = SpanOrder(node.name, self.epoch_ns, seq, what, job_id, **fields)
@@ -59,7 +62,7 @@ class Coordinator:
 
     def round(self, *told: tuple[int, str], lease_ms: int = 0) -> None:
         """End the quantum everywhere: (job, in|on|out)."""
-        spans = tuple((job_id, 0, where) for job_id, where in told)
+        spans = tuple((job_id, self.restart, where) for job_id, where in told)
         self.tell(words.ROUND, spans=spans, lease_ms=lease_ms)
 
     def phases(self, job_id: int) -> list[str]:
@@ -80,20 +83,20 @@ class Coordinator:
         world = max(part.world for part in parts)
         return world > 0 and ranks == list(range(world)) and all(part.is_parkable for part in parts)
 
-    def aim(self, job_id: int) -> bool:
+    def aim(self, job_id: int, saves: bool = False) -> bool:
         """Let all its ranks hold at one boundary; False when none was found."""
         answers = self.tell(words.GATHER)
         for reaims in range(REAIMS + 1):
             at = max(part.max_seq for part in self._parts(answers, job_id)) + (MARGIN << reaims)
-            answers = self.tell(words.AIM, job_id, at=at, wait_ms=1500)
+            answers = self.tell(words.AIM, job_id, at=at, wait_ms=1500, saves=saves)
             if len(answers) == len(self.nodes) and all(answer.ok for answer in answers.values()):
                 return True
         return False
 
-    def park(self, job_id: int, until: str = words.OFF) -> bool:
+    def park(self, job_id: int, until: str = words.OFF, saves: bool = False) -> bool:
         """Park a span; it goes on when that fails."""
         self.round((job_id, words.OUT))
-        if not self.aim(job_id):
+        if not self.aim(job_id, saves):
             self.tell(words.RUN, job_id)
             return False
         if until != words.HOLDING:

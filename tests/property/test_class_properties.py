@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gandiva_slurm.engine.invariants import guaranteed_go_first, round_is_sound
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.groups import SPARE
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 GPUS = 4
@@ -66,6 +67,6 @@ def test_the_rounds_of_guaranteed_gangs_are_those_they_would_have_alone(
     ]
     assert together.local.passes() == alone.local.passes()
     again = LocalStride.from_json(together.local.to_json())
-    assert again.passes(True) == together.local.passes(True)
+    assert again.passes(SPARE) == together.local.passes(SPARE)
     everybody = [JobKey(gang.key.job_id, 0) for gang in residents]
     assert again.choose(everybody, (), ()) == together.local.choose(everybody, (), ())

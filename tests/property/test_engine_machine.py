@@ -19,6 +19,8 @@ from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
 
 USERS = st.sampled_from(("user1", "user2", "user3"))
+Owned = dict[str, dict[str, int]]
+VCS = st.sampled_from(("", "a", "b"))
 NEVER = {"NoSuchType", "TooManyGpus", "HeldByUser", "WrongNodes", "TooMuchMemory", "TooFewNodes"}
 
 
@@ -30,8 +32,11 @@ class EngineMachine(RuleBasedStateMachine):
         at_once=st.integers(1, 3),
         is_mixed=st.booleans(),
         gangs=st.lists(st.sampled_from((1, 1, 1, 2)), max_size=12),
+        owned=st.sampled_from(({}, {}, {"a": {"v100": 2}, "b": {"v100": 1, "k80": 2}})),
     )
-    def begin(self, sizes: list[int], at_once: int, is_mixed: bool, gangs: list[int]) -> None:
+    def begin(
+        self, sizes: list[int], at_once: int, is_mixed: bool, gangs: list[int], owned: Owned
+    ) -> None:
         """Jobs move after a minute, there are two slots on a GPU, and the odd nodes may be slow ones."""
         short = {
             "min_run_ns": 60 * SECOND_NS,
@@ -39,6 +44,7 @@ class EngineMachine(RuleBasedStateMachine):
             "restart_cost_ns": SECOND_NS,
         }
         settings = EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=4, **short)
+        settings = replace(settings, virtual_clusters=owned)
         self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)}, settings)
         self.world.types = {f"n{n}": "k80" for n in range(1, len(sizes), 2)} if is_mixed else {}
         self.world.rates = {"v100": 3.0, "k80": 1.0}
@@ -53,13 +59,14 @@ class EngineMachine(RuleBasedStateMachine):
         tickets=st.sampled_from((1, 100, 1000)),
         elastic=st.sampled_from(("", "", "1-4", "1-2", "2-3")),
         job_class=st.sampled_from(("guaranteed", "guaranteed", "opportunistic")),
+        vc=VCS,
     )
-    def submit(self, user: str, gpus: int, tickets: int, elastic: str, job_class: str) -> None:
-        self.world.submit(user, gpus, tickets=tickets, elastic=elastic, job_class=job_class)
+    def submit(self, user: str, gpus: int, tickets: int, elastic: str, job_class: str, vc: str) -> None:
+        self.world.submit(user, gpus, tickets=tickets, elastic=elastic, job_class=job_class, vc=vc)
 
-    @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)))
-    def submit_one_of_several_nodes(self, user: str, nodes: int, each: int) -> None:
-        self.world.submit(user, nodes * each, span=nodes)
+    @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)), vc=VCS)
+    def submit_one_of_several_nodes(self, user: str, nodes: int, each: int, vc: str) -> None:
+        self.world.submit(user, nodes * each, span=nodes, vc=vc)
 
     @rule(user=USERS, kind=st.sampled_from(("hold", "owner", "type", "nodes", "memory", "dependency")))
     def submit_one_that_waits(self, user: str, kind: str) -> None:

@@ -26,9 +26,12 @@ class LiveMachine(RuleBasedStateMachine):
     @rule(
         user=USERS, size=st.sampled_from((1, 1, 2, 4, 8)), priority=st.sampled_from((0, 50, 100)),
         types=st.sampled_from(((), (), ("v100",))), model=st.sampled_from(("", "a", "b")),
+        vc=st.sampled_from(("", "", "", "x", "y")),
     )  # fmt: skip
-    def submit(self, user: str, size: int, priority: int, types: tuple[str, ...], model: str) -> None:
-        self.world.submit(user, size, priority=priority, gpu_types=types, model=model)
+    def submit(
+        self, user: str, size: int, priority: int, types: tuple[str, ...], model: str, vc: str
+    ) -> None:
+        self.world.submit(user, size, priority=priority, gpu_types=types, model=model, vc=vc)
 
     @rule(quanta=st.sampled_from((0.001, 0.3, 1.0, 4.0, 35.0)))
     def pass_time(self, quanta: float) -> None:

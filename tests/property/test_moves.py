@@ -36,8 +36,8 @@ TROUBLES = (
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(TROUBLES)), max_size=10)
 
 
-def a_crowded_world(at_once: int, gangs: list[int]) -> FakeWorld:
-    """Jobs on all nodes; those of n2 have just ended, and of one GPU of n1: there is much to be gained."""
+def a_crowded_world(at_once: int, gangs: list[tuple[int, int]]) -> FakeWorld:
+    """Jobs (GPUs, nodes) everywhere; those of n2 and one GPU of n1 have just ended: much is to be gained."""
     short = {
         "quantum_ns": 5 * SECOND_NS,
         "min_run_ns": 60 * SECOND_NS,
@@ -45,13 +45,13 @@ def a_crowded_world(at_once: int, gangs: list[int]) -> FakeWorld:
         "restart_cost_ns": SECOND_NS,
     }
     world = FakeWorld(
-        {"n1": 2, "n2": 2, "n3": 1},
+        {"n1": 2, "n2": 2, "n3": 1, "n4": 1},
         EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=3, **short),
     )
     world.turns_away = 3
-    world.types, world.rates = {"n3": "k80"}, {"v100": 3.0, "k80": 1.0}
-    for n, gpus in enumerate(gangs):
-        job_id = world.submit(f"user{n % 3 + 1}", gpus)
+    world.types, world.rates = {"n3": "k80", "n4": "k80"}, {"v100": 3.0, "k80": 1.0}
+    for n, (gpus, span) in enumerate(gangs):
+        job_id = world.submit(f"user{n % 3 + 1}", gpus, span=span)
         world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{n % 2}")
         if n % 2:  # who gains little by a fast GPU is exchanged
             world.own_rates[job_id] = {"v100": 1.2, "k80": 1.0}
@@ -120,12 +120,12 @@ def heal(world: FakeWorld) -> None:
 
 @given(
     at_once=st.integers(1, 3),
-    gangs=st.lists(st.sampled_from((1, 1, 1, 2)), min_size=4, max_size=12),
+    gangs=st.lists(st.sampled_from(((1, 1), (1, 1), (2, 1), (2, 2), (4, 2))), min_size=4, max_size=12),
     steps=STEPS,
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
-    at_once: int, gangs: list[int], steps: list[tuple[int, str]]
+    at_once: int, gangs: list[tuple[int, int]], steps: list[tuple[int, str]]
 ) -> None:
     """The world checks the invariants and the budgets after each cycle."""
     world = a_crowded_world(at_once, gangs)
@@ -135,7 +135,8 @@ def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
                 break
             world.cycle(5)
         world.run(wait)
-        event(f"{what}, moving: {bool(world.moving())}")
+        spans = [job_id for job_id in world.moving() if world.engine.jobs[job_id].options.nodes > 1]
+        event(f"{what}, moving: {bool(world.moving())}, over nodes: {bool(spans)}")
         happen(world, what)
     heal(world)
     world.settle()
@@ -151,19 +152,21 @@ def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     """However tickets and gangs lie: with nothing new nobody moves for ever."""
     short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}
     many = EngineSettings(concurrent_moves=4, moves_per_hour=1000, slots_per_gpu=8, **short)
-    world = FakeWorld({"n1": 2, "n2": 2, "n3": 4}, many)
-    world.types, world.rates = {"n3": "k80"}, {"v100": 3.0, "k80": 1.0}
+    world = FakeWorld({"n1": 2, "n2": 2, "n3": 4, "n4": 4}, many)
+    world.types, world.rates = {"n3": "k80", "n4": "k80"}, {"v100": 3.0, "k80": 1.0}
     for n, worth in enumerate(tickets):
         size = gpus.draw(st.sampled_from((1, 1, 2)))
-        job_id = world.submit(f"user{n % 3 + 1}", size, tickets=worth)
+        nodes = gpus.draw(st.sampled_from((("n1",), ("n1",), ("n2",), ("n3",), ("n1", "n2"), ("n3", "n4"))))
+        span = len(nodes)
+        job_id = world.submit(f"user{n % 3 + 1}", size * span, tickets=worth, span=span)
         gain = gpus.draw(st.sampled_from((0.8, 1.2, 3.0, 8.0)))
         world.own_rates[job_id] = {"v100": gain, "k80": 1.0}
         world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{gain}")
-        nodes = gpus.draw(st.sampled_from(("n1", "n1", "n2", "n3")))
         world.jobs[job_id] = replace(
-            world.jobs[job_id], state="RUNNING", nodes=(nodes,), start_s=world.now_ns // SECOND_NS
+            world.jobs[job_id], state="RUNNING", nodes=nodes, start_s=world.now_ns // SECOND_NS
         )
-        world.procs[nodes, JobKey(job_id, 0)] = Proc(tuple(range(size)))
+        for node in nodes:
+            world.procs[node, JobKey(job_id, 0)] = Proc(tuple(range(size)))
         world.cycle()
     moved = [type(action) for action in world.run(3 * 3600, dt_s=20)].count(Requeue)
     event(f"moves: {moved}")

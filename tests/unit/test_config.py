@@ -7,6 +7,8 @@ import pytest
 
 from gandiva_slurm.config import Config, MovesConfig, PackingConfig, expand, find_config, load_config
 from gandiva_slurm.controller.settings import engine_settings
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
 from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
 from gandiva_slurm.model.errors import ConfigError
 
@@ -77,6 +79,29 @@ def test_packing_is_on_and_may_be_set(write):
     assert (got.packing, got.pack_trial_quanta, got.pack_floor) == (False, 5, 1.2)
     assert got.pack_retry_ns == 60 * SECOND_NS
     assert "allowed: 1 .. 2" in complaint(write(MINIMAL + "packing: {floor: 0.5}\n"))
+
+
+def test_virtual_clusters_are_gpus_by_type_in_their_order(write):
+    told = "virtual_clusters: {vision: {v100: 8}, nlp: {v100: 4, k80: 4}}\n"
+    got = engine_settings(load_config(write(MINIMAL + told)))
+    assert [*got.virtual_clusters.items()] == [("vision", {"v100": 8}), ("nlp", {"v100": 4, "k80": 4})]
+    assert engine_of(frame_of(Engine(got)), settings_of(Engine(got))).settings == got, "and in a recording"
+    assert load_config(write(MINIMAL)).virtual_clusters == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "want"),
+    [
+        ("{vision: {v100: 0}}", "virtual_clusters.vision.v100: expected greater than or equal to 1, got 0"),
+        ("{vision: {v100: 1.5}}", "virtual_clusters.vision.v100: expected a valid integer, got 1.5"),
+        ("{vision: 8}", "virtual_clusters.vision: expected a valid dictionary, got 8"),
+        ("[vision]", "virtual_clusters: expected a valid dictionary"),
+        ("{a b: {v100: 1}}", "virtual_clusters.a b: expected a name of letters, digits, _ . -, got 'a b'"),
+        ("{a: {v100: 1}, a: {}}", "virtual_clusters.a: given twice; keep one"),
+    ],
+)
+def test_virtual_clusters_that_are_wrong_are_told(write, told, want):
+    assert f":4: {want}" in complaint(write(f"{MINIMAL}virtual_clusters: {told}\n"))
 
 
 def test_the_checkpoint_directory_is_one_for_each_job(write):

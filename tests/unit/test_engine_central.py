@@ -152,3 +152,104 @@ def test_gang_that_is_leaving_keeps_nobody_out_and_does_not_come_back_meanwhile(
         verdicts = domain.decide({ONE: OUT}, is_end)
         assert [verdicts[key].where for key in (ONE, TWO)] == [OUT, IN]
         assert verdicts[ONE].why == "it is being parked"
+
+
+# to be moved
+
+
+def leave(domain: Domain, *keys: JobKey, is_leaving: bool = True) -> None:
+    """The plan says that these are to leave."""
+    plans = {key: plan._replace(is_leaving=is_leaving) for key, plan in domain.spans.items() if key in keys}
+    domain.follow(domain.nodes, {**domain.spans, **plans})
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+def test_one_that_is_to_be_moved_saves_itself_at_once_and_then_has_no_turn(is_end: bool) -> None:
+    domain = a_domain(ONE)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    tell(domain, {ONE: on}, 1)
+    assert not domain.decide({})[ONE].saves
+    leave(domain, ONE)
+    tell(domain, {ONE: on}, 2)
+    verdict = domain.decide({}, is_end)[ONE]
+    assert (verdict.where, verdict.saves, verdict.why) == (OUT, True, "it saves itself, to be moved")
+    assert not domain.decide({ONE: OUT}, is_end)[ONE].comes_back
+    tell(domain, {ONE: off}, 3, has_saved=True)
+    for _ in range(9):
+        verdict = domain.decide({})[ONE]
+        assert (verdict.where, verdict.saves, verdict.why) == (OUT, False, "it has saved itself, to be moved")
+        assert not verdict.comes_back
+    leave(domain, ONE, is_leaving=False)
+    assert domain.decide({})[ONE].where == IN, "told to stay"
+
+
+def test_the_bound_of_its_park_brings_one_that_has_saved_itself_not_back() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, ONE)
+    off = (words.OFF, words.OFF)
+    tell(domain, {ONE: off, TWO: off}, 1, has_saved=True, left_ns=0)
+    assert [domain.decide({})[key].where for key in (ONE, TWO)] == [OUT, IN]
+
+
+def test_a_parked_one_waits_for_its_turn_to_save_itself_and_others_for_its_gpus() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    tell(domain, {ONE: on, TWO: off}, 1)
+    domain.stride.charge_work(ONE, "user1", 4 * SECOND, 0)
+    verdicts = domain.decide({})
+    assert (verdicts[ONE].where, verdicts[TWO].where) == (OUT, IN), "as any other"
+    tell(domain, {ONE: off, TWO: on}, 2)
+    verdicts = domain.decide({})
+    assert verdicts[TWO].saves
+    assert verdicts[ONE].where == OUT, "nobody is sent to wait while it saves itself"
+    tell(domain, {ONE: off, TWO: off}, 3, has_saved=True)
+    assert domain.decide({})[ONE].where == IN
+
+
+@pytest.mark.parametrize("more", [{"must_stay": True}, {"is_parkable": False}, {"world": 3}])
+def test_what_cannot_be_parked_is_not_asked_to_save_itself(more: dict[str, object]) -> None:
+    domain = a_domain(ONE)
+    leave(domain, ONE)
+    tell(domain, {ONE: (words.ON, words.ON)}, 1, **more)
+    verdict = domain.decide({})[ONE]
+    assert (verdict.where, verdict.saves) == (STAY, False)
+
+
+def test_half_a_gang_that_has_saved_itself_is_made_whole_again() -> None:
+    domain = a_domain(ONE)
+    leave(domain, ONE)
+    tell(domain, {ONE: (words.OFF, words.ON)}, 1, has_saved=True)
+    verdict = domain.decide({})[ONE]
+    assert verdict.where == IN and verdict.is_torn
+
+
+def test_a_save_that_failed_lets_others_have_their_turn_and_is_tried_again() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, ONE)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    tell(domain, {ONE: on, TWO: off}, 1)
+    assert domain.decide({})[ONE].saves
+    domain.tried(ONE, "n2: disk full", {}, words.LEAVE)
+    assert domain.trouble(ONE) == "n2: disk full"
+    tell(domain, {ONE: on, TWO: off}, 2)
+    domain.stride.charge_work(ONE, "user1", 4 * SECOND, 0)
+    verdicts = domain.decide({})
+    assert (verdicts[ONE].where, verdicts[ONE].saves, verdicts[TWO].where) == (OUT, False, OUT)
+    domain.tried(ONE, "", {}, OUT)
+    tell(domain, {ONE: off, TWO: off}, 3)
+    assert domain.decide({}, is_end=False)[TWO].where == IN
+    tell(domain, {ONE: on, TWO: off}, 4)
+    domain.decide({})
+    assert domain.decide({})[ONE].saves
+
+
+def test_in_mid_quantum_local_gangs_keep_their_gpus_beside_one_that_saves_itself() -> None:
+    domain = a_domain(ONE, TWO)
+    leave(domain, TWO)
+    row = HeldTime(*LOCAL, "user3", (0, 1), 0, 0, words.ON)
+    for rank, node in enumerate(NODES):
+        parts = [PartStand(*key, words.OFF, 2, (rank,), is_parkable=True) for key in (ONE, TWO)]
+        domain.gather(node, "boot", [row] if node == "n1" else [], parts, SECOND)
+    verdicts = domain.decide({}, is_end=False)
+    assert [verdicts[key].where for key in (ONE, TWO)] == [OUT, OUT], "its GPUs are the local one's"

@@ -13,6 +13,7 @@ from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy.classes import MOST_PATIENCE_NS, PATIENCE_NS
+from gandiva_slurm.policy.groups import SPARE
 from gandiva_slurm.policy.placement import Board, Need, Site, place_all
 from gandiva_slurm.policy.shares import Leaf
 from gandiva_slurm.policy.stride import STRIDE1
@@ -53,7 +54,7 @@ def test_what_is_held_as_opportunistic_costs_its_user_no_turn() -> None:
     node = slicer(2, a_gang(1, "ann", (0,)), a_gang(2, "ben", (0,)), spare(3, "ann", (1,)))
     node.run(40)
     assert (node.by_job[1], node.by_job[2], node.by_job[3]) == tuple(n * SECOND_NS for n in (20, 20, 40))
-    assert node.local.passes(True)[0] == {"ann": 40 * SECOND_NS * STRIDE1 // (100 * TICKET)}
+    assert node.local.passes(SPARE)[0] == {"ann": 40 * SECOND_NS * STRIDE1 // (100 * TICKET)}
 
 
 def test_a_promoted_gang_takes_turns_with_the_others_at_once() -> None:
@@ -83,7 +84,7 @@ def test_a_guaranteed_host_pays_all_of_its_gpu_and_its_guest_half() -> None:
         local.charge(key, SECOND_NS, 0, is_shared=True)
     a_second = SECOND_NS * STRIDE1 // (100 * TICKET)
     assert local.passes()[0] == {"ann": a_second, "cat": 0}
-    assert local.passes(True)[0] == {"ben": a_second // 2}
+    assert local.passes(SPARE)[0] == {"ben": a_second // 2}
     assert local.choose(keys(1, 2, 3), (), ()) == keys(3), "and not without him"
 
 

@@ -211,3 +211,70 @@ def test_rates_are_kept_by_gpu_type() -> None:
     world.submit()
     world.run(5)
     assert world.engine.jobs[1].travels.rates == {"k80": 2.5}
+
+
+# over nodes
+
+
+def leave_both(world: FakeWorld) -> JobKey:
+    """A job of two nodes leaves for two others."""
+    job_id = world.submit(gpus=2, span=2)
+    world.run(5)
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    begin_move(at, world.engine.jobs[job_id], {"n3": (1,), "n4": (0,)}, ("they are empty",))
+    return world.engine.jobs[job_id].key
+
+
+@pytest.fixture
+def wide() -> FakeWorld:
+    return FakeWorld({f"n{n}": 2 for n in range(1, 5)})
+
+
+def test_job_of_several_nodes_goes_on_on_its_target(wide: FakeWorld) -> None:
+    key = leave_both(wide)
+    record = wide.engine.jobs[key.job_id]
+    wide.cycle()
+    assert [place.is_leaving for name in record.nodes for place in wide.engine.plan_jobs(name)] == [True] * 2
+    actions = wide.run(30)
+    assert [type(action) for action in actions].count(Requeue) == 1
+    assert record.places == {"n3": (1,), "n4": (0,)}
+    assert (record.job.restart, record.target, record.travels.is_moving) == (1, {}, False)
+    assert wide.run(120) == [], "settled: nothing acts any more"
+
+
+def test_it_is_requeued_when_all_its_nodes_have_just_said_that_it_has_left(wide: FakeWorld) -> None:
+    key = leave_both(wide)
+    one, two = wide.engine.jobs[key.job_id].nodes
+    wide.procs[two, key].is_movable = False
+    assert not any(isinstance(action, Requeue) for action in wide.run(10))
+    assert wide.procs[one, key].has_left
+    wide.procs[two, key].is_movable = True
+    wide.cycle()
+    wide.mute = {one}
+    assert not any(isinstance(action, Requeue) for action in wide.run(5)), "the other said so earlier"
+    wide.mute = set()
+    assert any(isinstance(action, Requeue) for action in wide.run(2))
+
+
+def test_where_one_node_cannot_save_its_part_all_of_it_goes_on(wide: FakeWorld) -> None:
+    key = leave_both(wide)
+    record = wide.engine.jobs[key.job_id]
+    wide.saves_badly.add(key.job_id)
+    homes = record.nodes
+    assert not any(isinstance(action, Requeue) for action in wide.run(905))
+    assert (record.state, record.nodes) == (states.RUNNING, homes)
+    (line,) = [line for line in record.story if line.code == "MoveFailed"]
+    assert line.text.endswith("it had not saved itself within 900 s: disk full, disk full")
+
+
+@pytest.mark.parametrize("lost", (0, 1))
+@pytest.mark.parametrize("after_s", (0, 1, 2, 3, 4, 5))
+def test_a_home_or_a_target_of_several_lost_on_the_way_costs_no_job(
+    wide: FakeWorld, after_s: int, lost: int
+) -> None:
+    key = leave_both(wide)
+    record = wide.engine.jobs[key.job_id]
+    wide.run(after_s)
+    wide.lose_node((*record.nodes, "n3")[0] if lost else "n4")
+    wide.run(60)
+    assert record.state == states.RUNNING and len(record.nodes) == 2 and not record.target

@@ -12,7 +12,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Requeue
 from gandiva_slurm.policy.faster import guess_rates, other_types, typical_gains
 from gandiva_slurm.policy.moves import Resident
-from gandiva_slurm.policy.placement import Need
+from gandiva_slurm.policy.placement import Need, NodeGpus, Place
 from gandiva_slurm.policy.shares import Leaf
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -309,7 +309,8 @@ def test_type_that_was_tried_and_is_slower_is_left_once() -> None:
 
 def test_what_is_known_of_other_types_and_what_is_guessed() -> None:
     need = Need(1, Leaf("a", "user1"), 1, 100, (1,))
-    own = Resident(need, "n1", (0,), "k80", rates={"k80": 2.0, "p100": 5.0}, guesses={"v100": 3.0})
+    place = Place((NodeGpus("n1", (0,)),))
+    own = Resident(need, place, "k80", rates={"k80": 2.0, "p100": 5.0}, guesses={"v100": 3.0})
     assert other_types(own) == {"p100": 2.5, "v100": 1.5}
     assert other_types(replace(own, rates={"p100": 5.0})) == {}, "its own type is the unknown one"
 

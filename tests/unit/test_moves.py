@@ -13,7 +13,7 @@ from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import speed_up
 from gandiva_slurm.policy.moves import WORTH, Loads, Proposal, Resident, Terms, is_worth_it
-from gandiva_slurm.policy.placement import Board, Need, Site
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site
 from gandiva_slurm.policy.shares import SCALE, Leaf
 from gandiva_slurm.policy.swaps import Swap, exchange
 
@@ -42,7 +42,8 @@ class Scene:
         self.tickets[need.leaf] = tickets * SCALE
         values = {"cost_ns": 60 * 10**9, "horizon_ns": HOUR_NS, **fields}
         kind = self.sites[node].gpu_type
-        self.residents.append(Resident(need, node, gpus, kind, **values))  # type: ignore[arg-type]
+        place = Place((NodeGpus(node, gpus),))
+        self.residents.append(Resident(need, place, kind, **values))  # type: ignore[arg-type]
         return job_id
 
     def board(self) -> Board:
@@ -64,15 +65,16 @@ class Scene:
         """All are where they were proposed to go."""
         for move in moves:
             old, ((node, gpus),) = move.resident, move.place.parts
-            self.sites[node].stays[old.need.job_id] = self.sites[old.node].stays.pop(old.need.job_id)
-            new = replace(old, node=node, gpus=gpus, gpu_type=self.sites[node].gpu_type)
+            (home,) = old.place.nodes
+            self.sites[node].stays[old.need.job_id] = self.sites[home].stays.pop(old.need.job_id)
+            new = replace(old, place=move.place, gpu_type=self.sites[node].gpu_type)
             stay = self.sites[node].stays[old.need.job_id]
             self.sites[node].stays[old.need.job_id] = replace(stay, gpus=gpus)
             self.residents[self.residents.index(old)] = new
 
     def clear(self, need: Need) -> Clearing | None:
         board = self.board()
-        here = {name: [each for each in self.residents if each.node == name] for name in self.sites}
+        here = {name: [each for each in self.residents if name in each.place.nodes] for name in self.sites}
         before = [dict(site.stays) for site in board.sites.values()]
         found = clear_for(Draft(board), Loads(board), need, here, Terms())
         assert [site.stays for site in board.sites.values()] == before, "nothing stays tried"
@@ -152,10 +154,10 @@ def test_each_move_lowers_the_squares_of_the_loads_until_none_is_left() -> None:
         if not proposals:
             break
         home, (place,) = proposals[0].resident, proposals[0].place.parts
-        stay = scene.sites[home.node].stays.pop(home.need.job_id)
+        stay = scene.sites[home.place.nodes[0]].stays.pop(home.need.job_id)
         scene.sites[place.node].stays[home.need.job_id] = replace(stay, gpus=place.gpus)
         n = scene.residents.index(home)
-        scene.residents[n] = replace(home, node=place.node, gpus=place.gpus)
+        scene.residents[n] = replace(home, place=Place((place,)))
     assert 5 <= len(energy) < 20
     assert energy == sorted(energy, reverse=True)
 
@@ -339,7 +341,7 @@ def test_several_move_for_one_gang_or_none() -> None:
     found = scene.clear(a_gang(4))
     assert found is not None
     assert len(found.moves) == 2
-    assert {move.resident.node for move in found.moves} == {found.place.parts[0].node}
+    assert {move.resident.place.nodes[0] for move in found.moves} == {found.place.parts[0].node}
     scene.job("n1", 2)
     scene.job("n2", 2)
     assert scene.clear(a_gang(4)) is None, "three would have to move to one place"
@@ -379,3 +381,61 @@ def test_room_is_not_made_for_gangs_of_several_nodes() -> None:
     scene.job("n1", 0)
     scene.job("n2", 1)
     assert scene.clear(replace(a_gang(1), nodes=2)) is None
+
+
+# over nodes
+
+
+def a_span(scene: Scene, *parts: tuple[str, tuple[int, ...]], **fields: object) -> int:
+    """A job with these GPUs of several nodes."""
+    node, gpus = parts[0]
+    job_id = scene.job(node, *gpus, **fields)  # type: ignore[arg-type]
+    old = scene.residents[-1]
+    need = replace(old.need, nodes=len(parts))
+    for name, gpus in parts:
+        scene.sites[name].stays[job_id] = need.stay(gpus)
+    scene.residents[-1] = replace(old, need=need, place=Place(tuple(NodeGpus(*part) for part in parts)))
+    return job_id
+
+
+def test_a_span_goes_to_a_faster_type_where_all_its_parts_find_room() -> None:
+    sites = [a_site(f"k{n}", 2, kind="k80") for n in (1, 2)] + [a_site(f"v{n}", 2) for n in (1, 2)]
+    scene = Scene(*sites)
+    a_span(scene, ("k1", (0, 1)), ("k2", (0, 1)), rates={"k80": 1.0, "v100": 3.0})
+    (move,) = scene.faster()
+    assert move.place.parts == (NodeGpus("v1", (0, 1)), NodeGpus("v2", (0, 1)))
+    assert move.why[0].endswith("GPU 0,1 of v1 and GPU 0,1 of v2 carries no more tickets")
+    scene.sites["v2"].is_open = False
+    assert scene.faster() == [], "half of it there is nothing"
+
+
+def test_a_span_leaves_crowded_gpus_and_may_keep_one_of_its_nodes() -> None:
+    scene = Scene(a_site("n1", 1), a_site("n2", 1), a_site("n3", 1))
+    job_id = a_span(scene, ("n1", (0,)), ("n2", (0,)))
+    scene.job("n1", 0)
+    moves = {move.resident.need.job_id: move.place.nodes for move in scene.even()}
+    assert moves[job_id] == ("n2", "n3")
+
+
+def test_a_span_makes_room_with_all_of_its_parts() -> None:
+    scene = Scene(*(a_site(f"n{n}", 2, slots=1) for n in (1, 2, 3)))
+    a_span(scene, ("n1", (0,)), ("n2", (0,)))
+    need = Need(99, a_leaf(8), 2, 100, (0, 99))
+    scene.job("n3", 0)
+    found = scene.clear(need)
+    assert found is not None and len(found.moves) == 1
+    (move,) = found.moves
+    assert move.resident.need.job_id in (1, 2)
+    assert set(found.place.nodes).isdisjoint(move.place.nodes)
+
+
+def test_two_spans_of_one_shape_change_places_between_types() -> None:
+    sites = [a_site(f"k{n}", 1, kind="k80") for n in (1, 2)] + [a_site(f"v{n}", 1) for n in (1, 2)]
+    scene = Scene(*sites)
+    up = a_span(scene, ("k1", (0,)), ("k2", (0,)), rates={"k80": 1.0, "v100": 5.0})
+    a_span(scene, ("v1", (0,)), ("v2", (0,)), rates={"k80": 1.0, "v100": 1.2})
+    swap = scene.swap()
+    assert swap is not None and swap.up.resident.need.job_id == up
+    assert (swap.up.place.nodes, swap.down.place.nodes) == (("v1", "v2"), ("k1", "k2"))
+    scene.residents[0] = replace(scene.residents[0], place=Place((NodeGpus("k1", (0,)),)))
+    assert scene.swap() is None, "of another shape"

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
-from gandiva_slurm.node.binding import gpus_of_task
+from gandiva_slurm.node.binding import Admission, Peer, gpus_of_task
+from gandiva_slurm.node.hello import Bind
+from gandiva_slurm.node.members import Membership
 from gandiva_slurm.node.planning import check_plan
+from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.wire.messages import NodePlan, PlannedJob, decode_plan, encode
 from tests.node_bench import QUANTUM_NS, TICKET, Bench
@@ -224,6 +227,30 @@ def test_a_plan_brings_size_quantum_and_tickets(bench):
     assert not node.planning.take(a_plan(generation=0))
     assert node.planning.take(a_plan(epoch_ns=2, generation=0, jobs=()))
     assert not resident.is_planned and node.holders() == {1}
+
+
+@pytest.mark.parametrize(("vc", "turns"), [("lab", {1}), ("", {1, 9})])
+def test_who_is_in_no_plan_goes_before_no_owner_of_its_gpus(bench, vc, turns):
+    node = bench(1)
+    node.planning.take(a_plan(gpus=1, jobs=(PlannedJob(1, 0, "user1", 0, (0,), 5 * TICKET, 1, vc=vc),)))
+    node.add(1, "user1", (0,), vc=vc)
+    admission = Admission(node.node, node.slicer, node.watcher, lambda pid: None)
+    nine = Bind(JobKey(9, 0), "batch", 0, (0,), ())
+    admission._register(Peer(ProcId(1, 1), 0), nine, Membership(9, None, "batch"))
+    held = set()
+    for _ in range(6):
+        node.quantum()
+        held |= node.holders()
+    assert held == turns
+
+
+def test_what_was_held_as_a_borrower_is_not_paid_for_among_the_owners(bench):
+    node = bench(1)
+    node.add(1, "user1", (0,), is_opportunistic=True, vc="lab")
+    node.clock.now_ns += QUANTUM_NS // 2
+    job = PlannedJob(1, 0, "user1", 0, (0,), 5 * TICKET, 1, vc="lab")
+    node.planning.take(a_plan(gpus=1, jobs=(job,)))
+    assert node.node.local.passes("lab") == ({"user1": 0}, {1: 0})
 
 
 def test_a_plan_that_shrinks_a_node_leaves_what_runs(bench):

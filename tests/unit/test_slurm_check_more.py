@@ -89,6 +89,30 @@ def faults(config: Config, directory: Path, slurm_user: str = ME) -> list[Any]:
     return [*check_yaml.check(site({"SlurmUser": f"{slurm_user}(1)"}), config, directory)]
 
 
+PROMISED = {"vision": {"v100": 3}, "nlp": {"v100": 2, "k80": 1}}
+
+
+def test_virtual_clusters_own_what_the_nodes_have(tmp_path: Path) -> None:
+    config = a_config(tmp_path).model_copy(update={"virtual_clusters": PROMISED})
+    found = [*check_partitions.check(site(partitions={"gandiva": SOUND}), (a_node("n1"),), config)]
+    assert [finding.what for finding in found] == [
+        "vision 3 + nlp 2 GPUs of type v100 are promised, the nodes have 4",
+        "no node has GPUs of type k80 (nlp 1); known types: v100",
+    ]
+    assert {finding.where for finding in found} == {"gandiva.yaml: virtual_clusters"}
+
+
+def test_virtual_clusters_are_known_to_the_submission_filter(tmp_path: Path) -> None:
+    config = a_config(tmp_path).model_copy(update={"virtual_clusters": PROMISED})
+    script = tmp_path / "job_submit.lua"
+    script.write_text('gandiva.configure { vcs = {"nlp"} } -- vcs = {"vision"}')
+    finding = only(faults(config, tmp_path))
+    assert finding.what.startswith("it does not know virtual cluster vision") and finding.level == ERROR
+    assert finding.cure == 'add to configure: vcs = {"vision", "nlp"}'
+    script.write_text("gandiva.configure { vcs = {'nlp', \"vision\"} }")
+    assert faults(config, tmp_path) == []
+
+
 def test_a_sound_file_has_no_fault(tmp_path: Path) -> None:
     assert faults(a_config(tmp_path), tmp_path) == []
 

@@ -72,3 +72,32 @@ def test_gangs_that_refuse_to_park_leave_turns_to_all_over_a_bad_network(shape: 
     assert chaos.wrong == []
     for key, turns in chaos.turns.items():
         assert any(at_ns > calm_ns for at_ns in turns), f"{key} has no turn any more"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(2))
+def test_gangs_told_to_leave_are_requeued_saved_whole_or_not_at_all(shape: str, seed: int) -> None:
+    plans = SHAPES[shape]
+    nodes = {node for plan in plans for node in plan.nodes}
+    chaos = Chaos(seed, plans, {node: NODES[node] for node in NODES if node in nodes})
+    leaver, other = plans[seed % len(plans)].key, plans[(seed + 1) % len(plans)].key
+    chaos.failing = 1.0
+    chaos.run(10 * SECOND, loss=0.1)
+    chaos.leave(leaver)
+    chaos.run(40 * SECOND, loss=0.2)
+    chaos.crash((seed + 1) * 3 * SECOND)
+    chaos.leave(other)
+    while chaos.now_ns < 90 * SECOND:
+        chaos.run(chaos.now_ns + 3 * SECOND, loss=0.1)
+        chaos.restart(chaos.rng.choice(sorted(nodes)))
+    chaos.leave(other, is_leaving=False)
+    chaos.run(110 * SECOND, loss=0.1)
+    chaos.failing, before = 0.0, len(chaos.requeued)
+    chaos.leave(leaver)
+    while not chaos.requeued[before:] and chaos.now_ns < 500 * SECOND:
+        chaos.run(chaos.now_ns + 10 * SECOND)  # its turn comes late if it could not be parked for long before
+    calm_ns = chaos.now_ns
+    chaos.run(calm_ns + 90 * SECOND)
+    assert chaos.wrong == [] and chaos.requeued[before:] == [leaver]
+    for key, turns in chaos.turns.items():
+        assert any(at_ns > calm_ns for at_ns in turns), f"{key} has no turn any more"

@@ -16,7 +16,7 @@ from gandiva_slurm.engine.span_park import (
     move_wanted,
 )
 from gandiva_slurm.model import span as words
-from gandiva_slurm.model.span import IN, OUT, PartStand
+from gandiva_slurm.model.span import IN, LEAVE, OUT, PartStand
 
 MS = 1_000_000
 NODES = ("n1", "n2")
@@ -33,9 +33,10 @@ def a_part(phase: str, node: str = "n1", **more: object) -> PartStand:
 class Bench:
     """A move and nodes that answer as they are told."""
 
-    def __init__(self, to: str, *phases: str, **more: object) -> None:
+    def __init__(self, to: str, *phases: str, saves: bool = False, **more: object) -> None:
         parts = {n: a_part(phase, n, **more) for n, phase in zip(NODES, phases, strict=True)}
-        self.move = SpanMove({node: Stood(part, 0) for node, part in parts.items()}, to, MoveSettings())
+        stood = {node: Stood(part, 0) for node, part in parts.items()}
+        self.move = SpanMove(stood, to, MoveSettings(), saves=saves)
         self.now_ns = MS
         self.sends = self.move.begin(self.now_ns)
 
@@ -292,3 +293,37 @@ def test_which_move_is_wanted() -> None:
         assert move_wanted([on, phase], OUT) == IN, "all of it runs first"
     assert move_wanted([on, off], IN) == move_wanted([on, off], words.STAY) == IN
     assert move_wanted([on, off], OUT) == OUT
+
+
+def test_to_be_moved_all_save_themselves_before_they_release_and_have_time_to() -> None:
+    bench = Bench(OUT, words.ON, words.ON, saves=True)
+    assert [send.saves for send in bench.sends] == [True, True]
+    bench.all()
+    settings = bench.move.settings
+    assert {send.wait_ns for send in bench.sends} == {settings.deadline_ns + settings.save_ns}
+    bench.now_ns += settings.deadline_ns + settings.save_ns - RENEW_NS
+    assert bench.move.tick(bench.now_ns)[0].what == words.COMMIT
+    bench.now_ns += 2 * RENEW_NS
+    assert {send.what for send in bench.move.tick(bench.now_ns)} == {words.RUN}
+    assert (bench.move.kind, "within 330 s" in bench.move.error) == (LEAVE, True)
+
+
+def test_a_save_that_fails_is_taken_back_for_all_and_an_aim_that_fails_is_none() -> None:
+    bench = Bench(OUT, words.ON, words.ON, saves=True)
+    bench.all()
+    bench.no("n2", words.NO, words.ON)
+    assert bench.asked() == [("n1", words.RUN), ("n2", words.RUN)]
+    bench.all()
+    assert (bench.move.outcome, bench.move.kind) == (words.ON, LEAVE)
+    missed = Bench(OUT, words.ON, words.ON, saves=True)
+    missed.no("n1", words.NO, words.ON)
+    assert missed.move.kind == OUT
+    done = Bench(OUT, words.ON, words.ON, saves=True)
+    half = Bench(OUT, words.ON, words.ON, saves=True)
+    for bench, has_saved in ((done, True), (half, False)):
+        bench.all()
+        bench.all()
+        bench.yes("n1", has_saved=True)
+        bench.yes("n2", has_saved=has_saved)
+    assert (done.move.outcome, done.move.kind) == (words.OFF, OUT)
+    assert (half.move.outcome, half.move.kind) == (words.OFF, LEAVE), "or it is asked as soon as it is on"
