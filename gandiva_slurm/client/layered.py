@@ -71,6 +71,8 @@ class Arrival:
         #: By module: what it waits for before its first call.
         self._marks: Dict[int, Any] = {}
         self._last: Any = None
+        #: What is copied to: given back by the script meanwhile, it would be another's when a copy comes.
+        self._kept: Sequence[Group] = ()
         self._hooks: List[Any] = []
 
     def begin(self, groups: Sequence[Group], copy: Callable[[Any], None]) -> None:
@@ -85,6 +87,7 @@ class Arrival:
             modules.register_module_forward_pre_hook(self._before_forward),
             optimizers.register_optimizer_step_pre_hook(lambda *_: self.finish()),
         ]
+        self._kept = groups
         marks = self._device.begin_copies([functools.partial(copy_all, group) for group in groups])
         for group, mark in zip(groups, marks):  # noqa: B905 (3.8)
             self._marks.update((module, mark) for module in group.modules)
@@ -95,7 +98,7 @@ class Arrival:
         if self._last is None:
             return
         self._device.settle(self._last)
-        last, self._last, self._marks = self._last, None, {}
+        last, self._last, self._marks, self._kept = self._last, None, {}, ()
         self._device.wait_for(last)
         while self._hooks:
             self._hooks.pop().remove()

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gandiva_slurm.client import layered
 from gandiva_slurm.client.device import CpuGauge
@@ -142,6 +143,30 @@ def test_whatever_may_read_elsewhere_waits_for_all(training, how):
         training.tier.restore_at_last()
     assert whole(training)
     training.step()
+
+
+def test_memory_on_its_way_is_nobody_elses_until_it_is_there(training):
+    """As on CUDA: copies are queued, and by themselves keep nothing alive."""
+    training.step()
+    training.tier.release()
+    marks = []
+
+    def queue(works):
+        for work in works:
+            work()
+            marks.append(threading.Event())
+        return marks
+
+    training.tier.device.begin_copies = queue
+    training.tier.restore()
+    weight = training.model[0].weight
+    moment = StorageWeakRef(training.optimizer.state[weight]["exp_avg"].untyped_storage())
+    training.optimizer.state.clear()
+    is_kept = not moment.expired()
+    for mark in marks:
+        mark.set()
+    training.tier._arrival.finish()
+    assert is_kept and moment.expired()
 
 
 def test_signals_wait_until_all_is_there(training):
