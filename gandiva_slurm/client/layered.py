@@ -36,6 +36,7 @@ def split(moved: Sequence[Any], things: Sequence[Any], torch: Any) -> Tuple[List
     `moved` have a storage and a size; `things` are modules as they first ran, and optimizers.
     """
     left = {one.storage._cdata: one for one in moved}
+    first = [left.pop(key) for key in _synced(things, torch) if key in left]
     groups: List[Group] = []
     for module in (thing for thing in things if isinstance(thing, torch.nn.Module)):
         tensors = [*module._parameters.values(), *module._buffers.values()]
@@ -43,7 +44,13 @@ def split(moved: Sequence[Any], things: Sequence[Any], torch: Any) -> Tuple[List
     for optimizer in (thing for thing in things if isinstance(thing, torch.optim.Optimizer)):
         state = [value for kept in optimizer.state.values() for value in kept.values()]
         _add(groups, [left.pop(key) for key in _storages(state, torch) if key in left], 0)
-    return list(left.values()), groups
+    return first + list(left.values()), groups
+
+
+def _synced(things: Sequence[Any], torch: Any) -> List[int]:
+    """Return the storages of buffers that DistributedDataParallel sends around before any layer computes."""
+    gangs = [thing for thing in things if isinstance(thing, torch.nn.parallel.DistributedDataParallel)]
+    return _storages([value for gang in gangs for value in gang.buffers()], torch)
 
 
 def _add(groups: List[Group], found: List[Any], module: int) -> None:

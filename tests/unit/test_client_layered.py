@@ -207,6 +207,12 @@ def test_layers_first_then_the_optimizer_in_groups(training, monkeypatch):
         storage._cdata for storage in (weight, last, moment)
     ]
     assert [group.modules for group in groups] == [{id(modules[0])}, {id(modules[4])}, {0}]
+    gang = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(gang)
+    gang.module = training.model
+    mean = modules[1].running_mean.untyped_storage()
+    at_once, _ = layered.split([*moved, Moved(mean, mean.nbytes(), [])], [gang, *modules], torch)
+    assert mean._cdata in [one.storage._cdata for one in at_once], "they are sent before all layers"
     monkeypatch.setattr(layered, "GROUP_BYTES", 1 << 20)
     _, (group,) = layered.split(moved, [*modules, optimizer], torch)
     assert group.modules == {id(modules[0]), id(modules[4]), 0}
