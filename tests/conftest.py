@@ -27,8 +27,9 @@ if settings.get_current_profile_name() == "default":
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets all of a file, or of containers."""
+    """Where workers share the tests (--dist loadgroup), one gets all of a file, of containers, of the GPU."""
     group = "containers" if _suite_of(item) else item.nodeid.partition("::")[0]
+    group = "gpu" if item.get_closest_marker("gpu") else group
     item.add_marker(pytest.mark.xdist_group(group))
 
 

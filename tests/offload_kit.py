@@ -81,8 +81,8 @@ def _training(make: Callable[[str], recipes.Recipe]) -> Callable[[str], Step]:
 def tied(device: str) -> recipes.Recipe:
     """One weight in two layers, one of them transposed."""
     first, last = nn.Linear(WIDTH, CLASSES, bias=False), nn.Linear(CLASSES, WIDTH, bias=False)
-    last.weight = nn.Parameter(first.weight.detach().t())
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), first, last, first).to(device)
+    last.weight = nn.Parameter(first.weight.detach().t())  # not before: `to` would make two of them
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     return recipes.Recipe(model, optimizer, recipes.plain(model, optimizer))
 

@@ -50,12 +50,17 @@ class Cuda:
         return not any(start <= address < end for start, end in self._elsewhere)
 
     def size(self, storage: Any) -> int:
-        """Return what a storage takes: the allocator's blocks are multiples of 512 bytes."""
-        return -(-int(storage.nbytes()) // 512) * 512
+        """Return what was asked for when a storage was allocated."""
+        return int(storage.nbytes())
 
     def live(self) -> int:
         """Return the bytes in use by tensors."""
         return sum(self._cuda.memory_allocated(device) for device in self._devices())
+
+    def asked(self, live: int) -> int:
+        """Return how many of the live bytes were asked for: a block may have 1 MiB more than its tensor."""
+        stats = [self._cuda.memory_stats(device) for device in self._in_use()]
+        return min(live, sum(int(found.get("requested_bytes.all.current", live)) for found in stats))
 
     def peak(self) -> int:
         """Return the most that was ever in use."""
@@ -155,6 +160,10 @@ class CpuGauge:
                     found[storage._cdata] = self.size(storage)
         self._peak = max(self._peak, sum(found.values()))
         return sum(found.values())
+
+    def asked(self, live: int) -> int:
+        """Return how many of the live bytes were asked for."""
+        return live
 
     def peak(self) -> int:
         """Return the most that was ever counted."""

@@ -36,6 +36,7 @@ def split(moved: Sequence[Any], things: Sequence[Any], torch: Any) -> Tuple[List
     `moved` have a storage and a size; `things` are modules as they first ran, and optimizers.
     """
     left = {one.storage._cdata: one for one in moved}
+    first = [left.pop(key) for key in _synced(things, torch) if key in left]
     groups: List[Group] = []
     for module in (thing for thing in things if isinstance(thing, torch.nn.Module)):
         tensors = [*module._parameters.values(), *module._buffers.values()]
@@ -43,7 +44,13 @@ def split(moved: Sequence[Any], things: Sequence[Any], torch: Any) -> Tuple[List
     for optimizer in (thing for thing in things if isinstance(thing, torch.optim.Optimizer)):
         state = [value for kept in optimizer.state.values() for value in kept.values()]
         _add(groups, [left.pop(key) for key in _storages(state, torch) if key in left], 0)
-    return list(left.values()), groups
+    return first + list(left.values()), groups
+
+
+def _synced(things: Sequence[Any], torch: Any) -> List[int]:
+    """Return the storages of buffers that DistributedDataParallel sends around before any layer computes."""
+    gangs = [thing for thing in things if isinstance(thing, torch.nn.parallel.DistributedDataParallel)]
+    return _storages([value for gang in gangs for value in gang.buffers()], torch)
 
 
 def _add(groups: List[Group], found: List[Any], module: int) -> None:
@@ -71,6 +78,8 @@ class Arrival:
         #: By module: what it waits for before its first call.
         self._marks: Dict[int, Any] = {}
         self._last: Any = None
+        #: What is copied to: given back by the script meanwhile, it would be another's when a copy comes.
+        self._kept: Sequence[Group] = ()
         self._hooks: List[Any] = []
 
     def begin(self, groups: Sequence[Group], copy: Callable[[Any], None]) -> None:
@@ -85,6 +94,7 @@ class Arrival:
             modules.register_module_forward_pre_hook(self._before_forward),
             optimizers.register_optimizer_step_pre_hook(lambda *_: self.finish()),
         ]
+        self._kept = groups
         marks = self._device.begin_copies([functools.partial(copy_all, group) for group in groups])
         for group, mark in zip(groups, marks):  # noqa: B905 (3.8)
             self._marks.update((module, mark) for module in group.modules)
@@ -95,7 +105,7 @@ class Arrival:
         if self._last is None:
             return
         self._device.settle(self._last)
-        last, self._last, self._marks = self._last, None, {}
+        last, self._last, self._marks, self._kept = self._last, None, {}, ()
         self._device.wait_for(last)
         while self._hooks:
             self._hooks.pop().remove()

@@ -63,7 +63,7 @@ class TorchTier:
         self.device.begin(time.monotonic() + DRAIN_S)
         refuse_other_threads()
         live, peak = self.device.live(), self.device.peak()
-        self._offload(self._roots.find(live))
+        self._offload(self._roots.find(self.device.asked(live)))
         held = self.device.live()
         return Released(max(0, live - held), held, peak)
 

@@ -45,7 +45,10 @@ class Roots:
         self._has_walked = False
 
     def find(self, live: int) -> List[Any]:
-        """Return the storages that can be moved off the device; Refused when one that must be cannot."""
+        """Return the storages that can be moved off the device; Refused when one that must be cannot.
+
+        `live` is what they and all others were allocated for, in bytes.
+        """
         haul = Haul(self._torch, self._device)
         haul.explore([known() for known in list(self._seen.values())])
         for storage in haul.fixed:

@@ -41,6 +41,7 @@ class Share:
         self._cap = 0
         #: What each device was capped at before we came, as a part of its memory.
         self._before: Dict[int, float] = {}
+        #: The boundary that the step under way began at, once the one before it had been waited for; else 0.
         self._since_ns = 0
         #: How much longer than it was to the last pause was.
         self._over_ns = 0
@@ -63,7 +64,7 @@ class Share:
             if is_from_signal_handler(err):
                 raise
             self._break(err)
-        self._since_ns = monotonic_ns()
+        self._since_ns = monotonic_ns() if 0 < duty < FULL else 0
         return NEVER if duty else 0
 
     def rest(self) -> None:

@@ -35,7 +35,9 @@ def two_jobs(node, one, two):
     node.plan(*[dataclasses.replace(job, uid=0) for job in jobs])  # who may use the GPU is no matter here
     for job_id, kind in ((1, one), (2, two)):
         node.start_job(job_id, [PACE, kind], env=env)
-    node.wait(lambda: all(node.resident(job_id).suspends >= 5 for job_id in (1, 2)), 180)
+    node.wait(lambda: all(node.resident(job_id).steps for job_id in (1, 2)), 180)
+    frozen = {job_id: node.resident(job_id).suspends for job_id in (1, 2)}  # while they began
+    node.wait(lambda: all(node.resident(job_id).suspends >= frozen[job_id] + 5 for job_id in (1, 2)), 60)
 
 
 def pack(node, **of_two):

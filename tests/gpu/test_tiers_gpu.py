@@ -15,7 +15,7 @@ from gandiva_slurm.node import driver_checkpoint, nvml
 from gandiva_slurm.node.procs import read_proc
 from gandiva_slurm.wire.page import TIER_VMM, W_HELD, W_SEQ, W_TIER_USED
 from tests.park_harness import Harness
-from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER
+from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER, OTHER_PIDS
 
 pytestmark = pytest.mark.gpu
 
@@ -103,6 +103,8 @@ def losses_of(job, out):
 
 def move(job):
     """Out and back; return how long each took, in seconds a GiB."""
+    if job.pid not in {use.pid for use in nvml.load().uses()}:
+        pytest.skip(OTHER_PIDS)
     start = time.perf_counter()
     out = call("out", {"procs": [read_proc(job.pid).id], "cgroups": []})
     out_s = time.perf_counter() - start

@@ -78,6 +78,14 @@ def test_memory_of_other_streams_stays():
     assert [device.is_movable(storage) for storage in at] == [True, True, False, False, True]
 
 
+def test_what_a_block_has_beyond_its_tensor_is_nobodys():
+    device, whole, live = played(), torch.empty(1_300_000, dtype=torch.uint8).untyped_storage(), 2 << 20
+    device._cuda.memory_stats = lambda number: {"requested_bytes.all.current": 1_300_000}
+    assert device.asked(live) == device.size(whole) == 1_300_000
+    device._cuda.memory_stats = lambda number: {}
+    assert device.asked(live) == live, "an older torch does not tell"
+
+
 def test_device_that_stays_busy_is_waited_for_in_bounds():
     device, done = played(), threading.Event()
     device._cuda.synchronize = lambda number: done.wait(30)

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gandiva_slurm.client import layered
 from gandiva_slurm.client.device import CpuGauge
@@ -144,6 +145,30 @@ def test_whatever_may_read_elsewhere_waits_for_all(training, how):
     training.step()
 
 
+def test_memory_on_its_way_is_nobody_elses_until_it_is_there(training):
+    """As on CUDA: copies are queued, and by themselves keep nothing alive."""
+    training.step()
+    training.tier.release()
+    marks = []
+
+    def queue(works):
+        for work in works:
+            work()
+            marks.append(threading.Event())
+        return marks
+
+    training.tier.device.begin_copies = queue
+    training.tier.restore()
+    weight = training.model[0].weight
+    moment = StorageWeakRef(training.optimizer.state[weight]["exp_avg"].untyped_storage())
+    training.optimizer.state.clear()
+    is_kept = not moment.expired()
+    for mark in marks:
+        mark.set()
+    training.tier._arrival.finish()
+    assert is_kept and moment.expired()
+
+
 def test_signals_wait_until_all_is_there(training):
     training.step()
     training.tier.release()
@@ -182,6 +207,12 @@ def test_layers_first_then_the_optimizer_in_groups(training, monkeypatch):
         storage._cdata for storage in (weight, last, moment)
     ]
     assert [group.modules for group in groups] == [{id(modules[0])}, {id(modules[4])}, {0}]
+    gang = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(gang)
+    gang.module = training.model
+    mean = modules[1].running_mean.untyped_storage()
+    at_once, _ = layered.split([*moved, Moved(mean, mean.nbytes(), [])], [gang, *modules], torch)
+    assert mean._cdata in [one.storage._cdata for one in at_once], "they are sent before all layers"
     monkeypatch.setattr(layered, "GROUP_BYTES", 1 << 20)
     _, (group,) = layered.split(moved, [*modules, optimizer], torch)
     assert group.modules == {id(modules[0]), id(modules[4]), 0}

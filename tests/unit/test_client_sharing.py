@@ -181,6 +181,20 @@ def test_a_rank_at_full_duty_does_not_wait(cuda, words, monkeypatch):
     assert not cuda.waited
 
 
+@pytest.mark.parametrize("before", [0, FULL])
+def test_time_at_full_speed_is_no_step_to_pause_for(cuda, words, monkeypatch, before):
+    """Alone it was not asked to look for hours; at full duty, many steps may be queued."""
+    clock, share = Hand(monkeypatch), Share(words)
+    for duty in (50, before):
+        ask(words, duty)
+        share.heed()
+    clock.now_ns += 10**12
+    words[page.W_BEAT] = began_ns = clock.now_ns
+    ask(words, 50)
+    share.heed()
+    assert clock.now_ns == began_ns
+
+
 @pytest.mark.parametrize("change", ["park", "free", "silence"])
 def test_a_pause_ends_when_it_must(cuda, words, change):
     share = Share(words)
