@@ -1,7 +1,9 @@
 """Forms of jobs that users know, on a Gandiva partition: begin times, holds, arrays, requeues, srun."""
 
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -161,6 +163,52 @@ def test_an_opportunistic_job_has_what_guaranteed_ones_leave(slurm: Living) -> N
     fleet.stop("user1", "firm")
     fleet.wait_ended(firm, "COMPLETED")
     wait_for(lambda: fleet.steps("user2", "spare") > at, "the opportunistic job to go on")
+
+
+@contextmanager
+def owned(slurm: Living) -> Iterator[None]:
+    """GPU 0 is a's and GPU 1 is b's, for a while; gandivactld takes that over as it runs."""
+    cluster, etc = slurm.cluster, slurm.cluster.at.etc
+    files = {name: (etc / name).read_text() for name in ("gandiva.yaml", "job_submit.lua")}
+    told = cluster.at.log / "gandivactld.log"
+
+    def reload() -> None:
+        so_far = told.read_text().count("configuration reloaded")
+        cluster.kill("gandivactld", signal.SIGHUP)
+        wait_for(lambda: told.read_text().count("configuration reloaded") > so_far, "gandivactld to reload")
+
+    with (etc / "gandiva.yaml").open("a") as file:
+        file.write("virtual_clusters: {a: {v100: 1}, b: {v100: 1}}\n")
+    lists = files["job_submit.lua"].replace("nodes_gpus =", 'vcs = {"a", "b"}, nodes_gpus =')
+    (etc / "job_submit.lua").write_text(lists)
+    reload()
+    try:
+        yield
+    finally:
+        slurm.finish()
+        for name, text in files.items():
+            (etc / name).write_text(text)
+        reload()
+
+
+def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> None:
+    """A gang of two, of a virtual cluster with one GPU, gives way as long as the other's owner wants his."""
+    fleet = slurm.fleet
+    lines = f"exec {TRAIN} --boundary steps --model mlp --out ~/gang --stop-file ~/gang.stop"
+    with owned(slurm):
+        gang = fleet.submit("user2", lines, "--gandiva-vc=a", gpus=2)
+        wait_for(lambda: fleet.steps("user2", "gang"), "the borrower to train", START_S)
+        assert any("is on GPUs of virtual cluster b" in line for line in slurm.why(gang)["evidence"])
+        owner = fleet.train("user1", "owner", "--gandiva-vc=b")
+        wait_for(lambda: fleet.steps("user1", "owner"), "the owner to train", START_S)
+        parks, at = fleet.count("parked", owner), fleet.steps("user2", "gang")
+        more = fleet.steps("user1", "owner") + 500
+        wait_for(lambda: fleet.steps("user1", "owner") > more, "five hundred steps of the owner", START_S)
+        assert (fleet.count("parked", owner), fleet.steps("user2", "gang")) == (parks, at)
+        assert "is on GPUs of its own" in slurm.why(owner)["evidence"]
+        fleet.stop("user1", "owner")
+        fleet.wait_ended(owner, "COMPLETED")
+        wait_for(lambda: fleet.steps("user2", "gang") > at, "the borrower to go on")
 
 
 def _story(slurm: Living, job: int) -> list[dict[str, str]]:
