@@ -18,6 +18,7 @@ from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.balance import even_out
+from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.clearing import Clearing, clear_for
 from gandiva_slurm.policy.draft import Draft
 from gandiva_slurm.policy.faster import guess_rates, speed_up, typical_gains
@@ -241,8 +242,9 @@ def bar_of(at: Cycle, record: JobRecord) -> str:
     seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
     if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
         return "it cannot save itself: not all its ranks have called attach()"
-    if record.is_opportunistic and record.state == states.SUSPENDED:
-        return "it is opportunistic and parked: it saves itself in a turn, if guaranteed jobs leave it one"
+    is_parked = record.is_opportunistic and record.state == states.SUSPENDED
+    if is_parked and at.now_ns - record.since_ns >= PATIENCE_NS:
+        return "it is opportunistic and was parked long: it saves itself in a turn, when there is one for it"
     pack = at.state.pairs.of(job.job_id)
     if pack is not None and pack.is_trial:
         return f"whether it may share its GPU with job {pack.mate(job.job_id)} is being tried"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from gandiva_slurm.engine.homing import bring_home
 from gandiva_slurm.engine.moving import begin_move
 from gandiva_slurm.engine.owners import owners_of
 from gandiva_slurm.engine.placing import board_of, in_order, need_of
+from gandiva_slurm.engine.planner import bar_of
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
@@ -37,6 +39,11 @@ def park(world: FakeWorld, job_id: int, state: str = states.SUSPENDED) -> None:
     for (_, key), proc in world.procs.items():
         if key.job_id == job_id:
             proc.state = state
+
+
+def cycle_until(world: FakeWorld, is_so: Callable[[], bool]) -> None:
+    """A minute at the most."""
+    assert any(world.cycle() is None or is_so() for _ in range(60))
 
 
 def places(world: FakeWorld, *jobs: int) -> list[dict[str, tuple[int, ...]]]:
@@ -70,13 +77,14 @@ def test_what_is_kept_for_one_on_his_way_home_is_kept_as_his_own_there() -> None
     world.submit("user1", vc="b")
     world.run(60)
     park(world, 3)
+    world.rigid.add(3)
     world.turns_away = 4
     world.finish(1)
     world.finish(2)
     world.run(PATIENCE_S + 60, dt_s=10)
+    world.rigid.clear()
     park(world, 3, states.RUNNING)
-    while world.state_of(3) != states.CHECKPOINTING:
-        world.cycle()
+    cycle_until(world, lambda: world.state_of(3) == states.CHECKPOINTING)
     late = world.submit("user3", vc="a")
     world.run(30)
     assert places(world, 3, late) == [{"n1": (0,)}, {}]
@@ -185,6 +193,25 @@ def test_who_waits_for_other_gpus_is_no_reason_to_give_ones_own_back() -> None:
     world.run(3)
     assert world.code_of(others[2]) == "NoFreeSlots"
     comer = world.submit("user2", vc="a")
-    while world.code_of(grows) != "Shrinking":
-        world.cycle()
+    cycle_until(world, lambda: world.code_of(grows) == "Shrinking")
     assert [line.split(" is on ")[0] for line in world.engine.jobs[grows].evidence] == [f"job {comer}"]
+
+
+def test_an_opportunistic_job_that_is_parked_for_long_is_told_to_leave_in_its_turn() -> None:
+    """One that takes turns with others has its next one soon: it may be told before."""
+    world = a_world({"b": {"v100": 1}}, {"n1": 1})
+    job_id = world.submit()
+    world.run(70, dt_s=10)
+    record = world.engine.jobs[job_id]
+
+    def bar() -> str:
+        return bar_of(Cycle(world.engine.state, world.settings, world.now_ns), record)
+
+    park(world, job_id)
+    world.run(PATIENCE_S - 20, dt_s=10)
+    assert record.state == states.SUSPENDED and not bar()
+    world.run(30, dt_s=10)
+    assert bar().startswith("it is opportunistic and was parked long")
+    park(world, job_id, states.RUNNING)
+    world.run(10)
+    assert not bar()
