@@ -12,6 +12,12 @@ from tests.cluster.sharing import LIGHT
 
 TESTS = Path(__file__).parents[1]
 LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
+GANG = TESTS / "node/scripts/attached_gang.py"
+#: A gang of a rank on each of two nodes.
+OVER_NODES = f"""\
+export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=2 OUT=~
+srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=0 exec python {GANG.name} ENDLESS'
+"""
 QUANTUM_S = 0.5
 #: More than any test waits for.
 ENDLESS = 10**9
@@ -30,7 +36,8 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        home.joinpath(LIGHT_TRAINING.name).write_text(LIGHT_TRAINING.read_text())
+        for script in (LIGHT_TRAINING, GANG):
+            home.joinpath(script.name).write_text(script.read_text())
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
             home.joinpath("tests", name).write_text((TESTS / name).read_text())
@@ -153,6 +160,35 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     assert (told["restarts"], told["migrations"]) == (1, 1)
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
     assert story == ["Leaving", "Saved", "MovedOut"]
+
+
+def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
+    """Off GPUs of two nodes that it shares, on to others that are free; no mini-batch lost or done twice."""
+    nodes, flags = ("n3", "n4"), ("--gandiva-gpu-types=k80", "--gandiva-pack=never")
+    count = "exec python light.py wide.count wide.stop"
+    for job in (others := [fleet.submit("user2", count, *flags) for _ in range(4)]):
+        fleet.wait_running(job)
+    script = OVER_NODES.replace("ENDLESS", str(ENDLESS))
+    gang = fleet.submit("user1", script, "--nodes=2", "--ntasks-per-node=1", *flags)
+    wait_for(lambda: len(rows(fleet, f"loss.{gang}")) > 50, "the gang to train", 90)
+
+    def gpus(job: int, restart: int = 0) -> list[tuple[str, list[int]]]:
+        events = {node: fleet.events(node) for node in nodes}
+        granted = [(node, e) for node, lines in events.items() for e in lines if e["event"] == "grant"]
+        return [(node, e["gpus"]) for node, e in granted if (e["job"], e["restart"]) == (job, restart)]
+
+    shared = gpus(gang)[:1] + gpus(gang)[-1:]
+    free = [job for job in others if gpus(job)[0] not in shared]
+    assert len(free) == 2 and len({node for node, _ in shared}) == 2
+    fleet.mini.exec(["scancel", *map(str, free)])
+    wait_for(lambda: len({node for node, _ in gpus(gang, 1)}) == 2, "the gang to run elsewhere", 90)
+    assert all(place not in shared for place in gpus(gang, 1))
+    before = len(rows(fleet, f"loss.{gang}"))
+    wait_for(lambda: len(rows(fleet, f"loss.{gang}")) > before + 20, "the gang to go on", 90)
+    fleet.home("user1", f"stop.{gang}").touch()
+    fleet.wait_ended(gang, "COMPLETED", deadline_s=END_S)
+    *found, end = [line.split()[0] for line in rows(fleet, f"loss.{gang}")]
+    assert (found, end) == ([str(number) for number in range(len(found))], "end")
 
 
 def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
