@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, hold_again, start_failed, start_id, take_reported_gpus
+from gandiva_slurm.engine.lacking import why_not
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.moving import fall_back, makes_room
-from gandiva_slurm.engine.owners import as_there, note_owner, tickets_apart, told_vc
+from gandiva_slurm.engine.owners import as_there, note_owner, tickets_apart
 from gandiva_slurm.engine.sizes import gpus_of, is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.waiting import heed_slurm, obstacle
@@ -18,11 +18,12 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note, Start
 from gandiva_slurm.model.pending import explain
 from gandiva_slurm.model.reason import Reason, because
-from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, kept_key, place_all
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, in_turn, kept_key
 from gandiva_slurm.policy.shares import job_weight, leaf_tickets
 
-#: Nodes named as evidence.
-SHOWN = 4
+#: Nodes looked at in one cycle for those who find a place, each for each, some 13 us a look. Thousands that
+#: come at once to a thousand nodes would keep the controller busy for minutes: several cycles place them.
+MOST_LOOKS = 100_000
 
 
 def in_order(at: Cycle, *wanted: str) -> list[JobRecord]:
@@ -87,24 +88,52 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
     others = [needs[job_id] for job_id, record in ready.items() if record.job.dependency]
-    places = _place(at, board, sure) | _place(at, board, others)
+    later: set[int] = set()
+    places = _place(at, board, sure, later) | _place(at, board, others, later)
     for job_id, place in places.items():
         start(at, ready[job_id], place)
-    told: dict[tuple[object, ...], Reason] = {}
     left = [record for job_id, record in ready.items() if job_id not in places]
-    for record in left:
-        need = needs[record.job.job_id]
-        reason = told.setdefault(need.shape, why_not(board, need, at.state.nodes))
-        tell(at, record, reason)
+    _tell_why(at, board, left, later, needs)
     return board, left
 
 
-def _place(at: Cycle, board: Board, needs: Sequence[Need]) -> dict[int, Place]:
+def _tell_why(
+    at: Cycle, board: Board, left: Sequence[JobRecord], later: Set[int], needs: Mapping[int, Need]
+) -> None:
+    """Say of those who found no place why; of those to be looked at later, that."""
+    told: dict[tuple[object, ...], Reason] = {}
+    for record in left:
+        need = needs[record.job.job_id]
+        if need.job_id in later:
+            tell(at, record, because("NextCycle"))
+            continue
+        if need.shape not in told:
+            told[need.shape] = why_not(board, need, at.state.nodes)
+        tell(at, record, told[need.shape])
+
+
+def _place(at: Cycle, board: Board, needs: Sequence[Need], later: set[int]) -> dict[int, Place]:
     """Place jobs on their virtual clusters' GPUs, then those left on anybody's, as opportunistic there."""
-    places = place_all(board, needs)
-    left = [need for need in needs if need.job_id not in places and not need.is_opportunistic]
+    places = _fill(board, needs, later)
+    left = [n for n in needs if n.job_id not in places and n.job_id not in later and not n.is_opportunistic]
     if at.owners and left:
-        places |= place_all(board, [replace(need, is_opportunistic=True) for need in left])
+        places |= _fill(board, [replace(need, is_opportunistic=True) for need in left], later)
+    return places
+
+
+def _fill(board: Board, needs: Sequence[Need], later: set[int]) -> dict[int, Place]:
+    """Place jobs in turn; note as `later` those whose turn does not come in this cycle."""
+    most = max(1, MOST_LOOKS // max(1, len(board.sites)))
+    places: dict[int, Place] = {}
+    full: set[tuple[object, ...]] = set()
+    for need, place in in_turn(board, needs):
+        if place is None:  # counts for nothing: it would be so in each cycle, and keep the others waiting
+            full.add(need.shape)
+            continue
+        places[need.job_id] = place
+        if len(places) == most:
+            break
+    later.update(need.job_id for need in needs if need.job_id not in places and need.shape not in full)
     return places
 
 
@@ -176,65 +205,6 @@ def need_of(record: JobRecord) -> Need:
 def need_now(at: Cycle, record: JobRecord) -> Need:
     """What a job asks of a place now, reservations heeded."""
     return replace(need_of(record), closed=frozenset(closed_nodes(at, record)))
-
-
-def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:
-    """Say why a job has no place: what can never be first, then what must be waited for."""
-    partitions = set(need.partitions)
-    home = [site for site in board.sites.values() if not partitions or partitions & set(site.partitions)]
-    right = [site for site in home if site.may_take(need)]
-    never = _never(need, home, right)
-    if never is not None:
-        return never
-    fitting = [site for site in right if site.is_large_enough(need)]
-    open_ = [site for site in fitting if site.is_open]
-    if _of_one_type(open_) < need.nodes:
-        closed = [_state_of(nodes[site.name]) for site in fitting if not site.is_open]
-        return because("NodesDown", *closed[:SHOWN], none_are=_no_node(need, "is", "are"))
-    reserved = [site.name for site in open_ if site.name in need.closed]
-    open_ = [site for site in open_ if site.name not in need.closed]
-    if _of_one_type(open_) < need.nodes:
-        return because("Reserved", names=", ".join(reserved[:SHOWN]))
-    roomy = [site for site in open_ if site.has_memory(need)]
-    if _of_one_type(roomy) < need.nodes:
-        full = [site for site in open_ if not site.has_memory(need)]
-        taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
-        facts = {"memory_mib": need.memory_mib, "none_have": _no_node(need, "has", "have")}
-        return because("NoFreeMemory", *taken[:SHOWN], **facts)
-    slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
-    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=_no_node(need, "has", "have"))
-
-
-def _of_one_type(sites: Iterable[Site]) -> int:
-    """The most of these nodes that have the same GPU type."""
-    return max(Counter(site.gpu_type for site in sites).values(), default=0)
-
-
-def _no_node(need: Need, one: str, many: str) -> str:
-    if need.nodes == 1:
-        return f"no node that could take it {one}"
-    return f"fewer than {need.nodes} nodes of one type that could take it {many}"
-
-
-def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
-    if not home:
-        return because("NoNodes", partition=",".join(need.partitions))
-    if not right:
-        known = ", ".join(sorted({site.gpu_type for site in home if site.gpu_type})) or "none"
-        return because("NoSuchType", types=" or ".join(need.types), known=known)
-    most_gpus = max(site.gpus for site in right)
-    if need.gpus > most_gpus:
-        return because("TooManyGpus", gpus=need.gpus, most=most_gpus)
-    wide = [site for site in right if need.gpus <= site.gpus]
-    if all(site.memory_mib and need.memory_mib > site.memory_mib for site in wide):
-        most = max(site.memory_mib for site in wide)
-        return because("TooMuchMemory", memory_mib=need.memory_mib, most=most)
-    if not any(site.is_large_enough(need) for site in wide):
-        return because("TooManyCpus", cpus=need.cpus, most=max(site.cpus for site in wide))
-    enough = _of_one_type(site for site in wide if site.is_large_enough(need))
-    if enough < need.nodes:
-        return because("TooFewNodes", nodes=need.nodes, most=enough, gpus=need.gpus)
-    return None
 
 
 def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Board:
@@ -327,17 +297,3 @@ def tell(at: Cycle, record: JobRecord, reason: Reason) -> None:
     if record.stay(reason, at.now_ns):
         action_id = f"note:{record.key}:{at.now_ns}"
         at.actions.append(Note(action_id, record.key, reason.code, reason.text, reason.evidence))
-
-
-def _state_of(record: NodeRecord) -> str:
-    words = "+".join(sorted(record.node.state)) if record.node.state else "no state"
-    daemon = "" if record.has_daemon else ", its gandivad does not answer"
-    why = f" ({record.node.reason})" if record.node.reason else ""
-    return f"{record.node.name}: {words}{why}{daemon}"
-
-
-def _slots_of(site: Site, need: Need) -> str:
-    free = len(site.free_gpus(need.leaf, need.group))
-    taken = sum(len(stay.gpus) for stay in site.stays.values())
-    slots, whose = site.gpus * site.slots_per_gpu, f" of {told_vc(need.vc)}" if site.owners else ""
-    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s){whose}"

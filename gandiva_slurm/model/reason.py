@@ -72,6 +72,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "{none_have} a free slot on {gpus} GPU(s)",
         "a job on one of these nodes ends (the last slot of a GPU is kept for users who are not on it yet)",
     ),
+    "NextCycle": ("many came at once, and others go first", "its turn comes in one of the next cycles"),
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
     "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits"),

@@ -4,7 +4,7 @@ A job's tickets lie evenly on its GPUs. Among the nodes it may use, a job takes 
 is least loaded, then the least load in all, then the node of least load per GPU, then the first by name.
 A job of several nodes takes the best so many of one GPU type by that order, of the type whose nodes come out
 best together.
-Nothing moves afterwards here, so the order in which jobs are placed matters: see `place_all`.
+Nothing moves afterwards here, so the order in which jobs are placed matters: see `in_turn`.
 
 A GPU has a fixed number of slots (residents), and the last free one goes only to a user who is not on that
 GPU yet: otherwise whoever submits a hundred jobs first would keep everybody else out until one of them ends.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -276,32 +276,36 @@ def _rank(found: Sequence[Candidate]) -> tuple[int, int, Fraction, tuple[str, ..
 
 
 def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
-    """Place what can be placed now, recording it on the board; job id → place, in the order of placing.
+    """Place what can be placed now, recording it on the board; job id → place, in the order of placing."""
+    return {need.job_id: place for need, place in in_turn(board, needs) if place is not None}
+
+
+def in_turn(board: Board, needs: Sequence[Need]) -> Iterator[tuple[Need, Place | None]]:
+    """Place one job after the other, recording it on the board; yield each with its place, None: no room.
 
     In turn, the user with the fewest GPUs for his tickets places one job: among his, higher
     --gandiva-priority first, then larger gangs (a large one finds no even place once small ones lie about),
     then older ones. On a tie between users the larger gang, then the older job, goes first. Opportunistic
-    jobs are placed when all others are. Those of a virtual cluster have its GPUs alone.
+    jobs are placed when all others are. Those of a virtual cluster have its GPUs alone. A job of the shape
+    of one that had no room is left out: a board only fills up.
     """
     waiting: dict[tuple[str, str], list[Need]] = {}
     for need in sorted(needs, key=lambda need: (-need.priority, -need.size, need.order), reverse=True):
         waiting.setdefault((need.group, need.leaf.user), []).append(need)
-    placed: dict[int, Place] = {}
     full: set[tuple[object, ...]] = set()
     while waiting:
         owner = min(waiting, key=lambda owner: _turn(board, waiting[owner][-1]))
         need = waiting[owner].pop()
         if not waiting[owner]:
             del waiting[owner]
-        if need.shape in full:  # a board only fills up: what found no room finds none later
+        if need.shape in full:
             continue
         place = board.best(need, [site for site in board.sites.values() if site.may_take(need)])
         if place is None:
             full.add(need.shape)
         else:
             board.put(need, place)
-            placed[need.job_id] = place
-    return placed
+        yield need, place
 
 
 def _turn(board: Board, need: Need) -> tuple[bool, Fraction, int, tuple[int, ...]]:
