@@ -1,12 +1,13 @@
 """How long gandivactld decides: CPU seconds of the engine for one cycle of a large cluster."""
 
+import inspect
 import time
 from collections import Counter
 
 from gandiva_slurm.engine.engine import Engine
 from tests.fake_world import FakeWorld
 
-NODES, GPUS, JOBS, USERS = 1250, 8, 800, 20
+NODES, GPUS, JOBS, USERS = 1250, 8, 2000, 20
 #: The controller decides in its event loop: for so long it answers nobody.
 LONGEST_S = 10.0
 
@@ -14,10 +15,11 @@ LONGEST_S = 10.0
 def test_hundreds_of_jobs_that_come_at_once() -> None:
     world = FakeWorld({f"n{n}": GPUS for n in range(NODES)}, users=tuple(f"user{n}" for n in range(USERS)))
     took_s: list[float] = []
+    handle = inspect.unwrap(Engine.handle)  # without the tests' own checks
 
     def timed(engine: Engine, *words: object) -> object:
         began_s = time.process_time()
-        actions = Engine.handle(engine, *words)
+        actions = handle(engine, *words)
         took_s.append(time.process_time() - began_s)
         return actions
 
