@@ -53,11 +53,11 @@ def test_charges_sum_to_gpu_time_whatever_holds(
         gpu_time += held * len({gpu for gang in local.gangs if gang.key in chosen for gpu in gang.gpus})
         for key in chosen:
             local.charge(key, held, 0, local.mate_of(key) in chosen)
-    for book in (local._turns._users, *local._turns._jobs.values()):
-        for account in book.accounts.values():
-            account.debt = 0
-    users = local._turns._users.accounts.values()
-    jobs = [acc for book in local._turns._jobs.values() for acc in book.accounts.values()]
+    turns = local._books.values()
+    users = [acc for book in turns for acc in book._users.accounts.values()]
+    jobs = [acc for book in turns for his in book._jobs.values() for acc in his.accounts.values()]
+    for account in (*users, *jobs):
+        account.debt = 0
     for accounts in (users, jobs):
         assert sum(acc.value * acc.tickets + acc.carry for acc in accounts) == gpu_time * STRIDE1
 
