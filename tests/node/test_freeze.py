@@ -142,6 +142,7 @@ def test_the_guard_lets_go_what_a_killed_daemon_froze(make_node):
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, LOOP)
     node.wait(lambda: user_processes(node, 2) == ["T"])
+    assert node.resident(2).reason == "WaitingTurn", "it has answered the task, which it stopped before that"
     (node.out / "stop.1").touch()
     node.kill9()
     node.steps[(1, 0)][0].wait(DEADLINE_S)
