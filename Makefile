@@ -5,31 +5,34 @@ PY     := $(VENV)/bin/python
 TORCH  ?= torch==2.13.0
 APT    := slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins libslurm-dev munge libmunge2 \
           mariadb-server lua5.1 iproute2 util-linux procps strace gcc libc6-dev make python3 python3-venv ca-certificates
+TORCH_INDEX ?=
+# A PyTorch that is named is taken as it is named.
+PYTHON_STEPS = $(PYTHON) container/install-python.py --venv "$(VENV)" --torch-index "$(TORCH_INDEX)" \
+               --torch "$(if $(filter file,$(origin TORCH)),,$(TORCH))"
+HAS_PYTHON = command -v "$(PYTHON)" >/dev/null || { \
+             echo "gandiva: venv: there is no Python at $(PYTHON); next: install it, or make setup PYTHON=..." >&2; exit 1; }
 SUITE  ?=
 BACKEND ?= local
 RESULT ?= build/demo.json
+TIMES  ?=
+ACCEPTED ?= build/acceptance.json
+KEEP   ?=
+STRICT ?=
 
-.PHONY: help setup check test test-gpu bench demo engine image clean
+.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu bench demo acceptance engine image clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .setup-apt .setup-venv spank/gandiva.so ## install Debian packages (root), .venv and the SPANK plugin
+# Each of the three scripts does what is missing, and says so; a second run finds all done. 3: this user or this system
+# cannot install Debian packages or build the plugin; the rest works without, but for the targets that stop there.
+setup: ## install Debian packages (root), .venv and the SPANK plugin; TORCH= and TORCH_INDEX= name a PyTorch
+	@sh container/install-packages.sh $(APT) || [ "$$?$(STOP)" = 3 ]
+	@$(HAS_PYTHON)
+	@$(PYTHON_STEPS) --extras dev
+	@sh container/build-plugin.sh || [ "$$?$(STOP)" = 3 ]
 
-.setup-apt: Makefile
-	@sh container/install-packages.sh $(APT)
-	@touch $@
-
-.setup-venv: pyproject.toml .setup-apt
-	@echo "== making $(VENV)/ with $(PYTHON) (torch, test tools and this package)"
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools wheel
-	@$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	@touch $@
-
-spank/gandiva.so: .setup-apt $(wildcard spank/*.c spank/*.h spank/*.lds) spank/Makefile
-	@$(MAKE) --no-print-directory -C spank
+demo acceptance: STOP := here
 
 check: setup ## ruff, mypy, C warnings, layer test
 	$(VENV)/bin/ruff check gandiva_slurm tests
@@ -37,23 +40,49 @@ check: setup ## ruff, mypy, C warnings, layer test
 	$(MAKE) --no-print-directory -C spank clean all
 	$(PY) -m pytest -q tests/test_layers.py
 
-# The floors of real processes, clusters and GPUs run last, two files at a time; the others share the cores, a thread each.
-REAL := tests/contract tests/controller tests/node tests/gpu tests/cluster tests/docker
+# Tests of real processes and clusters wait for most of their time, two files side by side: a file's tests share a
+# cluster, so a worker takes whole files. What needs processors alone runs beside them in what they leave, a worker a
+# core; its output is shown when all have ended.
+REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
+REAL := -n 2 --dist loadfile $(REAL_FLOORS)
+PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
+FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
+# Two command lines: the first beside the second, and at low priority. Sets `failed` where one fails.
+define BESIDE
+mkdir -p build; \
+	nice -n 10 env $(1) >build/beside.log 2>&1 & beside=$$!; \
+	trap 'kill $$beside 2>/dev/null; exit 130' INT TERM HUP; \
+	$(2) || failed=1; \
+	wait $$beside || failed=1; \
+	cat build/beside.log
+endef
 
-test: setup ## all test floors this machine can run
-	@failed=0; \
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL)) || failed=1; \
-	$(PY) -m pytest -q -n 2 --dist loadgroup $(REAL) || failed=1; \
+test: setup ## the test floors this machine can run, without the long forms
+	@failed=0; $(PYTEST) tests/gpu || failed=1; \
+	$(call BESIDE,$(PYTEST) $(FAST) -m "not slow",$(PYTEST) $(REAL) -m "not slow"); \
 	exit $$failed
+
+test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
+	@failed=0; \
+	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "slow or hypothesis",$(PYTEST) $(REAL) -m slow); \
+	$(PYTEST) tests/docker || failed=1; \
+	exit $$failed
+
+soak: setup ## the longest forms, outside CI; docs/testing.md has dates and results
+	@failed=0; \
+	GANDIVA_MOMENTS=20 $(PYTEST) -s tests/cluster/test_demo.py || failed=1; \
+	GANDIVA_SPAN_WINDOW=330 $(PYTEST) -s --timeout 900 tests/cluster/test_spans.py -k "three_users or no_gpu or losses" || failed=1; \
+	exit $$failed
+
+variants: setup ## known-wrong variants of the product against their tests (SAMPLE=20 SEED=1: that many, drawn by the seed)
+	$(PY) -m tests.variants --jobs 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(or $(SEED),0))
 
 test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; without Slurm
 	GANDIVA_REQUIRE=gpu,nvml,vmm $(PY) -m pytest -q -s tests/gpu
 
-.setup-gpu: pyproject.toml
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev,nvml,vmm]"
-	@touch $@
+.setup-gpu:
+	@$(HAS_PYTHON)
+	@$(PYTHON_STEPS) --extras dev,nvml,vmm --cuda
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench
@@ -61,9 +90,15 @@ bench: setup ## benchmarks; those of Slurm need root
 # Only the back end docker wants an engine and an image.
 DEMO_NEEDS := $(if $(filter docker,$(BACKEND)),image)
 
-demo: setup $(DEMO_NEEDS) ## the main job on an embedded mini Slurm (BACKEND=docker SUITE=forky: in containers)
+DEMO_WHERE := --backend $(BACKEND) $(if $(SUITE),--suite $(SUITE))
+
+demo: setup $(DEMO_NEEDS) ## the main job on an embedded mini Slurm (KEEP=1: stays up; BACKEND=docker SUITE=forky: in containers)
 	@mkdir -p build
-	$(VENV)/bin/gandiva mini demo --backend $(BACKEND) $(if $(SUITE),--suite $(SUITE)) --json $(RESULT)
+	@$(VENV)/bin/gandiva mini demo $(DEMO_WHERE) --json $(RESULT) $(if $(filter 1,$(KEEP)),--keep)
+
+acceptance: setup $(DEMO_NEEDS) ## the same at length, with limits on times (quiet machine; STRICT=1: exit 2 where it was busy)
+	@mkdir -p build
+	@$(VENV)/bin/gandiva mini acceptance $(DEMO_WHERE) --json $(ACCEPTED) $(if $(filter 1,$(STRICT)),--strict)
 
 engine: ## a Docker engine: the one that runs, else (as root) one installed and started here
 	@sh container/engine.sh start

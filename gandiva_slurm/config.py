@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gandiva_slurm.model.errors import ConfigError
+from gandiva_slurm.yaml_lines import Lines, parse
 
 #: Environment variables that tell where the file lies, and where it lies when none does.
 CONF_ENV, SLURM_CONF_ENV = "GANDIVA_CONF", "SLURM_CONF"
@@ -232,19 +232,7 @@ def find_config(environ: Mapping[str, str] | None = None) -> Path:
 def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     """Read and check the file; ConfigError has one line for each thing that is wrong."""
     file = Path(path) if path is not None else find_config()
-    text = _read(file)
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ConfigError(f"{file}: an alias (*name) of another place; write its value out")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = dict(_lines(root, ()))
-        raw = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as err:
-        mark = getattr(err, "problem_mark", None)
-        where = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise ConfigError(f"{where}: not YAML: {getattr(err, 'problem', None) or err}") from err
-    except _DuplicateKey as err:
-        raise ConfigError(f"{file}:{err.line}: {err.path}: given twice; keep one") from err
+    raw, lines = parse(_read(file), file)
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected keys and values ({_allowed(Config)}), got {_shown(raw)}")
     try:
@@ -264,16 +252,11 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
 }
 
 
-class _DuplicateKey(Exception):
-    def __init__(self, path: str, line: int) -> None:
-        super().__init__(path)
-        self.path, self.line = path, line
-
-
 def _read(file: Path) -> str:
     try:
         with open(file, encoding="utf-8") as stream:
-            if (mode := os.fstat(stream.fileno()).st_mode) & 0o002:
+            mode = os.fstat(stream.fileno()).st_mode
+            if mode & 0o002:
                 raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w it")
             text = stream.read(MAX_BYTES + 1)
     except OSError as err:
@@ -285,24 +268,7 @@ def _read(file: Path) -> str:
     return text
 
 
-def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield (key path, line) for each key and list item."""
-    if isinstance(node, yaml.MappingNode):
-        seen = set()
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            if here in seen:
-                raise _DuplicateKey(".".join(here), key.start_mark.line + 1)
-            seen.add(here)
-            yield here, key.start_mark.line + 1
-            yield from _lines(value, here)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield (*path, str(index)), item.start_mark.line + 1
-            yield from _lines(item, (*path, str(index)))
-
-
-def _sentence(file: Path, lines: Mapping[tuple[str, ...], int], detail: Any) -> str:
+def _sentence(file: Path, lines: Lines, detail: Any) -> str:
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in lines), ())
     where = f"{file}:{lines[known]}" if known else str(file)
@@ -326,7 +292,10 @@ def _complaint(detail: Any, path: tuple[str, ...]) -> str:
         if "/" in pattern:
             meaning = f"an absolute path{' with %j' * ('%j' in pattern)}{' or nothing' * ('?' in pattern)}"
         return f"expected {meaning}, got {got}"
-    return f"{detail['msg'].replace('Input should be', 'expected')}{_range(path)}, got {got}"
+    if kind == "dict_type":
+        return f"expected names and their values, as {{NAME: …}}, got {got}"
+    message = detail["msg"].replace("Input should be", "expected")
+    return f"{message}{_range(path)}, got {got}"
 
 
 def _range(path: tuple[str, ...]) -> str:

@@ -1,13 +1,17 @@
 """Rules for every floor: what cannot run here is skipped aloud, and CI does not accept it."""
 
+import gc
 import os
 import signal
 
 import pytest
 from hypothesis import settings
 
+from tests import patience
+from tests.costs import COSTS_S
 from tests.invariants_plugin import invariants_hold  # noqa: F401  (checks every test's end)
 from tests.skips import ALWAYS, BY_FLOOR, NO_GPU
+from tests.times import pytest_runtest_protocol  # noqa: F401  (TIMES=FILE: what each test takes)
 
 #: Set by .ci/run: comma list of floors that must not be skipped.
 REQUIRED = frozenset(filter(None, os.environ.get("GANDIVA_REQUIRE", "").split(",")))
@@ -26,16 +30,16 @@ if settings.get_current_profile_name() == "default":
     settings.load_profile("gandiva")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where workers share the tests (--dist loadgroup), one gets all of a file, of containers, of the GPU."""
-    group = "containers" if _suite_of(item) else item.nodeid.partition("::")[0]
-    group = "gpu" if item.get_closest_marker("gpu") else group
-    item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the bound on a test's time go with the machine's speed, as the deadlines inside do."""
+    if config.option.timeout:
+        config.option.timeout *= patience.slowness()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests aloud where there is no GPU; real clusters run last, those in containers by suite."""
+    """Skip GPU tests aloud where there is no GPU; long files come first, containers last, by suite."""
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:
@@ -43,11 +47,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_when)
 
 
-def _when(item: pytest.Item) -> tuple[int, str]:
-    """A suite's containers are up while its own tests run, and not beside those of others."""
-    if item.get_closest_marker("docker"):
-        return (2, _suite_of(item))
-    return (int(item.get_closest_marker("cluster") is not None), "")
+def pytest_collection_finish() -> None:
+    """Leave what collecting made out of every later collection of garbage: a million objects that stay.
+
+    A park looks through the objects that Python's collector lists; a training's process has few of them, and
+    beside pytest's own each park of a test would take a third of a second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _when(item: pytest.Item) -> tuple[bool, str, float]:
+    """Return what items are sorted by. A suite's containers are up while its tests run, not beside others'.
+
+    Workers take files in this order (`--no-loadscope-reorder`): a long one that came last would be waited
+    for alone.
+    """
+    file = item.nodeid.partition("::")[0]
+    return bool(item.get_closest_marker("docker")), _suite_of(item), -COSTS_S.get(file, 0.0)
 
 
 def _suite_of(item: pytest.Item) -> str:

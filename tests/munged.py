@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 #: munged answers within milliseconds; a loaded machine may need longer.
 DEADLINE_S = 60
 
@@ -35,10 +37,10 @@ def running_munged(directory: Path) -> Iterator[str]:
 
 
 def _wait_for(path: Path, daemon: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
+    end_s = patience.deadline(DEADLINE_S)
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(path)) == 0:
                 return
-        assert time.monotonic() < deadline_s and daemon.poll() is None, "munged did not start"
+        assert time.monotonic() < end_s and daemon.poll() is None, "munged did not start"
         time.sleep(0.01)

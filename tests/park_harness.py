@@ -22,6 +22,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.pages import Page, reopen
 from gandiva_slurm.node.park import Gang, Write
 from gandiva_slurm.wire.page import W_BEAT, W_SEQ
+from tests import patience
 
 #: gandivad ticks this often while a park or a resume is under way.
 TICK_S = 0.0005
@@ -165,9 +166,9 @@ class Harness:
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
     """Poll until `condition`; AssertionError names what did not come."""
-    end = time.monotonic() + deadline_s
+    end_s = patience.deadline(deadline_s)
     while not condition():
-        assert time.monotonic() < end, f"waited {deadline_s:g} s in vain for {what}"
+        assert time.monotonic() < end_s, f"waited {deadline_s:g} s in vain for {what}"
         time.sleep(TICK_S)
 
 

@@ -23,6 +23,7 @@ from gandiva_slurm.policy.port import (
     PolicySettings,
     View,
 )
+from tests.slow import drawn
 
 S = 10**9
 SETTINGS = PolicySettings(quantum_ns=60 * S)
@@ -304,7 +305,7 @@ def on_cases(examples: int) -> Callable[[Callable[..., None]], Callable[..., Non
     """Give a test so many cases."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        return settings(max_examples=examples)(given(case=cases())(test))
+        return settings(max_examples=drawn(examples))(given(case=cases())(test))
 
     return decorate
 

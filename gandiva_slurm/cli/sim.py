@@ -67,6 +67,7 @@ _SCENE = (
     click.option("--quantum", type=Number(0.001), default=60.0, help="Seconds; 60."),
     click.option("--switch-cost", type=Number(0), default=0.0, help="Seconds to stop and go on."),
     click.option("--restart-cost", type=Number(0), default=0.0, help="Seconds to go on elsewhere."),
+    click.option("--slots", type=click.IntRange(1), help="Jobs a GPU has room for; any number."),
     click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users."),
     click.option("--users-column", metavar="C", help="Users from a column: its name, or number from 1."),
     click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive."),
@@ -145,7 +146,7 @@ def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))
     specs, truth = load(source, cluster)
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
-    costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"])
+    costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"], options["slots"] or 0)
     tree: tuple[Association, ...] = ()
     if options["tickets"]:
         tree = read_tree(options["tickets"])

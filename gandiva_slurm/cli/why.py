@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,10 @@ from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_id
 from gandiva_slurm.cli.times import format_time
 from gandiva_slurm.model.errors import GandivaError
+
+#: scontrol's words for the paths slurmd opens when it starts a job.
+FILES = ("WorkDir=", "StdOut=", "StdErr=", "StdIn=")
+ANSWER_S = 10.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,6 +28,8 @@ def why(config: str | None, job: str, story: bool, as_json: bool) -> None:
     wanted = parse_job_id(job)
     job_id = wanted.job_id if wanted.task is None else _find_task(config, wanted, job)
     data = query(config, "why", {"job_id": job_id, "story": story})
+    if data.get("code") == "NoOutput":
+        data["evidence"] = [*(data.get("evidence") or ()), *_files_of(job_id)]
     if as_json:
         click.echo(to_json(data))
         return
@@ -36,6 +43,16 @@ def _find_task(config: str | None, wanted: JobId, typed: str) -> int:
         if is_wanted(row, [wanted]):
             return int(row["job_id"])
     raise GandivaError(f"Gandiva has no job {typed} now; `gandiva acct -j {typed}` looks back")
+
+
+def _files_of(job_id: int) -> list[str]:
+    """Where the job's files were to lie; Slurm knows that for some minutes after its end (MinJobAge)."""
+    try:
+        told = subprocess.run(["scontrol", "show", "job", str(job_id)], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=ANSWER_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return [f"where they were to lie Slurm does not tell any more (scontrol show job {job_id})"]
+    return [line.strip() for line in told.splitlines() if line.strip().startswith(FILES)]
 
 
 def explain(data: dict[str, Any], job: str, story: bool) -> Iterable[str]:

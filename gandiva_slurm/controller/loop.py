@@ -124,7 +124,8 @@ class Controller:
     async def idle(self, timeout_s: float) -> None:
         """Wait until no cycle is under way, at most so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._resting.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._resting.wait()
 
     async def _cycle_for_ever(self) -> None:
         while True:
@@ -250,7 +251,8 @@ class Controller:
         succeeded = any(not outcome.error for outcome in self._outcomes)
         rest_s = min(self.config.controller.cycle_s, SHORT_REST_S if succeeded else 60.0)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.nodes.news.wait(), rest_s)
+            async with asyncio.timeout(rest_s):
+                await self.nodes.news.wait()
         self.nodes.news.clear()
 
     def reload(self, config: Config) -> None:

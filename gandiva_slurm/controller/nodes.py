@@ -137,7 +137,8 @@ class NodeLink:
                 await asyncio.sleep(rest_s)
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), rest_s)
+                async with asyncio.timeout(rest_s):
+                    await self._changed.wait()
 
     async def _exchange(self) -> None:
         try:

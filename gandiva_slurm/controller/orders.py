@@ -78,7 +78,8 @@ class Orders:
             while not move.outcome:
                 open_ |= self._start(key, todo, answers)
                 try:
-                    told = await asyncio.wait_for(answers.get(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        told = await answers.get()
                 except TimeoutError:
                     todo = move.tick(time.monotonic_ns())
                     continue

@@ -146,7 +146,8 @@ class Spans:
                 log.exception("a round of %s failed", ",".join(lead.domain.nodes))
             await asyncio.sleep(REST_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(lead.changed.wait(), max(0.0, end_s - loop.time()))
+                async with asyncio.timeout_at(end_s):
+                    await lead.changed.wait()
 
     async def _round(self, lead: _Lead, is_end: bool) -> None:
         domain = lead.domain

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import PartStand
-from gandiva_slurm.policy.groups import SPARE
+from gandiva_slurm.policy.groups import group_of
 
 Places = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -50,7 +50,7 @@ class Planned(NamedTuple):
     @property
     def group(self) -> str:
         """With whom it takes turns, as `local.Gang` has it."""
-        return SPARE if self.is_opportunistic else self.vc
+        return group_of(self.vc, self.is_opportunistic)
 
     @property
     def nodes(self) -> tuple[str, ...]:

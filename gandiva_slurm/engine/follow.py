@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.state import (
@@ -21,6 +21,8 @@ from gandiva_slurm.model.action import Action, HoldAgain
 from gandiva_slurm.model.reason import Reason, because, of_node
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 
+#: How an exit code ends when slurmd could not open a job's files: its error 4021, read as a wait status.
+NO_OUTPUT = ":53"
 #: Slurm's words for a job that has its node. A job COMPLETING is finished, or already requeued, below that
 #: word: wait for the next. So with unknown words: such a job is alive, and nothing is done to it.
 ON_NODE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
@@ -216,12 +218,18 @@ def _end(at: Cycle, job: SlurmJob) -> None:
     if record is None or record.state == states.ENDED:
         return
     record.job = job
-    record.move(states.ENDED, because("Ended", state=job.state or "gone from Slurm"), at.now_ns)
+    record.move(states.ENDED, _ending(job, record.nodes or job.nodes), at.now_ns)
     for other in at.state.jobs.values():  # who waits for it is tried again at once
         if other.code == "Dependency" and _may_wait_for(other.job, job):
             other.retry_ns = 0
         if other.code == "Limit" and _may_share_limit(other.job, job):
             other.retry_ns = 0
+
+
+def _ending(job: SlurmJob, nodes: Sequence[str]) -> Reason:
+    if job.state == "FAILED" and job.exit_code.endswith(NO_OUTPUT):
+        return because("NoOutput", nodes=",".join(nodes) or "its node")
+    return because("Ended", state=job.state or "gone from Slurm")
 
 
 def _may_wait_for(waiting: SlurmJob, ended: SlurmJob) -> bool:

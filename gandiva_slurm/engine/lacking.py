@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from gandiva_slurm.engine.owners import told_vc
+from gandiva_slurm.engine.owners import SHOWN, told_vc
 from gandiva_slurm.engine.state import NodeRecord
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.placement import Board, Need, Site
-
-#: Nodes named as evidence.
-SHOWN = 4
 
 
 def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:

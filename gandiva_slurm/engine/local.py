@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.groups import SPARE
+from gandiva_slurm.policy.groups import SPARE, group_of
 from gandiva_slurm.policy.stride import STRIDE1, Entrant, Pool, UserPass, run_round
 from gandiva_slurm.policy.turns import Turns
 
@@ -41,7 +41,7 @@ class Gang:
     @property
     def group(self) -> str:
         """With whom it takes turns."""
-        return SPARE if self.is_opportunistic else self.vc
+        return group_of(self.vc, self.is_opportunistic)
 
     @property
     def mask(self) -> int:

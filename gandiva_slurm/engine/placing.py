@@ -88,8 +88,12 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
     sure = [needs[job_id] for job_id, record in ready.items() if not record.job.dependency]
     others = [needs[job_id] for job_id, record in ready.items() if record.job.dependency]
-    later: set[int] = set()
-    places = _place(at, board, sure, later) | _place(at, board, others, later)
+    places, later = _place(at, board, sure)
+    if later:
+        later |= {need.job_id for need in others}
+    else:
+        found, later = _place(at, board, others)
+        places |= found
     for job_id, place in places.items():
         start(at, ready[job_id], place)
     left = [record for job_id, record in ready.items() if job_id not in places]
@@ -112,17 +116,23 @@ def _tell_why(
         tell(at, record, told[need.shape])
 
 
-def _place(at: Cycle, board: Board, needs: Sequence[Need], later: set[int]) -> dict[int, Place]:
-    """Place jobs on their virtual clusters' GPUs, then those left on anybody's, as opportunistic there."""
-    places = _fill(board, needs, later)
-    left = [n for n in needs if n.job_id not in places and n.job_id not in later and not n.is_opportunistic]
-    if at.owners and left:
-        places |= _fill(board, [replace(need, is_opportunistic=True) for need in left], later)
-    return places
+def _place(at: Cycle, board: Board, needs: Sequence[Need]) -> tuple[dict[int, Place], set[int]]:
+    """Place jobs on their virtual clusters' GPUs, then those left on anybody's, as opportunistic there.
+
+    Return the places, and whose turn comes in a later cycle: nobody borrows before that one has his own.
+    """
+    places, later = _fill(board, needs)
+    left = [need for need in needs if need.job_id not in places and not need.is_opportunistic]
+    if at.owners and later:
+        later |= {need.job_id for need in left}
+    elif at.owners:
+        lent, later = _fill(board, [replace(need, is_opportunistic=True) for need in left])
+        places |= lent
+    return places, later
 
 
-def _fill(board: Board, needs: Sequence[Need], later: set[int]) -> dict[int, Place]:
-    """Place jobs in turn; note as `later` those whose turn does not come in this cycle."""
+def _fill(board: Board, needs: Sequence[Need]) -> tuple[dict[int, Place], set[int]]:
+    """Place jobs in turn; return the places, and whose turn does not come in this cycle."""
     most = max(1, MOST_LOOKS // max(1, len(board.sites)))
     places: dict[int, Place] = {}
     full: set[tuple[object, ...]] = set()
@@ -133,8 +143,8 @@ def _fill(board: Board, needs: Sequence[Need], later: set[int]) -> dict[int, Pla
         places[need.job_id] = place
         if len(places) == most:
             break
-    later.update(need.job_id for need in needs if need.job_id not in places and need.shape not in full)
-    return places
+    left = (need for need in needs if need.job_id not in places)
+    return places, {need.job_id for need in left if need.shape not in full}
 
 
 def start_kept(at: Cycle, board: Board, ready: dict[int, JobRecord], needs: Mapping[int, Need]) -> None:

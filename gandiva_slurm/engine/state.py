@@ -228,12 +228,10 @@ class NodeRecord:
 
 #: Node states in which nothing runs, and those in which nothing new starts. Unknown words close nothing.
 DOWN = frozenset({"DOWN", "ERROR", "FAIL", "INVAL", "INVALID_REG", "POWERED_DOWN", "POWERING_DOWN"})
-CLOSED = frozenset(
-    {
-        *("DRAIN", "DRAINED", "DRAINING", "FAILING", "FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING"),
-        *("NO_RESPOND", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "UNKNOWN"),
-    }
-)
+CLOSED = frozenset({
+    "DRAIN", "DRAINED", "DRAINING", "FAILING", "FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING",
+    "NO_RESPOND", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "UNKNOWN",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

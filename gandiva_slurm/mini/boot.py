@@ -9,8 +9,8 @@ from gandiva_slurm.mini.spec import USERS
 if TYPE_CHECKING:
     from gandiva_slurm.mini.cluster import MiniCluster
 
-NODES_DEADLINE_S = 30.0
-DATABASE_DEADLINE_S = 30.0
+NODES_DEADLINE_S = 180.0
+DATABASE_DEADLINE_S = 180.0
 ACCOUNT = "research"
 
 

@@ -10,26 +10,23 @@ Both are hosts whose process 1 this machine sees, with one directory of files th
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.mini import boot, daemons, layout, probe
 from gandiva_slurm.mini.layout import Layout
+from gandiva_slurm.mini.record import recorded, write_record
 from gandiva_slurm.mini.site import Site
-from gandiva_slurm.mini.spec import USERS, MiniNode, MiniSpec, default_backend
+from gandiva_slurm.mini.spec import USERS, MiniSpec, default_backend
 from gandiva_slurm.model.errors import GandivaError, UsageError
 
 DEFAULT_NAME = "mini"
-DAEMON_DEADLINE_S = 20.0
+DAEMON_DEADLINE_S = 120.0
 #: Starts a daemon in the background: its number into one file, its output into another.
 _LAUNCH = """\
 umask 022; ulimit -c 0; note=$1 out=$2; shift 2
@@ -66,7 +63,7 @@ class MiniCluster(ABC):
         _claim(at)
         try:
             # First, so that `down` knows how to clear away what an `up` that was killed left.
-            _record(at, spec)
+            write_record(at, spec)
             cluster = backend._make(spec, at, say)
             boot.start_all(cluster, say)
             at.maker.unlink()
@@ -80,7 +77,7 @@ class MiniCluster(ABC):
         """The running cluster of this name; GandivaError when there is none."""
         name = name or current_name()
         at = Layout.of(name)
-        spec = _recorded(at)
+        spec = recorded(at)
         backend = _backend_of(spec.backend if spec else default_backend())
         backend.require_here()
         found = backend._find(spec, at) if spec and not at.maker.exists() else None
@@ -121,7 +118,7 @@ class MiniCluster(ABC):
 
     def exec(
         self, argv: Sequence[str], *, user: str | None = None, host: str | None = None, check: bool = True,
-        timeout_s: float | None = 60.0, input: str | None = None,
+        timeout_s: float | None = 300.0, input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside and wait; with `check`, a non-zero exit raises GandivaError.
 
@@ -283,7 +280,7 @@ def down(name: str | None = None) -> bool:
     name = MiniSpec(name=name or current_name()).name
     at = Layout.of(name)
     there = at.root.exists()
-    spec = _recorded(at)
+    spec = recorded(at)
     backend = _backend_of(spec.backend if spec else default_backend())
     backend.require_here()
     backend._remove(at)
@@ -299,14 +296,6 @@ def missing(backend: str) -> str:
     return ""
 
 
-def remove_directory(at: Layout) -> None:
-    """Delete what is left of a cluster on disk."""
-    if at.root.exists():
-        shutil.rmtree(at.root)
-    with contextlib.suppress(OSError):
-        layout.BASE.rmdir()
-
-
 def _backend_of(text: str) -> type[MiniCluster]:
     """The class of a back end; each is imported when it is wanted."""
     if text == "local":
@@ -318,20 +307,6 @@ def _backend_of(text: str) -> type[MiniCluster]:
     return DockerCluster
 
 
-def _record(at: Layout, spec: MiniSpec) -> None:
-    at.record.write_text(json.dumps({"version": 1, "spec": asdict(spec)}))
-
-
-def _recorded(at: Layout) -> MiniSpec | None:
-    """What `up` was asked, None where there is no such cluster."""
-    try:
-        told = json.loads(at.record.read_text())["spec"]
-    except (OSError, ValueError):
-        return None
-    nodes = tuple(MiniNode(**node) for node in told.pop("nodes"))
-    return MiniSpec(nodes=nodes, **told)
-
-
 def _claim(at: Layout) -> None:
     """Make the cluster's directory ours; GandivaError while another cluster or another `up` has it."""
     if at.maker.exists():
@@ -339,7 +314,7 @@ def _claim(at: Layout) -> None:
         if pid and str(probe.start_ticks(int(pid))) == ticks:
             raise GandivaError(f"process {pid} is bringing the cluster {at.root.name!r} up; "
                                "wait for it, or name another (GANDIVA_MINI=NAME)")
-    spec = _recorded(at)
+    spec = recorded(at)
     before = _backend_of(spec.backend if spec else default_backend())
     if spec is not None and not at.maker.exists() and before._find(spec, at) is not None:
         raise GandivaError(f"the cluster {at.root.name!r} is already up; "

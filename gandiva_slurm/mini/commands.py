@@ -1,14 +1,18 @@
-"""`gandiva mini up|down|exec`: the command group; the demo adds itself to it."""
+"""`gandiva mini up|down|exec`: the command group; the demonstrations add themselves to it."""
 
 import os
 import sys
 import time
+from dataclasses import replace
+from typing import Any
 
 import click
 
 from gandiva_slurm.mini import cluster as clusters
+from gandiva_slurm.mini import entering, shares
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.demo_command import backend_options, chosen_backend, demo
+from gandiva_slurm.mini.demo_command import acceptance, backend_options, chosen_backend, demo
+from gandiva_slurm.mini.record import require_log_folder
 from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, parse_nodes
 
 
@@ -23,11 +27,19 @@ def mini() -> None:
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
-def up(backend: str | None, suite: str, nodes: str, quantum: float, daemons: bool, packing: bool) -> None:
-    """Bring a mini cluster up (its name: $GANDIVA_MINI, else mini)."""
+@click.option("--share", "asked", multiple=True, metavar="DIR",
+              help="show this directory inside too, as the current one is; may be repeated")
+@click.option("--keep-logs", default="", metavar="DIR", help="copy the logs there before they are removed")
+def up(backend: str | None, suite: str, asked: tuple[str, ...], keep_logs: str, **what: Any) -> None:
+    """Bring a mini cluster up (its name: $GANDIVA_MINI, else mini).
+
+    The current directory and each --share are seen inside at the same path, with their own modes.
+    """
     began = time.monotonic()
-    where = chosen_backend(backend, suite)
-    spec = MiniSpec(clusters.current_name(), parse_nodes(nodes), quantum, daemons, packing, where)
+    spec = MiniSpec(clusters.current_name(), parse_nodes(what["nodes"]), what["quantum"], what["daemons"],
+                    what["packing"], chosen_backend(backend, suite))
+    spec = replace(spec, keep_logs=require_log_folder(keep_logs) if keep_logs else "",
+                   shares=shares.choose(asked, spec.backend, lambda text: click.echo(text, err=True)))
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))
     names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"
                       for n in spec.all_nodes)
@@ -50,11 +62,17 @@ def down() -> None:
 @click.option("--user", default="root", show_default=True, help="root, user1, user2 or user3")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec(user: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND inside, as USER; stdin, output and exit code pass through."""
+    """Run COMMAND inside, as USER; stdin, output and exit code pass through.
+
+    It starts in the current directory where that is shared and USER may write there, else in USER's home.
+    """
     found = MiniCluster.attach()
+    words = found.command(command, user, entering.start_words(found, command, user))
+    for sentence in entering.hidden_files(found, command, user):
+        click.echo(f"gandiva: {sentence}", err=True)
     sys.stdout.flush()
-    words = found.command(command, user)
     os.execvpe(words[0], words, dict(found.environment(user)))
 
 
 mini.add_command(demo)
+mini.add_command(acceptance)

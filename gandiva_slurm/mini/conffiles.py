@@ -20,6 +20,15 @@ CPUS_PER_NODE = 32
 MEMORY_PER_NODE_MIB = 65536
 #: Fake GPUs have no memory; so much is said of each.
 GPU_MEMORY_MIB = 16384
+#: Put before the last line of the site's script: where a job's files go is looked at first.
+LUA_PATHS = """\
+local paths, submit = dofile("/etc/slurm/paths.lua"), slurm_job_submit
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    pcall(paths.tell, job_desc)
+    return submit(job_desc, part_list, submit_uid)
+end
+
+"""
 LUA_MODULE = "gandiva_job_submit.lua"
 #: Stands in for the Lua module in a clone that has none: ordinary jobs pass, Gandiva's flags do nothing.
 LUA_STUB = """\
@@ -62,7 +71,8 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
         },
         "node": {
             "port": layout.FIRST_GANDIVAD_PORT, "socket": "/run/gandiva/%n.sock",
-            "state_dir": f"{at.spool}/gandivad/%n", "client_wait_s": 30, "park_deadline_s": 10,
+            "state_dir": f"{at.spool}/gandivad/%n",
+            "client_wait_s": spec.client_wait_s, "park_deadline_s": 10,
             "max_park_s": 600, "freeze_bound_s": 300, "wake_grace_s": 60, "addresses": addresses,
             "gpu_memory_mib": GPU_MEMORY_MIB,
         },
@@ -131,7 +141,9 @@ def _write_lua(spec: MiniSpec, at: Layout) -> None:
     script, count = re.subn(r"nodes_gpus = \{.*\}", f"nodes_gpus = {{{gpus}}}", script)
     if count != 1:
         raise GandivaError(f"{CLONE / 'slurm_conf/job_submit.lua'}: no line nodes_gpus; restore it")
-    write(at.etc / "job_submit.lua", script)
+    head, last, _ = script.rpartition("return slurm.SUCCESS")
+    write(at.etc / "job_submit.lua", head + LUA_PATHS + last + "\n")
+    write(at.etc / "paths.lua", (CLONE / "container/mini/paths.lua").read_text())
 
 
 def _write_plugstack(site: Site) -> None:

@@ -20,7 +20,8 @@ class Daemon:
     host: str
     ready: Callable[[int], bool]
     own_log: bool = False
-    deadline_s: float = 20.0
+    #: many times what it takes on a quiet machine: what ended is told at once, and a busy machine is slow
+    deadline_s: float = 120.0
 
     @property
     def log_name(self) -> str:

@@ -28,14 +28,18 @@ AGGREGATE_LIMIT = 0.97
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the verdict."""
+    """One line of the verdict: what was found, and the limit it is held against."""
 
     name: str
     ok: bool
     text: str
+    limit: str = ""
+    #: whether it is about times or what follows from them, which another load changes
+    of_time: bool = False
 
     def __str__(self) -> str:
-        return f"{'OK    ' if self.ok else 'FAILED'}  {self.name}: {self.text}"
+        limit = f"; {self.limit}" if self.limit else ""
+        return f"{'OK    ' if self.ok else 'FAILED'}  {self.name}: {self.text}{limit}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class JobRecord:
     start_latency_s: float | None = None
     losses: Sequence[Sequence[str]] = ()
     reference: Sequence[Sequence[str]] = ()
+    #: losses compared a rank; 0: all
+    compared: int = 0
     steps: Sequence[Sequence[Span]] = field(default=(), repr=False)
 
     @property
@@ -59,9 +65,17 @@ class JobRecord:
         return len(self.losses[0]) if self.losses else 0
 
     @property
+    def compared_count(self) -> int:
+        """How many losses of each rank are to be compared."""
+        return self.compared or self.step_count
+
+    @property
     def is_identical(self) -> bool:
-        """True when every rank's losses are those of the run alone, bit for bit, and there are some."""
-        return self.step_count > 0 and [list(r) for r in self.losses] == [list(r) for r in self.reference]
+        """True when every rank's losses are those of the run alone, bit for bit, and there are enough."""
+        count = self.compared_count
+        compared = [list(rank[:count]) for rank in self.losses]
+        enough = all(len(rank) == count for rank in compared)
+        return count > 0 and enough and compared == [list(rank) for rank in self.reference]
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
@@ -116,7 +130,7 @@ def check_shares(users: Mapping[str, Mapping[str, Any]]) -> Check:
     ratios = {name: row["share"] / row["entitled"] if row["entitled"] else 0.0 for name, row in users.items()}
     ok = bool(ratios) and all(abs(ratio - 1) <= SHARE_TOLERANCE for ratio in ratios.values())
     parts = ", ".join(f"{name} {100 * users[name]['share']:.1f} % ({ratios[name]:.3f})" for name in ratios)
-    return Check("GPU time over entitlement", ok, f"{parts}; limit 1 +- {SHARE_TOLERANCE:g}")
+    return Check("GPU time over entitlement", ok, parts, f"limit 1 +- {SHARE_TOLERANCE:g}")
 
 
 # --- nothing lost, nothing changed --------------------------------------------------------------------
@@ -124,10 +138,21 @@ def check_shares(users: Mapping[str, Mapping[str, Any]]) -> Check:
 
 def check_losses(jobs: Sequence[JobRecord]) -> Check:
     """Every job's losses are those of the run alone."""
-    bad = [job.name for job in jobs if not job.is_identical]
-    steps = sum(job.step_count for job in jobs)
-    text = f"differ in {', '.join(bad)}" if bad else f"bit for bit those of the runs alone, {steps} steps"
+    bad = [_difference(job) for job in jobs if not job.is_identical]
+    steps = sum(job.compared_count for job in jobs)
+    losses = sum(job.compared_count * len(job.losses) for job in jobs)
+    text = "; ".join(bad) or f"bit for bit those of the runs alone, {losses} in {steps} steps"
     return Check("losses", bool(jobs) and not bad, text)
+
+
+def _difference(job: JobRecord) -> str:
+    """The first loss that differs, or how many there are of those wanted."""
+    for rank, (here, alone) in enumerate(zip(job.losses, job.reference, strict=False)):
+        for step, (one, other) in enumerate(zip(here, alone, strict=False), 1):
+            if one != other:
+                return f"{job.name} differs from step {step} on (rank {rank})"
+    counts = [min((len(rank) for rank in ranks), default=0) for ranks in (job.losses, job.reference)]
+    return f"{job.name} has {counts[0]}, the run alone {counts[1]}, of {job.compared_count} to compare"
 
 
 def check_ends(jobs: Sequence[JobRecord]) -> Check:
@@ -154,8 +179,8 @@ def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int
 
 def check_overlaps(by_node: int, by_steps: int) -> Check:
     """No GPU was held by two gangs at once that were not packed."""
-    text = f"{by_node} by the nodes' event logs, {by_steps} by the scripts' own steps; limit 0"
-    return Check("GPUs held twice", by_node == 0 and by_steps == 0, text)
+    text = f"{by_node} by the nodes' event logs, {by_steps} by the scripts' own steps"
+    return Check("GPUs held twice", by_node == 0 and by_steps == 0, text, "limit 0")
 
 
 # --- parks --------------------------------------------------------------------------------------------
@@ -218,19 +243,16 @@ def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
 def check_boundaries(parks: Sequence[Park], inside: int) -> Check:
     """Every park was at a boundary."""
     off = sum(park.is_off for park in parks)
-    text = (
-        f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps; limit 0"
-    )
-    return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text)
+    text = f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps"
+    return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text, "limit 0")
 
 
 def check_reaims(parks: Sequence[Park]) -> Check:
     """Few parks had to be aimed again."""
     reaims = sum(park.reaims for park in parks)
     rate = reaims / len(parks) if parks else 1.0
-    return Check(
-        "re-aims", rate < REAIM_LIMIT, f"{reaims} in {len(parks)} parks; limit {100 * REAIM_LIMIT:g} %"
-    )
+    text, limit = f"{reaims} in {len(parks)} parks", f"limit {100 * REAIM_LIMIT:g} %"
+    return Check("re-aims", rate < REAIM_LIMIT, text, limit, of_time=True)
 
 
 def excess_ms(park: Park, job: JobRecord) -> float:
@@ -270,9 +292,8 @@ def check_park_times(parks: Sequence[Park], jobs: Sequence[JobRecord]) -> Check:
     worst = {kind: percentile(values, 99) for kind, values in over.items()}
     ok = all(value is not None and value <= PARK_SLACK_MS for value in worst.values())
     parts = [f"{kind} {'none' if value is None else f'{value:+.0f} ms'}" for kind, value in worst.items()]
-    return Check(
-        "park time past the mini-batches due", ok, f"p99 {', '.join(parts)}; limit +{PARK_SLACK_MS:.0f} ms"
-    )
+    text, limit = f"p99 {', '.join(parts)}", f"limit +{PARK_SLACK_MS:.0f} ms"
+    return Check("park time past the mini-batches due", ok, text, limit, of_time=True)
 
 
 def resume_times_ms(events: Iterable[Event]) -> list[float]:
@@ -297,14 +318,21 @@ def check_starts(jobs: Sequence[JobRecord]) -> Check:
     known = [job.start_latency_s for job in jobs if job.start_latency_s is not None]
     worst = max(known, default=0.0)
     ok = bool(jobs) and len(known) == len(jobs) and worst <= START_LIMIT_S
-    return Check(
-        "released to running", ok, f"at most {worst:.2f} s in {len(known)} starts; limit {START_LIMIT_S:g} s"
-    )
+    text, limit = f"at most {worst:.2f} s in {len(known)} starts", f"limit {START_LIMIT_S:g} s"
+    return Check("released to running", ok, text, limit, of_time=True)
 
 
 def check_aggregate(ratio: float | None) -> Check:
     """Slicing costs little: two jobs on one GPU against the same two one after the other."""
-    text = "not measured" if ratio is None else f"{ratio:.3f}; limit {AGGREGATE_LIMIT:g}"
-    return Check(
-        "steps per second, sliced over exclusive", ratio is not None and ratio >= AGGREGATE_LIMIT, text
-    )
+    text, limit = "not measured" if ratio is None else f"{ratio:.3f}", f"limit {AGGREGATE_LIMIT:g}"
+    ok = ratio is not None and ratio >= AGGREGATE_LIMIT
+    return Check("steps per second, sliced over exclusive", ok, text, limit, of_time=True)
+
+
+# --- the end ------------------------------------------------------------------------------------------
+
+
+def check_left(left: Sequence[str]) -> Check:
+    """Nothing of the cluster is there any more."""
+    text = ", ".join(left[:5]) or "no process, mount, namespace, socket or file of the cluster"
+    return Check("left behind", not left, text)

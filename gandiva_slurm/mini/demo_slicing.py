@@ -11,7 +11,6 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_checks import NS_PER_S
 from gandiva_slurm.mini.demo_jobs import STOP_FILE, DemoJob, home_of, read_timed_steps, submit
 from gandiva_slurm.mini.demo_watch import wait_for
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 
 QUANTUM_S = 5.0
 #: How long each job runs alone, and how many turns of both are measured when they share.
@@ -52,20 +51,16 @@ class Slicing:
         return f"alone: {alone} steps a second; sliced: {sliced} steps in {self.window_s:.1f} s"
 
 
-def measure(name: str, backend: str, say: Say) -> Slicing:
-    """Bring a cluster with one GPU up, measure, and take it down again."""
-    say(f"\n== what slicing costs: two jobs on one GPU, quantum {QUANTUM_S:g} s, alone and shared")
-    cluster = MiniCluster.up(MiniSpec(name, parse_nodes("v100:1x1"), QUANTUM_S, backend=backend))
-    try:
-        for attempt in range(1, ATTEMPTS + 1):
-            slicing = _run(cluster)
-            say(f"  {slicing}")
-            if slicing.quiet >= QUIET or attempt == ATTEMPTS:
-                break
-            percent = f"{100 * slicing.quiet:.0f} %"
-            say(f"  something else runs here (steps got {percent} of a processor): once more")
-    finally:
-        cluster.down()
+def measure(cluster: MiniCluster, say: Say) -> Slicing:
+    """Measure on a cluster with one GPU, whose quantum is `QUANTUM_S`."""
+    say(f"two jobs on one GPU, quantum {QUANTUM_S:g} s, alone and shared")
+    for attempt in range(1, ATTEMPTS + 1):
+        slicing = _run(cluster)
+        say(f"  {slicing}")
+        if slicing.quiet >= QUIET or attempt == ATTEMPTS:
+            break
+        percent = f"{100 * slicing.quiet:.0f} %"
+        say(f"  something else runs here (steps got {percent} of a processor): once more")
     return slicing
 
 

@@ -16,13 +16,14 @@ from gandiva_slurm.model.errors import GandivaError
 
 POLL_S = 0.2
 #: `gandiva` has no command for raw holds: operators' scripts ask the controller like this.
-_ASK_HOLDS = (
-    "import json; from gandiva_slurm.cli.client import query; print(json.dumps(query(None, 'holds', {})))"
+ASK = (
+    "import json, sys; from gandiva_slurm.cli.client import query; "
+    "print(json.dumps([query(None, name, {}) for name in sys.argv[1:]]))"
 )
 
 
 def wait_for(
-    is_so: Callable[[], bool], what: str, deadline_s: float, meanwhile: Callable[[], None] | None = None
+    is_so: Callable[[], bool], what: str, deadline_s: float
 ) -> None:
     """Return once `is_so`; GandivaError when that takes longer than `deadline_s`."""
     ends_s = time.monotonic() + deadline_s
@@ -31,19 +32,7 @@ def wait_for(
             raise GandivaError(
                 f"waited {deadline_s:.0f} s for {what}; is this machine busy? see the daemons' logs"
             )
-        if meanwhile is not None:
-            meanwhile()
         time.sleep(POLL_S)
-
-
-def wait_until_empty(cluster: MiniCluster, deadline_s: float) -> None:
-    """Return once Slurm has no job left, and Gandiva knows it."""
-    wait_for(lambda: not cluster.exec(["squeue", "-h"]).stdout.strip(), "the jobs to end", deadline_s)
-    wait_for(
-        lambda: all(row["state"] == "ENDED" for row in queue(cluster).values()),
-        "gandivactld to see the jobs' end",
-        deadline_s,
-    )
 
 
 def queue(cluster: MiniCluster) -> dict[int, dict[str, Any]]:
@@ -54,8 +43,14 @@ def queue(cluster: MiniCluster) -> dict[int, dict[str, Any]]:
 
 def holds(cluster: MiniCluster) -> list[dict[str, Any]]:
     """Every hold in the controller's ledger."""
-    found: list[dict[str, Any]] = json.loads(cluster.exec(["python", "-c", _ASK_HOLDS]).stdout)
+    found: list[dict[str, Any]] = ask(cluster, "holds")[0]
     return found
+
+
+def ask(cluster: MiniCluster, *names: str) -> list[Any]:
+    """The controller's answers (`acct`, `share`, `holds` ...), by one process."""
+    answers: list[Any] = json.loads(cluster.exec(["python", "-c", ASK, *names]).stdout)
+    return answers
 
 
 def events(cluster: MiniCluster) -> list[dict[str, Any]]:

@@ -12,18 +12,21 @@ import copy
 import json
 import os
 import shutil
+import stat
 import subprocess
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from string import Template
 
 import yaml
 
-from gandiva_slurm.mini import conffiles, layout, probe
-from gandiva_slurm.mini.cluster import MiniCluster, remove_directory
+from gandiva_slurm.mini import conffiles, layout, probe, shares
+from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.engine import Engine
 from gandiva_slurm.mini.layout import CLONE, Layout
+from gandiva_slurm.mini.record import remove_directory
+from gandiva_slurm.mini.shares import Share
 from gandiva_slurm.mini.site import Address, NodeAddress, Site
 from gandiva_slurm.mini.spec import PLAIN_NODE, SUITES, MiniSpec
 from gandiva_slurm.model.errors import GandivaError
@@ -35,7 +38,7 @@ SLURMD_PORT = 6818
 OWNERS = {"slurm": (64030, 64030), "munge": (64101, 64101), "mysql": (64102, 64102)}
 #: Where the package lies inside.
 SOURCE = Path("/opt/gandiva-slurm")
-READY_DEADLINE_S = 15.0
+READY_DEADLINE_S = 90.0
 
 
 class DockerCluster(MiniCluster):
@@ -59,6 +62,7 @@ class DockerCluster(MiniCluster):
     def _make(cls, spec: MiniSpec, at: Layout, say: Callable[[str], None]) -> DockerCluster:
         engine, suite = Engine.find(), suite_of(spec)
         engine.build(suite, say)
+        pinned = shares.pin(spec)
         network = engine.free_network(zlib.crc32(spec.name.encode()) % 254)
         site = site_of(spec, at, network)
         conffiles.write_all(spec, site)
@@ -72,6 +76,8 @@ class DockerCluster(MiniCluster):
         engine.compose(compose, project_of(at), "up", "-d")
         cluster = cls(spec, site, engine.hosts(project_of(at)))
         cluster._wait_machines(engine)
+        for host in cluster._sharing_hosts():
+            require_shares(Path(f"/proc/{cluster.pids[host]}/root"), pinned)
         return cluster
 
     @classmethod
@@ -117,6 +123,9 @@ class DockerCluster(MiniCluster):
             raise GandivaError(f"the engine at {engine.address} runs its containers elsewhere; "
                                "next: use an engine of this machine (make engine)")
         conffiles.write(self.at.root / "pids.json", json.dumps(known))
+
+    def _sharing_hosts(self) -> list[str]:
+        return [host for host in self.pids if host != DATABASE]
 
     def _all_hosts(self) -> list[str]:
         return [self.site.database.host, self.site.controller.host,
@@ -170,9 +179,31 @@ def compose_of(spec: MiniSpec, site: Site, network: str) -> dict[str, object]:
     for place in site.nodes.values():
         kept[place.host] = copy.deepcopy(services["n1"]) | {
             "hostname": place.host, "networks": {"private": {"ipv4_address": place.ip}}}
+    # compose reads $ as the beginning of a variable.
+    binds = [{"type": "bind", "source": path, "target": path} for path in
+             (path.replace("$", "$$") for path in spec.shares)]
     for host, service in kept.items():
         service["container_name"] = container_of(site.at, host)
+        service["volumes"] = service["volumes"] + (binds if host != DATABASE else [])
     return compose | {"services": kept}
+
+
+def require_shares(root: Path, pinned: Iterable[Share]) -> None:
+    """Let users reach the shares below `root`, a machine's own; GandivaError: they are not what was judged.
+
+    The engine opened them by name. No user can run anything here before this has looked.
+    """
+    for share in pinned:
+        inside = root / share.path.lstrip("/")
+        try:
+            seen = os.stat(inside, follow_symlinks=False)
+        except OSError as err:
+            raise GandivaError(f"the shared directory {share.path}: {err.strerror}") from None
+        if (seen.st_dev, seen.st_ino) != (share.device, share.inode):
+            raise GandivaError(f"the shared directory {share.path} was changed while the cluster came up; "
+                               "next: see to it that nobody else may rename it, and bring it up again")
+        for place in list(inside.parents)[:len(Path(share.path).parts) - 2]:
+            place.chmod(stat.S_IMODE(place.stat().st_mode) | stat.S_IXOTH)
 
 
 def _hosts(site: Site) -> str:

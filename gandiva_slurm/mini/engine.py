@@ -86,6 +86,12 @@ class Engine:
         if ids := self._of(project, "volume", "ls", "-q"):
             self.call("volume", "rm", *ids)
 
+    def left_of(self, project: str) -> list[str]:
+        """The containers, networks and volumes of a project that there are, as sentences."""
+        lists = {"container": ["ps", "-aq"], "network": ["network", "ls", "-q"]}
+        lists["volume"] = ["volume", "ls", "-q"]
+        return [f"the {kind} {name}" for kind, words in lists.items() for name in self._of(project, *words)]
+
     def free_network(self, first: int) -> str:
         """The first three numbers of a network that nobody here uses, looking from 10.99.FIRST on."""
         ids = self.call("network", "ls", "-q").split()

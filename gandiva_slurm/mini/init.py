@@ -12,9 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096, 16384
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 LIBC = ctypes.CDLL(None, use_errno=True)
 #: Private memory for the overlays; nobody but root looks in.
 OVERLAYS = "/run/overlays"
@@ -66,14 +68,53 @@ def overlay(handle: int, target: str, modes: list[tuple[str, int]]) -> None:
         os.chmod(os.path.join(target, name), mode)
 
 
-def show_trees(plan: dict[str, Any], handles: dict[str, int]) -> None:
-    """The interpreter and the clone at their own paths, read-only, readable by everybody."""
-    for tree, modes in plan["trees"]:
-        if modes:
-            overlay(handles[tree], tree, modes)
-        else:
-            bind(handles[tree], tree)
-        read_only(tree)
+def hold(path: str, identity: tuple[int, int]) -> int:
+    """Open a shared directory; ends here when another one is at its path than the one that was judged."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        seen, real = os.fstat(handle), os.readlink(f"/proc/self/fd/{handle}")
+    except OSError as err:
+        sys.exit(f"gandiva: the shared directory {path}: {err.strerror}")
+    if (seen.st_dev, seen.st_ino) != identity or real != path:
+        sys.exit(f"gandiva: the shared directory {path} was changed while the cluster came up; "
+                 "next: see to it that nobody else may rename it, and bring the cluster up again")
+    return handle
+
+
+def bind_share(handle: int, path: str, identity: tuple[int, int], covers: Iterable[str]) -> None:
+    """Bind what `handle` holds at `path`, as it is; somebody may change names on the way meanwhile."""
+    if any(path.startswith(cover + "/") for cover in covers):
+        os.umask(0o066)
+        os.makedirs(path, exist_ok=True)
+        os.umask(0o022)
+    target = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.readlink(f"/proc/self/fd/{target}") != path:
+        sys.exit(f"gandiva: the way to the shared directory {path} was changed while the cluster came up")
+    mount(f"/proc/self/fd/{handle}", f"/proc/self/fd/{target}", None, MS_BIND | MS_REC)
+    os.close(target)
+    # Programs of the host that change who runs them, and its devices, are nothing for the users inside.
+    shown = hold(path, identity)
+    kept = os.fstatvfs(shown).f_flag & (MS_RDONLY | MS_NOEXEC)
+    mount("none", f"/proc/self/fd/{shown}", None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | kept)
+    os.close(shown)
+
+
+def show_tree(handle: int, tree: str, modes: list[tuple[str, int]]) -> None:
+    """The interpreter or the clone at its own path, read-only, readable by everybody."""
+    if modes:
+        overlay(handle, tree, modes)
+    else:
+        bind(handle, tree)
+    read_only(tree)
+
+
+def show_all(plan: dict[str, Any], handles: dict[str, int], held: dict[str, int]) -> None:
+    """Trees and shares, the outer first, lest they hide what lies in them; then the trees' other names."""
+    steps = [(tree, partial(show_tree, handles[tree], tree, modes)) for tree, modes in plan["trees"]]
+    steps += [(path, partial(bind_share, held[path], path, (device, inode), plan["covers"]))
+              for path, device, inode in plan["shares"]]
+    for _, step in sorted(steps, key=lambda step: step[0].count("/")):
+        step()
     for alias in plan["aliases"]:
         if not os.path.exists(alias):
             bind(handles[alias], alias)
@@ -85,15 +126,16 @@ def build(plan: dict[str, Any]) -> None:
     os.umask(0o022)
     sources = [tree for tree, _ in plan["trees"]] + plan["aliases"] + [source for source, _ in plan["binds"]]
     handles = {source: os.open(source, os.O_PATH) for source in sources}
+    held = {path: hold(path, (device, inode)) for path, device, inode in plan["shares"]}
     for target, options in plan["covers"].items():
         if os.path.isdir(target):
             mount("tmpfs", target, "tmpfs", MS_NOSUID, options)
     os.mkdir(OVERLAYS, 0o700)
-    show_trees(plan, handles)
+    show_all(plan, handles, held)
     for source, target in plan["binds"]:
         bind(handles[source], target)
         allow_programs(target)
-    for handle in handles.values():
+    for handle in (*handles.values(), *held.values()):
         os.close(handle)
     for path, mode, uid, gid in plan["directories"]:
         os.makedirs(path, exist_ok=True)

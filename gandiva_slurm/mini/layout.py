@@ -103,15 +103,3 @@ def require_host() -> None:
 def bin_dir() -> Path:
     """Directory of the interpreter that runs us and of the commands installed beside it."""
     return Path(sys.executable).parent
-
-
-def python_trees() -> tuple[list[Path], list[Path]]:
-    """What the users inside must read (interpreter, packages, clone), and other names it is known by."""
-    named = [Path(sys.prefix), Path(sys.base_prefix), CLONE]
-    named += [Path(entry) for entry in sys.path if entry.endswith("-packages") and Path(entry).is_dir()]
-    real = [path.resolve() for path in named] + [Path(sys.executable).resolve().parent.parent]
-    trees: list[Path] = []
-    for path in sorted(set(real), key=lambda p: len(p.parts)):
-        if not any(path.is_relative_to(tree) for tree in trees):
-            trees.append(path)
-    return trees, sorted({path.absolute() for path in named} - set(real))

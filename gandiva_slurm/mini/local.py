@@ -11,17 +11,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gandiva_slurm.mini import layout, localfiles, probe
-from gandiva_slurm.mini.cluster import MiniCluster, namespaces, remove_directory
+from gandiva_slurm.mini.cluster import MiniCluster, namespaces
 from gandiva_slurm.mini.layout import Layout
+from gandiva_slurm.mini.record import remove_directory
 from gandiva_slurm.mini.spec import MiniSpec
 
 INIT = Path(__file__).with_name("init.py")
-NAMESPACE_DEADLINE_S = 10.0
-DOWN_DEADLINE_S = 15.0
+INIT_OF_ANY_CLONE = b"/gandiva_slurm/mini/init.py"
+NAMESPACE_DEADLINE_S = 60.0
+DOWN_DEADLINE_S = 60.0
 
 
 class LocalCluster(MiniCluster):
@@ -48,17 +50,15 @@ class LocalCluster(MiniCluster):
 
     @classmethod
     def _remove(cls, at: Layout) -> None:
-        """Kill the outer process, wait until the whole pid namespace is gone, delete the directory."""
-        outer = _outer(at)
-        if outer is not None:
-            inner = [(pid, probe.start_ticks(pid)) for pid in probe.children(outer)]
-            os.kill(outer, signal.SIGKILL)
-            probe.wait_until(
-                lambda: probe.start_ticks(outer) is None and all(probe.start_ticks(p) != t for p, t in inner),
-                f"the processes of {at.root} to end", DOWN_DEADLINE_S,
-            )
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(outer, os.WNOHANG)
+        """Kill what makes or holds the namespaces, wait until all in them is gone, delete the directory."""
+        killed: dict[int, int] = {}
+
+        def is_gone() -> bool:
+            _kill(found := _holders(at))
+            killed.update(found)
+            return not any(probe.start_ticks(pid) == ticks for pid, ticks in killed.items())
+
+        probe.wait_until(is_gone, f"the processes of {at.root} to end", DOWN_DEADLINE_S)
         remove_directory(at)
 
     def _enter(self, host: str) -> list[str]:
@@ -89,6 +89,32 @@ def _running_init(at: Layout) -> int | None:
     outer = _outer(at)
     inner = probe.children(outer) if outer is not None else []
     return inner[0] if inner else None
+
+
+def _holders(at: Layout) -> dict[int, int]:
+    """Pid -> start time of what brings the namespaces up or holds them, also where an `up` was killed midway.
+
+    One that was killed has no command line any more, and its process 1 goes on until all inside ended.
+    """
+    found, root = {}, str(at.root).encode()
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        is_init = root in words and any(word.endswith(INIT_OF_ANY_CLONE) for word in words)
+        if (is_init or str(at.outer_pid).encode() in words) and (ticks := probe.start_ticks(pid)) is not None:
+            found[pid] = ticks
+    return found
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """Kill these processes, and collect those that are children of this one."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _outer(at: Layout) -> int | None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gandiva_slurm.mini import conffiles, layout, mounts
+from gandiva_slurm.mini import conffiles, layout, mounts, shares, trees
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.site import Address, NodeAddress, Owner, Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec
@@ -38,7 +38,7 @@ def write_all(spec: MiniSpec, site: Site) -> None:
         (at.spool / f"slurmd-{node.name}").mkdir(exist_ok=True)
     _install_plugin(site)
     _write_host_files(at)
-    plan = mounts.plan(at.root, *layout.python_trees())
+    plan = mounts.plan(at.root, *trees.python_trees(), shares.pin(spec))
     plan |= {"directories": run_directories(site), "hostname": layout.HOSTNAME, "address": layout.ADDRESS}
     conffiles.write(at.root / "init.json", json.dumps(plan, indent=1))
 

@@ -3,7 +3,9 @@
 Users inside must read the interpreter, its packages and the clone, wherever root keeps them. A closed
 directory on the way (/root, a directory of mode 0700) is covered by an empty one, and the tree bound back at
 the same path. A tree that holds unreadable files itself (a clone made under umask 077) is shown through an
-overlay that opens them; the files of the host stay as they are.
+overlay that opens them; the files of the host stay as they are. A directory that is shared (shares.py) is
+bound back in the same way, but as it is: read-write, with the host's modes; a tree that is shared is
+bound once.
 """
 
 import os
@@ -12,6 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gandiva_slurm.mini.shares import Share
+from gandiva_slurm.mini.trees import to_open
+
 #: Always private: nothing of the host shows through, nothing written here survives the cluster.
 COVERS = {
     "/run": "mode=755", "/tmp": "mode=1777", "/var/tmp": "mode=1777", "/home": "mode=755",
@@ -19,10 +24,6 @@ COVERS = {
 }
 #: Host files the cluster has its own version of (made in CLUSTER/host/).
 HOST_FILES = ("hosts", "hostname", "passwd", "group", "shadow", "gshadow", "nsswitch.conf")
-#: Directories of the distribution itself: readable as they are, and not ours to remount.
-SYSTEM_TREES = (Path("/"), Path("/usr"), Path("/usr/local"))
-#: Never opened to the users inside.
-KEPT_CLOSED = {".git"}
 
 
 def is_closed(path: Path) -> bool:
@@ -43,41 +44,20 @@ def covers_for(trees: Iterable[Path], closed: Callable[[Path], bool] = is_closed
     return covers
 
 
-def to_open(tree: Path) -> list[tuple[str, int]]:
-    """(path below the tree, mode) of every entry that others must be able to read and cannot."""
-    found: list[tuple[str, int]] = []
-    pending = [""]
-    _note(found, tree, ".")
-    while pending:
-        below = pending.pop()
-        with os.scandir(tree / below) as entries:
-            inside = [it for it in entries if not it.is_symlink() and it.name not in KEPT_CLOSED]
-        for entry in inside:
-            name = os.path.join(below, entry.name)
-            _note(found, entry, name)
-            if entry.is_dir():
-                pending.append(name)
-    return found
-
-
-def _note(found: list[tuple[str, int]], entry: "os.DirEntry[str] | Path", name: str) -> None:
-    mode = entry.stat().st_mode
-    runs = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
-    want = mode | stat.S_IROTH | (stat.S_IXOTH if runs else 0)
-    if want != mode and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        found.append((name, stat.S_IMODE(want)))
-
-
-def plan(root: Path, trees: Iterable[Path], aliases: Iterable[Path]) -> dict[str, Any]:
-    """What init does, in order: covers, trees (read-only), other names of the trees, our own files."""
-    trees = [tree for tree in trees if tree not in SYSTEM_TREES]
-    aliases = list(aliases)
+def plan(
+    root: Path, trees: Iterable[Path], aliases: Iterable[Path], shares: Iterable[Share] = ()
+) -> dict[str, Any]:
+    """What init does: covers, trees (read-only) and shares, other names of the trees, our own files."""
+    aliases, shares = list(aliases), list(shares)
+    shared = {share.path for share in shares}
+    trees = [tree for tree in trees if str(tree) not in shared]
     ours = [(str(root), str(root)), (str(root / "etc"), "/etc/slurm")]
     here = [name for name in HOST_FILES if Path("/etc", name).exists()]
     ours += [(str(root / "host" / name), f"/etc/{name}") for name in here]
     return {
-        "covers": covers_for([*trees, *aliases]),
+        "covers": covers_for([*trees, *aliases, *map(Path, sorted(shared))]),
         "trees": [(str(tree), to_open(tree)) for tree in trees],
         "aliases": [str(alias) for alias in aliases],
+        "shares": [(share.path, share.device, share.inode) for share in shares],
         "binds": ours,
     }

@@ -54,6 +54,12 @@ class MiniSpec:
     packing: bool = False
     #: "local", or "docker:SUITE"
     backend: str = field(default_factory=lambda: default_backend())
+    #: directories of this machine that users inside see read-write at the same path (shares.py)
+    shares: tuple[str, ...] = ()
+    #: where the logs are copied before the cluster's directory is deleted; "" for nowhere
+    keep_logs: str = ""
+    #: how long a job may load before it is frozen whole for its turns, seconds
+    client_wait_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

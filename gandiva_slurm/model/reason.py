@@ -153,6 +153,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     # leaving
     "Ended": ("finished: {state}", "nothing"),
+    "NoOutput": (
+        "ended by signal 53, as Slurm ends a job whose output or error file cannot be opened on {nodes}",
+        "submit it again with --chdir, --output and --error in directories that its owner may write in on "
+        "every node (a mini cluster sees those named in: gandiva mini up --share DIR)",
+    ),
     "Stale": ("incarnation {key} is not the newest of its job, {newest} is", "its node stops it"),
     "Leftover": ("its job is finished in Slurm, its processes are not gone", "its node stops them"),
     "Elsewhere": ("incarnation {key} is on {node}, Slurm shows it on {home}", "{node} stops it"),

@@ -13,6 +13,11 @@ from gandiva_slurm.policy.turns import Turns
 SPARE = "\0spare"
 
 
+def group_of(vc: str, is_opportunistic: bool) -> str:
+    """Return with whom a job takes turns: those of its virtual cluster ("": of none), or SPARE."""
+    return SPARE if is_opportunistic else vc
+
+
 @dataclass
 class Group:
     """Jobs that take turns on one pool of GPUs."""

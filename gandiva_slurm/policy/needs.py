@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gandiva_slurm.policy.groups import SPARE
+from gandiva_slurm.policy.groups import group_of
 from gandiva_slurm.policy.shares import Leaf
 
 
@@ -36,7 +36,7 @@ class Need:
     @property
     def group(self) -> str:
         """With whom it takes turns: those of its virtual cluster, or SPARE."""
-        return SPARE if self.is_opportunistic else self.vc
+        return group_of(self.vc, self.is_opportunistic)
 
     @property
     def size(self) -> int:

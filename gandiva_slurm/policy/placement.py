@@ -275,11 +275,6 @@ def _rank(found: Sequence[Candidate]) -> tuple[int, int, Fraction, tuple[str, ..
     return worst, load, beside, tuple(each.name for each in found)
 
 
-def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
-    """Place what can be placed now, recording it on the board; job id → place, in the order of placing."""
-    return {need.job_id: place for need, place in in_turn(board, needs) if place is not None}
-
-
 def in_turn(board: Board, needs: Sequence[Need]) -> Iterator[tuple[Need, Place | None]]:
     """Place one job after the other, recording it on the board; yield each with its place, None: no room.
 

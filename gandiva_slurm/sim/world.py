@@ -31,7 +31,14 @@ class Costs:
     #: standard deviation of the rate of a run, as a part of it; each run draws its own
     noise: float = 0.0
     seed: int = 0
+    #: jobs that a GPU has room for, the running and the parked; 0: any number. One more, and the job parked
+    #: longest is saved and leaves: it pays a restart when it goes on
+    slots: int = 0
 
+
+COUNTED = (
+    "suspends", "resumes", "migrations", "grows", "shrinks", "packs_tried", "packs_undone", "evictions",
+)  # fmt: skip
 
 #: What is told of each thing that happens: its name, the job or None, the GPUs.
 Tell = Callable[[str, Job | None, tuple[int, ...]], None]
@@ -54,11 +61,11 @@ class World:
         self.running: dict[int, Job] = {}
         self.rates = Measured()
         self.down: frozenset[int] = frozenset()
-        self.counts = dict.fromkeys(
-            ("suspends", "resumes", "migrations", "grows", "shrinks", "packs_tried", "packs_undone"), 0
-        )
+        self.counts = dict.fromkeys(COUNTED, 0)
         self._on: list[list[Job]] = [[] for _ in range(cluster.size)]
         self._last = [-1] * cluster.size
+        #: by GPU: the jobs parked there, longest first
+        self._parked: list[dict[int, Job]] = [{} for _ in range(cluster.size)]
         #: jobs whose rate here is not known to policies yet
         self._unseen: dict[int, Job] = {}
         self._speeds: dict[tuple[str, int, int, tuple[str, ...], bool], int] = {}
@@ -77,6 +84,7 @@ class World:
         """A job has done its work; return those whose rate changed by it."""
         mates = self._mates(job)
         self._vacate(job)
+        self._unpark(job)
         del self.jobs[job.job_id]
         if self.tell:
             self.tell("finish", job, job.gpus)
@@ -103,6 +111,7 @@ class World:
             if self.tell:
                 self.tell("fail", job, job.gpus)
         for job in hit:
+            self._unpark(job)
             job.gpus, job.is_lost = (), True
         return ran
 
@@ -126,12 +135,31 @@ class World:
         for job_id in comers:
             job = touched[job_id] = self.jobs[job_id]
             self._seat(job, runs[job_id])
+        if self.costs.slots:
+            for gpu in sorted({gpu for job_id in comers for gpu in runs[job_id]}):
+                self._make_room(gpu, policy)
         for job_id in comers:
             for mate in self._check_pack(policy, self.jobs[job_id]):
                 touched[mate.job_id] = mate
         self._note_packs(touched.values())
         self._set_speeds([job for job in touched.values() if job.is_running], policy)
         return [*touched.values()]
+
+    def _make_room(self, gpu: int, policy: str) -> None:
+        """Evict the jobs parked longest on a GPU with more jobs than room; PolicyError: none can leave."""
+        while len(self._on[gpu]) + len(self._parked[gpu]) > self.costs.slots:
+            job = next((job for job in self._parked[gpu].values() if job.can_migrate), None)
+            if job is None:
+                comer = self._on[gpu][-1]
+                wrong = f"GPU {gpu} has room for {self.costs.slots} jobs, and none parked there can be saved"
+                raise self._refusal(policy, comer.job_id, comer.gpus, wrong)
+            self._count("evictions", "evict", job, job.gpus)
+            self._unpark(job)
+            job.gpus, job.is_lost = (), True
+
+    def _unpark(self, job: Job) -> None:
+        for gpu in job.gpus:
+            self._parked[gpu].pop(job.job_id, None)
 
     def _stays(self, job_id: int, gpus: tuple[int, ...]) -> bool:
         job = self.running.get(job_id)
@@ -192,6 +220,7 @@ class World:
         self._unseen.pop(job.job_id, None)
         for gpu in job.gpus:
             self._on[gpu].remove(job)
+            self._parked[gpu][job.job_id] = job
         del self.running[job.job_id]
         job.is_running, job.rate = False, 0
         job.version += 1
@@ -199,6 +228,7 @@ class World:
     def _seat(self, job: Job, gpus: tuple[int, ...]) -> None:
         """Let it run there from now on; it makes no progress before its costs are paid."""
         self._close(job)
+        self._unpark(job)
         job.begins_ns = self.now_ns + self._cost(job, gpus)
         job.gpus, job.is_running, job.is_lost = gpus, True, False
         job.runs += 1

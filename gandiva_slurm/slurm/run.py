@@ -136,7 +136,8 @@ def one_line(text: str) -> str:
 
 async def _finish(process: asyncio.subprocess.Process, argv: Sequence[str], timeout_s: float) -> Answer:
     try:
-        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
     except BaseException as error:
         kill_group(process)
         await process.wait()

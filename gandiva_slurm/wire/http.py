@@ -143,7 +143,8 @@ async def _in_thread(call: Callable[[], T]) -> T:
 
 
 async def _signing(call: Callable[[], T]) -> T:
-    return await asyncio.wait_for(_in_thread(call), SIGN_DEADLINE_S)
+    async with asyncio.timeout(SIGN_DEADLINE_S):
+        return await _in_thread(call)
 
 
 def _bind(context: str, payload: bytes) -> bytes:

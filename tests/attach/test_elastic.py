@@ -18,6 +18,7 @@ from gandiva_slurm.wire.page import TIER_REQUEUE, W_ELASTIC, W_SEQ, W_TIER_USED,
 from tests import elastic_train
 from tests.attach.conftest import finish_writing
 from tests.attach.test_requeue import Room
+from tests.slow import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -74,6 +75,7 @@ def alone(fresh, monkeypatch):
     return noted(["\n".join(lines)])
 
 
+@slow("24 s; the gang below goes from two ranks to one, the deals' arithmetic for 1 to 8 ranks follows")
 def test_two_ranks_then_one_then_two(tmp_path, alone):
     """Stopped twice within epochs; DistributedDataParallel and FSDP2, up to three samples at once."""
     lives = [(2, 3), (1, 2), (2, 0)]
@@ -87,6 +89,7 @@ def test_two_ranks_then_one_then_two(tmp_path, alone):
         check(batches, alone[kind])
 
 
+@slow("13 s; cluster/test_resizing does it on Slurm")
 def test_gang_told_to_leave_is_started_with_one_rank(room, alone):
     room.script = "tests/elastic_train.py"
     room.start("shards", "--step-ms", "40", world=2)

@@ -22,6 +22,7 @@ from tests import attach_recipes as recipes
 from tests import offload_kit as kit
 from tests.attach_train import train
 from tests.park_harness import map_words
+from tests.slow import slow
 
 # A script that goes on at an epoch's edge ends the epoch before its first step.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")
@@ -150,6 +151,7 @@ def test_parks_change_no_bit(name, tier, alone, trained, make_node, monkeypatch)
         assert (released, held, meanwhile) == ((before, 0, 0) if tier == "torch-cpu" else (0, 0, before))
 
 
+@slow("30 s; 2 workers are in test_frameworks and test_moved, parks of moved memory above")
 def test_parks_beside_loader_workers_change_no_bit(alone, trained, make_node, monkeypatch):
     """Its loader's processes read ahead while its memory is away; batches that they share stay."""
     want, parks = alone("adam", workers=2), 40

@@ -8,7 +8,9 @@ from submitit.core.utils import DelayedSubmission
 
 from gandiva_slurm.cli import trial
 from gandiva_slurm.cli.main import main
+from tests.slow import slow
 
+IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
 HEAD = """
 import torch
 torch.manual_seed(0)
@@ -76,13 +78,18 @@ def tried(tmp_path, monkeypatch, capfd):
     return _tried
 
 
-@pytest.mark.parametrize("body", [LIGHTNING, TRAINER], ids=["lightning", "trainer"])
+@IN_PROCESS_TOO
+@pytest.mark.parametrize(
+    "body",
+    [pytest.param(LIGHTNING, id="lightning"), pytest.param(TRAINER, id="trainer")],
+)
 def test_script_with_the_callback_is_parked_and_moved(body, tried, tmp_path):
     (tmp_path / "train.py").write_text(HEAD + body)
     code, out = tried("train.py")
     assert code == 0 and "1 moves\nthe losses are identical, bit for bit" in out, out
 
 
+@slow("15 s; the same path as a script's")
 def test_submitted_function_is_parked_and_moved(tried, tmp_path, monkeypatch):
     """What submitit's batch script runs, the first time and whenever Slurm starts the job again."""
     (tmp_path / "submitted.py").write_text(HEAD + SUBMITTED)

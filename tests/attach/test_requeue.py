@@ -21,6 +21,7 @@ from gandiva_slurm.wire.page import (
     W_TIER_USED,
 )
 from tests.park_harness import Harness
+from tests.slow import by_need, slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -143,7 +144,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_need(CASES, "solo"))
 def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
     recipe, world, options, lives = CASES[case]
     for life in range(lives):
@@ -160,6 +161,7 @@ def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
         assert small.stat().st_size < large.stat().st_size, "rank 0 saves the weights for all"
 
 
+@slow("40 s; test_park_real parks gangs, test_floor every kind of training")
 def test_shards_are_parked_a_hundred_times(room, alone):
     options = ("--epochs", "80")
     room.start("sharded", *options, "--step-ms", "3", world=2)
@@ -171,7 +173,7 @@ def test_shards_are_parked_a_hundred_times(room, alone):
     assert [room.lines("moved", rank) for rank in range(2)] == alone("sharded", 2, *options)
 
 
-@pytest.mark.parametrize("case", ["solo", "shards of each rank"])
+@pytest.mark.parametrize("case", by_need(["solo", "shards of each rank"]))
 def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, alone):
     """Parked without its memory, then saved and parked without its memory, then started again."""
     recipe, world, options, _ = CASES[case]
@@ -190,6 +192,7 @@ def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, a
     assert [room.lines("moved", rank) for rank in range(world)] == alone(recipe, world, *options)
 
 
+@slow("18 s; node/test_leaving and test_files have each; a gang that agrees on both is here alone")
 def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(room):
     room.start("wrapped", "--step-ms", "20", world=2)
     room.leave()
@@ -208,6 +211,7 @@ def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(roo
     assert f"goes on from {first}:" in room.said(1)
 
 
+@slow("19 s; a save that fails is in cluster/test_moving and node/test_span_leaving")
 def test_gang_that_cannot_save_says_so_and_trains_on(room, alone):
     blocked = room.path / "blocked"
     blocked.write_text("a file, no directory")

@@ -12,6 +12,7 @@ from gandiva_slurm.cli.main import main
 from gandiva_slurm.cli.trial import Trial
 from gandiva_slurm.node import procs
 from tests.park_harness import wait_until
+from tests.slow import by_need, slow
 
 HEAD = """
 import torch, gandiva_slurm as gandiva
@@ -29,12 +30,11 @@ LOOP = "for _ in range(60): train(torch.rand(8, 4))"
 ATTACHED = """
 run = gandiva.attach(model=model, optimizer=optimizer)
 for epoch in run.epochs(4):
-    for x in run.steps(torch.rand(20, 8, 4)): train(x)
-"""
+    for x in run.steps(torch.rand(20, 8, 4)): train(x)"""
 SCRIPTS = {
     # It is ended by those who try it, however slow they are.
     "hooked": HEAD + "import time\n" + LOOP.replace("60", "100_000") + "; time.sleep(0.01)",
-    "attached": HEAD + ATTACHED,
+    "attached": HEAD + "import time\n" + ATTACHED.replace("(4)", "(1000)") + "; time.sleep(0.01)",
     "forgetful": HEAD + ATTACHED.replace(", optimizer=optimizer", ""),
     "unseeded": HEAD.replace("torch.manual_seed(0)", "") + LOOP,
     "unmarked": HEAD.replace("    optimizer.step()\n", "") + LOOP,
@@ -79,6 +79,7 @@ def test_script_with_the_hook_alone_is_parked(gandiva):
     assert "moved:   no: only a script with gandiva.attach() can be moved" in out
 
 
+@slow("50 s, torch starts eight times; test_requeue has gangs, the other trials the command")
 def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, out = gandiva("try", "gang", launcher=launcher)
@@ -94,7 +95,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("script", BROKEN)
+@pytest.mark.parametrize("script", by_need(BROKEN, "unmarked", "failing"))
 def test_broken_rule_is_named(script, gandiva):
     code, out = gandiva("try", script, "--steps", "50")
     assert code == 1 and BROKEN[script] in out

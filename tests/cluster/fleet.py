@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,20 +14,50 @@ from gandiva_slurm.mini import conffiles, daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
+from tests import patience
 from tests.records import holds_of, open_grants, read_lines
 
 TRAIN = "python -m gandiva_slurm.mini.workloads.train"
+#: A job with a client and without PyTorch: it starts at once and takes next to no CPU. It notes its steps.
+LIGHT = """
+import os, sys, time
+import gandiva_slurm as gandiva
+while not os.path.exists(sys.argv[2]):
+    with open(sys.argv[1], "a") as steps:
+        print(time.monotonic_ns(), file=steps)
+    time.sleep(0.005)
+    gandiva.step()
+"""
 #: torch alone takes seconds to import while four ranks share two cores.
 START_S = 60.0
 
 
 def wait_for(holds: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
     """Return the first true answer of `holds()`; fail with what was waited for at the deadline."""
-    end = time.monotonic() + deadline_s
+    end_s = patience.deadline(deadline_s)
     while not (answer := holds()):
-        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+        assert time.monotonic() < end_s, f"not within {deadline_s:g} s: {what}"
         time.sleep(0.1)  # the poll of a wait with a deadline
     return answer
+
+
+def window_of(
+    is_fair: Callable[[tuple[int, int]], bool], least_s: float, most_s: float, begin_ns: int = 0
+) -> tuple[int, int]:
+    """Let time go by, and return a window of time.monotonic_ns() for shares to be judged; it may have begun.
+
+    It takes `least_s` more, and again while it is not fair, until `most_s` are over: what one late park costs
+    shows in a short window, and is paid back; what a scheduler does wrong stays. It is judged at these
+    moments alone, lest it be fair by chance at one of many.
+    """
+    begin_ns, due_s = begin_ns or time.monotonic_ns(), time.monotonic() + least_s
+    end_s = patience.deadline(most_s)
+    while True:
+        wait_for(lambda due_s=due_s: time.monotonic() >= due_s, "the window to go by", least_s + 5)
+        window_ns = (begin_ns, time.monotonic_ns())
+        if is_fair(window_ns) or time.monotonic() >= end_s:
+            return window_ns
+        due_s += least_s
 
 
 class Fleet:
@@ -48,10 +78,10 @@ class Fleet:
         self.jobs.append(int(told.stdout.split(";")[0]))
         return self.jobs[-1]
 
-    def train(self, user: str, name: str, *flags: str, boundary: str = "steps") -> int:
-        """Submit a one-GPU training job that runs until `stop(name)`."""
-        out = f"--out ~/{name} --stop-file ~/{name}.stop"
-        return self.submit(user, f"exec {TRAIN} --boundary {boundary} --model mlp {out}", *flags)
+    def train(self, user: str, name: str, *flags: str, gpus: int = 1) -> int:
+        """Submit a light job that takes steps until `stop(name)`."""
+        script = f"exec python - ~/{name}.0.steps ~/{name}.stop <<'END'{LIGHT}END"
+        return self.submit(user, script, *flags, gpus=gpus)
 
     def stop(self, user: str, name: str) -> None:
         """Let a training job end after its step."""
@@ -65,6 +95,11 @@ class Fleet:
         """How many steps a training job has logged (it writes them in small groups)."""
         path = self.home(user, f"{name}.0.steps")
         return sum(1 for _ in path.open()) if path.exists() else 0
+
+    def are_there(self, jobs: Collection[int]) -> bool:
+        """True when each of these lives on its nodes, on its GPUs or parked."""
+        states = {row["job_id"]: row["state"] for row in self.ask("queue")["jobs"]}
+        return all(states.get(number) in ("RUNNING", "SUSPENDED") for number in jobs)
 
     def slurm_state(self, job_id: int) -> str:
         """Slurm's word for a job."""

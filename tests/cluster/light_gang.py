@@ -54,4 +54,5 @@ def main() -> None:
             gandiva.step()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,19 +1,21 @@
 """Jobs that share GPUs for the tests of test_sharing.py, and what the nodes' logs say they got."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import pytest
 
 from gandiva_slurm.mini import demo_holds
 from gandiva_slurm.mini.demo_jobs import DemoJob
 from tests.cluster.fleet import Fleet
 
-#: What counts as the last seconds; a quantum or two are a tenth of them.
-RECENT_NS, RECENT_TOLERANCE = 6 * 10**9, 0.08
+#: A user's part may miss by 5 %; of a small part, one quantum of the window is more than that.
+HALF = pytest.approx(0.5, rel=0.05)
+WEIGHTED_PARTS = (pytest.approx(2 / 3, rel=0.05), pytest.approx(1 / 3, rel=0.05), pytest.approx(3, rel=0.12))
 
-PAIR = DemoJob("pair", "user1", 2, "mlp", 21, launcher="torchrun")
-LEFT = DemoJob("left", "user2", 1, "mlp", 22)
-RIGHT = DemoJob("right", "user2", 1, "lstm", 23, boundary="hook")
+PAIR = DemoJob("pair", "user1", 2, "mlp", 21, launcher="torchrun", wait_ms=10)
+LEFT = DemoJob("left", "user2", 1, "mlp", 22, wait_ms=10)
+RIGHT = DemoJob("right", "user2", 1, "lstm", 23, boundary="hook", wait_ms=10)
 TRAINING = (PAIR, LEFT, RIGHT)
 #: user, job, account, --gandiva-tickets: light jobs that share one GPU.
 WEIGHTED = (
@@ -61,10 +63,15 @@ class Run:
         """What the gang's user has of n1; the rest is the other user's."""
         return self.parts("n1", window_ns).get(self.training["pair"], 0.0)
 
-    def is_settled(self) -> bool:
-        """True when in the last seconds neither user of n1 was paying the other back."""
-        now_ns = time.monotonic_ns()
-        return abs(self.gang_part((now_ns - RECENT_NS, now_ns)) - 0.5) < RECENT_TOLERANCE
+    def weighted_parts(self, window_ns: tuple[int, int] | None = None) -> tuple[float, float, float]:
+        """Of n2: the gold user's part, the silver user's, and how many times slight's heavy had."""
+        parts = self.parts("n2", window_ns)
+        heavy, slight, other = (parts.get(self.light[name], 0.0) for name in ("heavy", "slight", "other"))
+        return heavy + slight, other, heavy / (slight or 1.0)
+
+    def is_fair(self, window_ns: tuple[int, int]) -> bool:
+        """True when both nodes' users had what they are to have."""
+        return self.gang_part(window_ns) == HALF and self.weighted_parts(window_ns) == WEIGHTED_PARTS
 
 
 def light(fleet: Fleet, user: str, name: str, *flags: str) -> int:

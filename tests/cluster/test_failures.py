@@ -8,6 +8,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
 from tests.records import holds_of, share_of_turns
+from tests.slow import slow
 
 #: How long the controller stays dead.
 OUTAGE_S = 20.0
@@ -15,19 +16,16 @@ OUTAGE_S = 20.0
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
-    """Two nodes of one GPU, sliced every half second."""
-    with own_cluster("failures", "v100:1x1,k80:1x1", 0.5) as made:
+    """Two nodes of one GPU, sliced every half second; without a boundary in its first 8 s a job is frozen."""
+    with own_cluster("failures", "v100:1x1,k80:1x1", 0.5, node={"client_wait_s": 8}) as made:
         yield made
 
 
-def two_sliced_jobs(fleet: Fleet, boundary: str = "steps") -> tuple[int, int]:
+def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
     """Two jobs of two users on the one v100, both seen parked."""
     for user in ("user1", "user2"):
         fleet.home(user, "sliced.stop").unlink(missing_ok=True)
-    jobs = [
-        fleet.train(user, "sliced", "--gandiva-gpu-types=v100", boundary=boundary)
-        for user in ("user1", "user2")
-    ]
+    jobs = [fleet.train(user, "sliced", "--gandiva-gpu-types=v100") for user in ("user1", "user2")]
     for job in jobs:
         fleet.wait_suspends(job, 3)
     return jobs[0], jobs[1]
@@ -127,6 +125,7 @@ def test_a_crashing_script_frees_its_gpu(fleet: Fleet) -> None:
     assert told[0]["exit_code"] == "3:0"
 
 
+@slow("90 s: Slurm counts limits in minutes; what is given back of one is in test_living_limits")
 def test_a_time_limit_ends_sliced_jobs(fleet: Fleet) -> None:
     """Slurm's limit ends a job that shares its GPU, parked or not."""
     job = fleet.train("user1", "limit", "--gandiva-gpu-types=v100", "--time=0:20")
@@ -151,11 +150,7 @@ def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
 
 def test_a_lost_node_requeues_its_job_elsewhere_once(fleet: Fleet) -> None:
     """slurmd dead and the node set down: the job starts on the other node, the old processes are fenced."""
-    job = fleet.submit(
-        "user1",
-        "exec python -m gandiva_slurm.mini.workloads.train --model mlp --out ~/lost-$SLURM_RESTART_COUNT",
-        "--gandiva-gpu-types=v100,k80",
-    )
+    job = fleet.train("user1", "lost", "--gandiva-gpu-types=v100,k80")
     fleet.wait_running(job)
     node = fleet.mini.exec(["squeue", "-h", "-j", str(job), "-o", "%N"]).stdout.strip()
     wait_for(lambda: fleet.count("rank", job, node), "its rank to say hello", 60)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.fleet import START_S, TRAIN, wait_for
+from tests.cluster.fleet import START_S, wait_for
 from tests.cluster.living import Living, living
 
 ASK = ("-p", "gandiva", "--gres=gpu:1", "--mem=300")
@@ -150,14 +150,13 @@ def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
 def test_an_opportunistic_job_has_what_guaranteed_ones_leave(slurm: Living) -> None:
     """It has both GPUs, gives way for as long as another wants one of them, and goes on afterwards."""
     fleet = slurm.fleet
-    lines = f"exec {TRAIN} --boundary steps --model mlp --out ~/spare --stop-file ~/spare.stop"
-    spare = fleet.submit("user2", lines, "--gandiva-class=opportunistic", gpus=2)
+    spare = fleet.train("user2", "spare", "--gandiva-class=opportunistic", gpus=2)
     wait_for(lambda: fleet.steps("user2", "spare"), "the opportunistic job to train", START_S)
     firm = fleet.train("user1", "firm")
     wait_for(lambda: fleet.steps("user1", "firm"), "the guaranteed job to train", START_S)
     parks, at = fleet.count("parked", firm), fleet.steps("user2", "spare")
-    more = fleet.steps("user1", "firm") + 1000
-    wait_for(lambda: fleet.steps("user1", "firm") > more, "a thousand steps of the guaranteed job", START_S)
+    more = fleet.steps("user1", "firm") + 400
+    wait_for(lambda: fleet.steps("user1", "firm") > more, "four hundred steps of the guaranteed job", START_S)
     assert (fleet.count("parked", firm), fleet.steps("user2", "spare")) == (parks, at)
     assert any(line.startswith("opportunistic: ") for line in slurm.why(spare)["evidence"])
     fleet.stop("user1", "firm")
@@ -194,16 +193,15 @@ def owned(slurm: Living) -> Iterator[None]:
 def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> None:
     """A gang of two, of a virtual cluster with one GPU, gives way as long as the other's owner wants his."""
     fleet = slurm.fleet
-    lines = f"exec {TRAIN} --boundary steps --model mlp --out ~/gang --stop-file ~/gang.stop"
     with owned(slurm):
-        gang = fleet.submit("user2", lines, "--gandiva-vc=a", gpus=2)
+        gang = fleet.train("user2", "gang", "--gandiva-vc=a", gpus=2)
         wait_for(lambda: fleet.steps("user2", "gang"), "the borrower to train", START_S)
         assert any("is on GPUs of virtual cluster b" in line for line in slurm.why(gang)["evidence"])
         owner = fleet.train("user1", "owner", "--gandiva-vc=b")
         wait_for(lambda: fleet.steps("user1", "owner"), "the owner to train", START_S)
         parks, at = fleet.count("parked", owner), fleet.steps("user2", "gang")
-        more = fleet.steps("user1", "owner") + 500
-        wait_for(lambda: fleet.steps("user1", "owner") > more, "five hundred steps of the owner", START_S)
+        more = fleet.steps("user1", "owner") + 400
+        wait_for(lambda: fleet.steps("user1", "owner") > more, "four hundred steps of the owner", START_S)
         assert (fleet.count("parked", owner), fleet.steps("user2", "gang")) == (parks, at)
         assert "is on GPUs of its own" in slurm.why(owner)["evidence"]
         fleet.stop("user1", "owner")

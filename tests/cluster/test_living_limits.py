@@ -9,6 +9,7 @@ from gandiva_slurm.mini.spec import SLOTS_PER_GPU
 from tests.cluster.fleet import wait_for
 from tests.cluster.living import Living, living
 from tests.cluster.sharing import light
+from tests.slow import slow
 
 ON_V100 = "--gandiva-gpu-types=v100"
 #: One job in three that share a GPU is parked two thirds of the time.
@@ -36,6 +37,7 @@ def ends_its_jobs(slurm: Living) -> Iterator[None]:
         slurm.fleet.jobs.clear()
 
 
+@slow("50 s; unit/test_engine_limits has it on a fake Slurm")
 def test_an_association_limit_holds_back_one_user_only(slurm: Living) -> None:
     """AssocGrpGRES: taken back at once and told; others start; it starts when a job under the limit ends."""
     slurm.admin("sacctmgr", "-i", "modify", "user", "user1", "set", "GrpTRES=gres/gpu=2")
@@ -85,6 +87,7 @@ def test_a_partition_that_is_down_keeps_jobs_waiting(slurm: Living) -> None:
     slurm.fleet.wait_ended(job, "COMPLETED")
 
 
+@slow("50 s; unit/test_engine_fitting has the rules on a fake Slurm")
 def test_reserved_nodes_are_left_to_those_who_may(slurm: Living) -> None:
     """Maintenance to come lets short jobs in; a reservation takes its users' jobs and keeps others out."""
     ahead = ("ReservationName=service", "StartTime=now+30minutes", "Flags=MAINT,IGNORE_JOBS", "Users=root")
@@ -121,6 +124,7 @@ def test_a_drained_node_takes_no_new_job_and_keeps_its_own(slurm: Living) -> Non
     slurm.fleet.wait_running(new)
 
 
+@slow("80 s, for Slurm's limits are whole minutes; unit/test_engine_timelimit has what is given back")
 def test_parked_time_is_given_back_to_the_time_limit(slurm: Living) -> None:
     """Two minutes asked, parked two thirds of the time: the limit grows, and Slurm lets the job run on."""
     job = slurm.sharers["user1"]

@@ -9,8 +9,10 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
+from tests.slow import slow
 
 TESTS = Path(__file__).parents[1]
+GANG_IS_SLOW = slow("60 s; attach/test_moved has gangs without Slurm")
 LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
 GANG = TESTS / "node/scripts/attached_gang.py"
 #: A gang of a rank on each of two nodes.
@@ -132,7 +134,10 @@ def restart_controller(fleet: Fleet) -> None:
     fleet.mini.start_daemon("gandivactld")
 
 
-@pytest.mark.parametrize(("recipe", "kind"), [("sgd", "v100"), ("wrapped", "k80")], ids=["alone", "gang"])
+@pytest.mark.parametrize(
+    ("recipe", "kind"),
+    [pytest.param("sgd", "v100", id="alone"), pytest.param("wrapped", "k80", id="gang", marks=GANG_IS_SLOW)],
+)
 def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, kind: str) -> None:
     """Real PyTorch, one rank or two: losses and weights are those of a training that nobody touched."""
     ranks = GPUS[kind]

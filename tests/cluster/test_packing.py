@@ -10,6 +10,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.records import holds_of
+from tests.slow import slow
 
 QUANTUM_S = 1.0
 #: Alone first, then a trial, then the verdict; beside others' load.
@@ -100,6 +101,7 @@ def test_two_that_mostly_wait_are_packed_kept_and_accounted_for(fleet: Fleet) ->
     check_packs(fleet)
 
 
+@slow("40 s; property/test_pack_machine and unit/test_engine_packs have the verdicts")
 def test_two_that_are_in_each_others_way_are_undone_and_not_tried_again(fleet: Fleet) -> None:
     one, two = (fleet.submit("user1", "exec python heavy.py heavy.stop core") for _ in range(2))
     wait_for(lambda: "PackUndone" in codes(fleet, one), "the pair to be undone", 2 * VERDICT_S)

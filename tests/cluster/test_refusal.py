@@ -12,6 +12,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.records import share_of_turns
+from tests.slow import slow
 
 SCRIPT = Path(__file__).with_name("refusing_gang.py")
 #: GPU type, nodes that have it, how a gang of two ranks asks for it.
@@ -52,6 +53,7 @@ def written(fleet: Fleet) -> list[list[int]]:
     return [[int(line) for line in text.split("\n")[:-1]] for text in texts]
 
 
+@slow("a minute a shape; node/test_refusal and unit/test_engine_refusal have it without Slurm")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_gang_that_never_parks_leaves_others_their_turns(fleet: Fleet, shape: str) -> None:
     """On all its nodes it is frozen for the time of their turns, and goes on where it was."""

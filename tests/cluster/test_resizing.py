@@ -9,6 +9,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
+from tests.slow import slow
 
 TESTS = Path(__file__).parents[1]
 QUANTUM_S = 0.5
@@ -48,6 +49,7 @@ def worlds(fleet: Fleet, name: str) -> list[int]:
     return [world for world, before in zip(told, [0, *told], strict=False) if world != before]
 
 
+@slow("60 s, torch starts three times; attach/test_elastic and sim/test_elastic_live have the parts")
 def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) -> None:
     store = "$PWD/store.${SLURM_RESTART_COUNT:-0}"
     script = f"srun {TRAIN} $PWD/elastic --epochs {EPOCHS} --step-ms 50 --store {store}"

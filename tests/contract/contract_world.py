@@ -26,6 +26,7 @@ from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.pyslurm_link import WORKER, Worker
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.run import Answer, Commands
+from tests import patience
 from tests.skips import NO_PYSLURM
 
 PARTITIONS = ["gandiva"]
@@ -195,16 +196,16 @@ class LiveWorld:
         self.cluster.start_daemon(daemon)
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
-        deadline = time.monotonic() + DEADLINE_S
+        end_s = patience.deadline(DEADLINE_S)
         while True:
             length = len(self.tape.entries)
             try:
                 snapshot = await self.port.snapshot(False)
                 if true(snapshot):
                     return snapshot
-                assert time.monotonic() < deadline, f"not seen within {DEADLINE_S:g} s; last: {snapshot}"
+                assert time.monotonic() < end_s, f"not seen within {DEADLINE_S:g} s; last: {snapshot}"
             except SlurmUnreachable:
-                assert time.monotonic() < deadline, f"slurmctld away for more than {DEADLINE_S:g} s"
+                assert time.monotonic() < end_s, f"slurmctld away for more than {DEADLINE_S:g} s"
             # What was asked once only must stay.
             self.tape.entries[length:] = [
                 entry for entry in self.tape.entries[length:] if entry["argv"][-1] == "--version"

@@ -16,6 +16,7 @@ from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.run import Commands
+from tests import patience
 from tests.contract.contract_world import PARTITIONS, RECORD, pyslurm_port, worker_argv
 
 pytestmark = pytest.mark.cluster
@@ -46,23 +47,23 @@ class Zoo:
 
     async def both(self) -> tuple[Snapshot, Snapshot]:
         """Return what commands and pyslurm show, at a moment when nothing moved between the two looks."""
-        deadline = time.monotonic() + DEADLINE_S
+        end_s = patience.deadline(DEADLINE_S)
         before = await self.commands.snapshot(True)
         while True:
             through = await self.pyslurm.snapshot(True)
             after = await self.commands.snapshot(True)
             if _plain(before) == _plain(after):
                 return after, through
-            assert time.monotonic() < deadline, "Slurm does not come to rest"
+            assert time.monotonic() < end_s, "Slurm does not come to rest"
             before = after
 
     async def until(self, job_id: int, *states: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
+        end_s = patience.deadline(DEADLINE_S)
         while True:
             found = {job.job_id: job.state for job in (await self.commands.snapshot(False)).jobs}
             if found.get(job_id) in states:
                 return
-            assert time.monotonic() < deadline, f"job {job_id} is {found.get(job_id)}, not {states}"
+            assert time.monotonic() < end_s, f"job {job_id} is {found.get(job_id)}, not {states}"
             await asyncio.sleep(0.1)
 
 
@@ -156,13 +157,13 @@ async def test_a_hung_slurmctld_is_not_reachable_and_stops_nothing_else(zoo: Zoo
         assert ticks > 10, "the loop stood still"
     finally:
         zoo.cluster.kill("slurmctld", signal.SIGCONT)
-    deadline = time.monotonic() + DEADLINE_S
+    end_s = patience.deadline(DEADLINE_S)
     while True:
         try:
             assert (await port.snapshot(False)).nodes
             break
         except SlurmUnreachable:
-            assert time.monotonic() < deadline, "not reachable any more"
+            assert time.monotonic() < end_s, "not reachable any more"
     await port.close()
 
 

@@ -9,6 +9,7 @@ from gandiva_slurm.model.snapshot import Association, JobOptions
 from gandiva_slurm.slurm.arrays import AHEAD
 from gandiva_slurm.slurm.check import read_site
 from gandiva_slurm.slurm.check_site import check
+from tests import patience
 from tests.contract.contract_world import DEADLINE_S, World, job, submit, tasks
 
 HOSTILE = 'we"ird\nJobState=COMPLETED\\x {"jobs":[]} \u00e9'
@@ -126,14 +127,14 @@ async def test_a_drained_node_and_its_reason(world: World) -> None:
 
 async def test_a_node_that_is_down(world: World) -> None:
     world.kill("slurmd:n2")  # else it registers again, and Slurm takes it back by itself
-    deadline = time.monotonic() + DEADLINE_S
+    end_s = patience.deadline(DEADLINE_S)
     try:
         while True:  # what slurmd said just before it died takes the node back, too: then Slurm is told again
             await world.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test", user="root")
             node = {node.name: node for node in (await world.port.snapshot(False)).nodes}["n2"]
             if "DOWN" in node.state:
                 break
-            assert time.monotonic() < deadline, f"n2 is not down in {DEADLINE_S:g} s: {node}"
+            assert time.monotonic() < end_s, f"n2 is not down in {DEADLINE_S:g} s: {node}"
         assert node.reason == "test"
     finally:
         world.mend("slurmd:n2")

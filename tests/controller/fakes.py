@@ -15,6 +15,7 @@ from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import PeerError, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import FINISHED, Association, JobOptions, SlurmJob, SlurmNode, Snapshot
 from gandiva_slurm.wire.messages import Hold, NodePlan, NodeReport, Resident, decode_plan, encode
+from tests import patience
 
 SLOTS_PER_GPU = 4
 DEADLINE_S = 60.0
@@ -227,9 +228,9 @@ class World:
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
         """Wait for a condition; fail with what the engine thinks when it does not come."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        end_s = patience.deadline(DEADLINE_S)
         while not condition():
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > end_s:
                 records = self.controller.engine.jobs.items()
                 jobs = {job_id: (record.state, record.nodes, record.code) for job_id, record in records}
                 raise AssertionError(f"never came: {what}; jobs {jobs}; calls {self.slurm.calls}")

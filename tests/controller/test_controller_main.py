@@ -12,6 +12,7 @@ import pytest
 from gandiva_slurm.cli.client import query
 from gandiva_slurm.controller.main import main
 from gandiva_slurm.model.errors import GandivaError, PeerError
+from tests import patience
 from tests.munged import running_munged
 from tests.ports import free_port
 
@@ -71,9 +72,9 @@ class Daemon:
 
 
 def until(condition, told):
-    deadline_s = time.monotonic() + DEADLINE_S
+    end_s = patience.deadline(DEADLINE_S)
     while not (value := condition()):
-        assert time.monotonic() < deadline_s, told()
+        assert time.monotonic() < end_s, told()
         time.sleep(0.02)
     return value
 

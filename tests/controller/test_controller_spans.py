@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
-from gandiva_slurm.controller.spans import Spans, SpanSettings
+from gandiva_slurm.controller.spans import REST_S, Spans, SpanSettings
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
 from gandiva_slurm.wire.messages import PlannedJob, encode
 from gandiva_slurm.wire.span import SPAN_PATH, SpanAnswer, SpanOrder, decode_order
+from tests import patience
 from tests.records import read_lines
 
 EPOCH_NS = 42
@@ -101,9 +104,9 @@ class Bench:
 
     async def until(self, holds: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
         """Wait for something."""
-        end = time.monotonic() + deadline_s
+        end_s = patience.deadline(deadline_s)
         while not holds():
-            assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+            assert time.monotonic() < end_s, f"not within {deadline_s:g} s: {what}"
             await asyncio.sleep(0.01)
 
     def all_are(self, phase: str) -> bool:
@@ -245,6 +248,27 @@ def test_domain_ends_with_its_last_span(tmp_path: Path) -> None:
         assert bench.spans.evidence(GANG) == []
         bench.plan()
         await bench.until(lambda: len(bench.nodes["n1"].orders) > count + 3, "rounds again")
+
+    in_loop(tmp_path, scene)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_it_ends_though_something_changes_in_the_same_moment(tmp_path: Path, steps: int) -> None:
+    """A flag that wakes a domain, and its end a few steps of the loop later: the end is not lost."""
+
+    async def scene(bench: Bench) -> None:
+        bench.plan()
+        await bench.until(lambda: bench.all_are(words.ON), "the gang to be on")
+        (lead,) = bench.spans._leads.values()
+        lead.changed.clear()
+        await asyncio.sleep(2 * REST_S)  # it rests until its quantum ends
+        lead.changed.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        lead.stop()
+        assert lead.task is not None
+        done, _ = await asyncio.wait({lead.task}, timeout=10)
+        assert done, "it holds rounds for ever"
 
     in_loop(tmp_path, scene)
 

@@ -9,6 +9,8 @@ from tests.node.harness import HERE, ROOT, NodeHarness
 from tests.ports import free_port
 
 GANG = str(HERE / "scripts" / "gang.py")
+#: One rank without torch, for what is about parking and not about losses: importing torch takes seconds.
+LIGHT_RANK = str(HERE / "scripts" / "light_gang.py")
 #: More than any test waits for.
 ENDLESS = 10**9
 ALONE_S = 120

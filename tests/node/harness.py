@@ -30,6 +30,7 @@ from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_report, encode
+from tests import patience
 from tests.controller.plain_signer import PlainSigner
 from tests.ports import free_port
 from tests.records import read_lines
@@ -265,13 +266,13 @@ class NodeHarness:
 
     def wait(self, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
         """Wait until a condition is true; what it needs may be missing until then."""
-        end = time.monotonic() + deadline_s
+        end_s = patience.deadline(deadline_s)
         while True:
             with contextlib.suppress(KeyError, IndexError, FileNotFoundError):
                 result = condition()
                 if result:
                     return result
-            if time.monotonic() > end:
+            if time.monotonic() > end_s:
                 log = self.log()[-3000:]
                 raise TimeoutError(
                     f"not within {deadline_s} s; states {self._try_states()}; gandivad says:\n{log}"

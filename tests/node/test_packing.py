@@ -12,6 +12,7 @@ from gandiva_slurm.engine import invariants
 from tests.node.gangs import check_losses, gang
 from tests.node.harness import HERE, a_planned_job
 from tests.records import share_of_turns
+from tests.slow import slow
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "20"]
 
@@ -134,6 +135,7 @@ def test_a_pack_survives_a_kill_of_gandivad(make_node):
     check_books(node)
 
 
+@slow("27 s, torch in each rank; cluster/test_packing packs on Slurm, bits are compared here alone")
 def test_packed_and_unpacked_trainings_lose_no_bit(make_node):
     node = make_node(gpus=1, quantum_s=0.2)
     node.plan(*[a_planned_job(n, f"user{n}", (0,)) for n in (1, 2)])

@@ -14,6 +14,7 @@ from tests.node.gangs import ALONE_S, ENDLESS
 from tests.node.harness import HERE, ROOT
 from tests.node.test_spans import SPAN, Pair, a_part
 from tests.ports import free_port
+from tests.slow import slow
 
 SCRIPT = str(HERE / "scripts" / "attached_gang.py")
 
@@ -63,8 +64,12 @@ def alone(out, steps):
     ranks = [
         subprocess.Popen([sys.executable, SCRIPT, str(steps)], env=env | {"RANK": str(n)}) for n in range(2)
     ]
-    assert [rank.wait(ALONE_S) for rank in ranks] == [0, 0]
-    return (out / "loss.alone").read_text().splitlines()
+    # How they end says nothing: gloo's threads may abort an interpreter that is at its end (PyTorch #179291).
+    for rank in ranks:
+        rank.wait(ALONE_S)
+    losses = (out / "loss.alone").read_text().splitlines()
+    assert losses[-1:] == ["end"]
+    return losses
 
 
 @pytest.fixture
@@ -76,6 +81,7 @@ def floor(make_node):
     return floor
 
 
+@slow("25 s; cluster/test_moving moves a gang over nodes")
 def test_a_gang_that_has_left_goes_on_where_it_is_started_again_and_loses_no_bit(floor):
     floor.leave()
     assert [resident.has_left for resident in floor.residents()] == [True, True]

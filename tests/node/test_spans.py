@@ -10,7 +10,7 @@ from gandiva_slurm.model import span as words
 from gandiva_slurm.node import procs
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.node.coordinator import Coordinator
-from tests.node.gangs import ENDLESS, GANG, check_losses
+from tests.node.gangs import ENDLESS, GANG, LIGHT_RANK, check_losses
 from tests.node.harness import HERE, NODES, TICKET, a_planned_job, tree, uid_of
 from tests.ports import free_port
 
@@ -33,6 +33,7 @@ class Pair:
         self.nodes = (self.one, self.two)
         self.control = Coordinator(*self.nodes)
         self.port = free_port()
+        self.is_real = False
         for job_id, node in enumerate(self.nodes, start=1):
             node.plan(a_part(), a_planned_job(job_id, f"user{job_id}", (0,)))
             node.start_job(job_id, LOOP)
@@ -40,13 +41,15 @@ class Pair:
 
     def start_ranks(self):
         """srun starts a task on each node, a rank each."""
+        words = [GANG, "2", str(ENDLESS), str(self.port)] if self.is_real else [LIGHT_RANK]
         for rank, node in enumerate(self.nodes):
             env = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)}
-            node.start_job(SPAN, [GANG, "2", str(ENDLESS), str(self.port)], step="0", env=env)
+            node.start_job(SPAN, words, step="0", env=env)
 
-    def run_gang(self):
-        """Bring it in, all its ranks warm."""
+    def run_gang(self, trains=False):
+        """Bring it in, all its ranks warm; with `trains` they are of real PyTorch."""
+        self.is_real = trains
         self.start_ranks()
         self.control.come_in(SPAN)
         self.one.wait(lambda: self.control.is_parkable(SPAN))
@@ -72,7 +75,7 @@ def pair(make_node):
 
 def test_a_gang_over_nodes_takes_turns_and_loses_no_bit(pair):
     floor = pair()
-    floor.run_gang()
+    floor.run_gang(trains=True)
     for _ in range(PARKS):
         floor.park()
         floor.one.wait(lambda: [n.states()[i] for i, n in enumerate(floor.nodes, 1)] == ["RUNNING"] * 2)

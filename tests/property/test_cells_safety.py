@@ -18,8 +18,10 @@ from gandiva_slurm.policy.cells_gangs import (
 )
 from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
 from gandiva_slurm.policy.cells_stock import spare_cells
+from tests.slow import long_form
 
-TRACES = 10_000
+#: How many, and how often at least the best packing by quotas alone must have failed among them.
+TRACES = [(1_000, 0), long_form(10_000, 1, why="24 s; a thousand in make test")]
 EVENTS = 15
 
 
@@ -123,19 +125,20 @@ class Trace:
             quota.delete(name)
 
 
-def test_ten_thousand_legal_traces_are_bound_where_quotas_alone_fail():
+@pytest.mark.parametrize(("traces", "least_packed_lost"), TRACES)
+def test_legal_traces_are_bound_where_quotas_alone_fail(traces, least_packed_lost):
     shared, alone = CellCluster(SPEC), {vc: CellCluster(SPEC) for vc in SPEC.vcs}
     bound = lost = packed_lost = spread_lost = 0
-    for seed in range(TRACES):
+    for seed in range(traces):
         trace = Trace(shared, alone, seed)
         trace.run()
         bound, lost = bound + trace.bound, lost + trace.lost
         packed_lost += trace.quotas_lost[0] > 0
         spread_lost += trace.quotas_lost[1] > 0
     assert lost == 0
-    assert bound > 4 * TRACES
-    assert spread_lost > TRACES // 20, f"{spread_lost} failures of quotas alone: too easy to prove anything"
-    assert packed_lost > 0, "even the best packing fails now and then"
+    assert bound > 4 * traces
+    assert spread_lost > traces // 20, f"{spread_lost} failures of quotas alone: too easy to prove anything"
+    assert packed_lost >= least_packed_lost, "even the best packing fails now and then"
     print(f"{bound} binds, 0 failures; quotas alone: {spread_lost} traces spread, {packed_lost} packed")
 
 

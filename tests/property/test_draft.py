@@ -77,3 +77,15 @@ def test_draft_and_rollback_is_identity(before: list[int], steps: list[tuple[str
             step(draft, what, job_id + 1)
     draft.rollback(start[0])
     assert picture(board) == start[1]
+
+
+def test_a_job_that_leaves_keeps_its_room_and_weighs_nothing_there() -> None:
+    board, need = a_board(), a_need(3)
+    place = board.best(need, board.sites.values())
+    assert place is not None
+    Draft(board).put(need, place)
+    ((node, gpus),) = place.parts
+    site = board.sites[node]
+    assert board.loads(site)[gpus[0]] > 0
+    Draft(board).leave(need.job_id, [node])
+    assert board.loads(site) == [0] * site.gpus and site.stays[need.job_id].gpus == gpus

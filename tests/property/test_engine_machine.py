@@ -17,6 +17,7 @@ from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings, 
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
+from tests.slow import drawn
 
 USERS = st.sampled_from(("user1", "user2", "user3"))
 Owned = dict[str, dict[str, int]]
@@ -235,5 +236,5 @@ class EngineMachine(RuleBasedStateMachine):
 
 TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(
-    max_examples=40, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=drawn(40), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.live_world import LiveWorld
+from tests.slow import drawn
 
 NODES = (("v100", 2), ("v100", 4), ("k80", 4))
 USERS = st.sampled_from(("ann", "bob", "cyd"))
 BOUNDED = settings(
-    max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=drawn(40), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -81,7 +82,7 @@ LiveMachine.TestCase.settings = BOUNDED
 TestLive = LiveMachine.TestCase
 
 
-@settings(max_examples=25)
+@settings(max_examples=drawn(25))
 @given(
     counts=st.dictionaries(USERS, st.integers(1, 2), min_size=2),
     tickets=st.fixed_dictionaries({user: st.integers(1, 3) for user in ("ann", "bob", "cyd")}),

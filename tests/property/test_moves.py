@@ -12,6 +12,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey
 from tests.fake_world import FakeWorld, Proc
+from tests.slow import drawn
 
 TROUBLES = (
     "cancel",
@@ -123,7 +124,7 @@ def heal(world: FakeWorld) -> None:
     gangs=st.lists(st.sampled_from(((1, 1), (1, 1), (2, 1), (2, 2), (4, 2))), min_size=4, max_size=12),
     steps=STEPS,
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=drawn(40), suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
     at_once: int, gangs: list[tuple[int, int]], steps: list[tuple[int, str]]
 ) -> None:
@@ -147,7 +148,7 @@ def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
 
 
 @given(tickets=st.lists(st.sampled_from((1, 10, 100, 1000)), min_size=2, max_size=10), gpus=st.data())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=drawn(20), suppress_health_check=[HealthCheck.too_slow])
 def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     """However tickets and gangs lie: with nothing new nobody moves for ever."""
     short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}

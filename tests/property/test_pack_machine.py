@@ -15,6 +15,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy.room import need
 from tests.builders import SECOND_NS
 from tests.sim.packing_world import CARD_BYTES, TABLE, PackingWorld
+from tests.slow import drawn
 
 GPUS, SLOTS = 2, 4
 GIB = 1 << 30
@@ -89,4 +90,4 @@ class PackMachine(RuleBasedStateMachine):
 
 
 TestPackMachine = PackMachine.TestCase
-TestPackMachine.settings = settings(max_examples=15, stateful_step_count=15)
+TestPackMachine.settings = settings(max_examples=drawn(15), stateful_step_count=15)

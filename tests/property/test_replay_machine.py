@@ -8,6 +8,7 @@ from hypothesis.stateful import initialize, rule
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
 from tests.fake_world import FakeWorld
 from tests.property import test_engine_machine
+from tests.slow import drawn
 from tests.tape import Tape
 
 
@@ -33,5 +34,5 @@ class ReplayMachine(test_engine_machine.EngineMachine):
 
 TestReplayMachine = ReplayMachine.TestCase
 TestReplayMachine.settings = settings(
-    max_examples=30, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=drawn(30), stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow]
 )

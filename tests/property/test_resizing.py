@@ -10,6 +10,7 @@ from gandiva_slurm.engine.state import SECOND_NS, EngineSettings
 from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
 from tests.property.test_moves import TROUBLES, happen, heal
+from tests.slow import drawn
 
 #: GPUs asked for, what of it is elastic.
 JOBS = st.tuples(st.sampled_from((1, 1, 2)), st.sampled_from(("", "1-2", "1-4", "2-4")))
@@ -42,7 +43,7 @@ def step(world: FakeWorld, what: str, job: tuple[int, str]) -> None:
 
 
 @given(slots=st.sampled_from((1, 2)), jobs=KINDS, steps=STEPS)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=drawn(20), suppress_health_check=[HealthCheck.too_slow])
 def test_jobs_stay_within_their_sizes_and_come_to_rest(
     slots: int, jobs: list[tuple[int, str]], steps: list[tuple[int, str]]
 ) -> None:

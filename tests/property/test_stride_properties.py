@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gandiva_slurm.engine.invariants import passes_never_fall, round_is_sound
 from gandiva_slurm.engine.local import Gang
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.placement import Board, Need, Site, place_all
+from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import Leaf, entitled_shares, split
 from gandiva_slurm.policy.stride import STRIDE1, Entrant, PassBook, Pool, UserPass, run_round
-from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
+from tests.builders import SECOND_NS, TICKET, Slicer, a_gang, place_all
 
 USERS = ("ada", "bob", "eve", "joe")
 

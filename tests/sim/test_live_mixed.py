@@ -4,6 +4,9 @@ import pytest
 
 from gandiva_slurm.sim import live
 from tests.sim.mixed import W1, W1C, mean_jct_s, rho_of_users, run, settings
+from tests.slow import slow
+
+pytestmark = slow("27 s each; test_live and test_live_packing run the same engine on smaller workloads")
 
 # Without exchanges, and without tries of types nobody was measured on: 20,800 s and 45,400 s.
 

@@ -10,8 +10,10 @@ from gandiva_slurm.policy.gandiva_fair import GandivaFair, Traits
 from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.sim.outcome import Outcome
 from tests.sim.mixed import W1, W1C, Watched, mean_jct_s, rho_of_jobs, rho_of_users, run, settings
+from tests.slow import long_form, slow
 
 Make = Callable[[PolicySettings], GandivaFair]
+LONG_ROUNDS = "3 s a workload; rounds of a minute in make test"
 #: Proved: nobody can be faster, whoever is has broken the rules of the world. (W1c: with packing.)
 BOUND_S = {W1: 13_238, W1C: 19_788}
 
@@ -29,14 +31,19 @@ def whole(name: str, quantum_s: float, *costs: float) -> tuple[Outcome, Watched]
 
 @pytest.mark.parametrize(
     ("name", "quantum_s", "want_s"),
-    [(W1, 60, 15_400), (W1, 360, 15_400), (W1C, 60, 32_000), (W1C, 360, 33_000)],
+    [
+        (W1, 60, 15_400),
+        (W1C, 60, 32_000),
+        long_form(W1, 360, 15_400, why=LONG_ROUNDS),
+        long_form(W1C, 360, 33_000, why=LONG_ROUNDS),
+    ],
 )
 def test_gandiva_fair_completion_times(name: str, quantum_s: float, want_s: float) -> None:
     outcome, _ = whole(name, quantum_s)
     assert BOUND_S[name] < mean_jct_s(outcome) <= want_s
 
 
-@pytest.mark.parametrize("quantum_s", [60, 360])
+@pytest.mark.parametrize("quantum_s", [60, long_form(360, why=LONG_ROUNDS)])
 @pytest.mark.parametrize("name", [W1, W1C])
 def test_nobody_is_worse_off_than_alone_on_a_quarter(name: str, quantum_s: float) -> None:
     outcome, _ = whole(name, quantum_s)
@@ -58,12 +65,14 @@ def test_without_packing_it_is_slower_and_still_good() -> None:
     assert max(24_387, mean_jct_s(whole(W1C, 60)[0])) < mean_jct_s(outcome) <= 38_500
 
 
+@slow("10 s; gandiva_fair's are above")
 @pytest.mark.parametrize(("name", "want_s"), [(W1, 15_400), (W1C, 33_000)])
 def test_gandiva_completion_times(name: str, want_s: float) -> None:
     outcome, _ = run(name, gandiva.make)
     assert mean_jct_s(outcome) <= want_s
 
 
+@slow("5 s; that types are chosen well is in the completion times above")
 def test_blind_to_types_it_is_much_worse() -> None:
     """The choice of types is what does it."""
     outcome, _ = run(W1, fair(by_type=False))
@@ -71,6 +80,7 @@ def test_blind_to_types_it_is_much_worse() -> None:
     assert max(rho_of_users(outcome).values()) > 0.80
 
 
+@slow("3 s; it shows that a measure used above bites")
 def test_first_come_first_served_inside_a_user_makes_some_job_wait_too_long() -> None:
     """The measure of fairness to jobs has to bite."""
     outcome, _ = run(W1C, fair(in_turn=False))

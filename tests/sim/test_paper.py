@@ -14,6 +14,7 @@ from gandiva_slurm.cli.main import cli, main
 from gandiva_slurm.sim.paper import automl
 from gandiva_slurm.sim.paper.catalogue import CATALOGUE
 from gandiva_slurm.sim.paper.result import Setup, published
+from tests.slow import long_form, slow
 
 NAMES = [entry.name for entry in CATALOGUE]
 #: Those that take no time; the others have tests of their own.
@@ -102,6 +103,7 @@ def test_homogeneous_shares_are_the_users() -> None:
         assert row["ours"] == pytest.approx(row["paper"], rel=0.01)
 
 
+@slow("12 s; test_market has trades and their ledger")
 def test_trading_gains() -> None:
     rows = ask("trading")["rows"]
     gains = [row for row in rows if row["what"].endswith(": gain")]
@@ -112,6 +114,7 @@ def test_trading_gains() -> None:
     assert [row["paper"] for row in gains] == ["about +30", 0, 0, "about +30"] * 2
 
 
+@slow("25 s; test_automl has the rules, and the noise below the searches")
 def test_a_search_reaches_eighty_and_ninety_per_cent_as_much_sooner_as_the_papers() -> None:
     """A hundred orders; the targets are the paper's own gains."""
     seen: list[tuple[int, int]] = []
@@ -124,11 +127,14 @@ def test_a_search_reaches_eighty_and_ninety_per_cent_as_much_sooner_as_the_paper
     assert seen[-1] == (100, 100)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_winner_is_lost_in_four_times_the_noise(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "orders"),
+    [(1, 20), long_form(1, 100, why="8 s; 20 orders in make test"), long_form(2, 100, why="14 s; as above")],
+)
+def test_no_winner_is_lost_in_four_times_the_noise(seed: int, orders: int) -> None:
     hundred, turn = automl.configurations(seed), random.Random(seed)
     hopeless = 0
-    for shuffle in range(100):
+    for shuffle in range(orders):
         order = turn.sample(hundred, len(hundred))
         # mini-batches ten times as short: a quantum is one measurement, so that it takes a tenth of the time
         hunt = automl.introspective(order, 0.08, f"{seed}/{shuffle}", minibatch_s=0.06)

@@ -54,6 +54,7 @@ def order(command, gen, at=100, wake_by_ns=0, beat_ns=0):
         ),
         pytest.param(HOLDING, 100, order(CMD_AIM, 7), HOLD, WAIT, id="holding: still waiting"),
         pytest.param(HOLDING, 100, order(CMD_COMMIT, 7), RELEASING, RELEASE, id="holding: committed"),
+        pytest.param(HOLDING, 100, order(CMD_COMMIT, 8), RUN, GO, id="holding: another park is committed"),
         pytest.param(HOLDING, 100, order(CMD_RUN, 8, NEVER), RUN, GO, id="holding: called off"),
         pytest.param(HOLDING, 100, order(CMD_AIM, 8, 104), RUN, GO, id="holding: aimed anew ahead"),
         pytest.param(HOLDING, 100, order(CMD_AIM, 8, 100), HOLD, WAIT, id="holding: aimed anew here"),

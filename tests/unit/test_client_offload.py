@@ -14,9 +14,11 @@ import torch
 from gandiva_slurm.wire.page import LEFT, TIER_TORCH, W_SEQ, W_STATE, W_TIER_USED
 from tests import offload_kit as kit
 from tests.park_harness import Harness
+from tests.slow import long_form
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, PARKS = 130, 100
+AS_MANY_AS = [12, long_form(PARKS, why="5 s a recipe; twelve parks each in make test")]
 
 
 @pytest.fixture(autouse=True)
@@ -29,22 +31,23 @@ def one_thread():
     torch.use_deterministic_algorithms(is_strict)
 
 
-def train_parked(recipe):
+def train_parked(recipe, count):
     """Train with parks between the steps; return losses, weights, and what each park said."""
     with kit.AllStorages() as storages:
-        parks = kit.Parks(kit.ExactGauge(storages), PARKS, STEPS)
+        parks = kit.Parks(kit.ExactGauge(storages), count, STEPS)
         return kit.train(recipe, "cpu", STEPS, parks.between), parks.said
 
 
+@pytest.mark.parametrize("count", AS_MANY_AS)
 @pytest.mark.parametrize("name", kit.SOLO)
-def test_a_hundred_parks_change_no_bit_and_leave_no_byte(name):
+def test_parks_change_no_bit_and_leave_no_byte(name, count):
     recipe = kit.SOLO[name]
     alone = kit.train(recipe, "cpu", STEPS, lambda: None)
     # On a stack of its own: the tier looks through the variables of callers, and pytest has very many.
     with ThreadPoolExecutor(1) as thread:
-        parked, said = thread.submit(train_parked, recipe).result()
+        parked, said = thread.submit(train_parked, recipe, count).result()
     assert parked == alone
-    assert len(said) == PARKS
+    assert len(said) == count
     for live, released, held, _ in said:
         assert (released + held, held) == (live, 0)
         assert live > 300
@@ -54,7 +57,13 @@ def test_a_hundred_parks_change_no_bit_and_leave_no_byte(name):
 GANG_PARAMETERS = 4 * (64 * 128 + 128 + 128 * 64 + 64)
 
 
-@pytest.mark.parametrize(("kind", "most_held"), [("ddp", 1.1), ("bucket_views", 0.05), ("sharded", 0.0)])
+MORE = "11 to 18 s; DDP is in make test, this kind of memory is here alone"
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_held"),
+    [("ddp", 1.1), long_form("bucket_views", 0.05, why=MORE), long_form("sharded", 0.0, why=MORE)],
+)
 def test_gangs_keep_their_bits_and_hold_their_buckets_only(kind, most_held, tmp_path):
     command = [
         sys.executable,

@@ -12,6 +12,7 @@ import pytest
 from gandiva_slurm.client import join, machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
+from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_TRIES, Rank
 from gandiva_slurm.client.tiers import HoldTier, Released
 from gandiva_slurm.model.ids import JobKey
@@ -143,6 +144,47 @@ def test_failed_release_trains_on_and_says_why(node, training):
     assert node.gang.phase == "parked"
     assert (words_of(node)[page.W_RELEASED], words_of(node)[page.W_HELD]) == (7, 3)
     node.resume()
+    training.finish()
+
+
+def test_only_a_park_that_asks_for_it_saves_and_a_failed_save_is_no_park(node, training):
+    saved = []
+
+    def save():
+        saved.append(training.rank.seq)
+        raise NotSaved("no space left")
+
+    training.rank.stop.save = save
+    node.park()
+    assert node.gang.phase == "parked" and saved == []
+    node.resume()
+    node.peers[0].page.write([(page.W_TIER, page.TIER_REQUEUE)])
+    node.park()
+    assert node.gang.phase == "running" and len(saved) == 1
+    assert error_text(words_of(node)) == "no space left"
+    training.finish()
+
+
+class CalledTier(HoldTier):
+    """Its memory is wanted back as soon as it is away: a signal waits for its handler."""
+
+    number, back = page.TIER_TORCH, 0
+
+    def release(self):
+        return Released(7, 0)
+
+    def is_called(self):
+        return True
+
+    def restore_at_last(self):
+        self.back += 1
+
+
+def test_a_park_that_is_interrupted_takes_the_memory_back_first(node, training):
+    training.rank.stop.tier = tier = CalledTier()
+    node.park()
+    node.wait(lambda: node.gang.phase == "running", "training to go on", between=node.tick)
+    assert tier.back == 1
     training.finish()
 
 

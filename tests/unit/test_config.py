@@ -94,8 +94,8 @@ def test_virtual_clusters_are_gpus_by_type_in_their_order(write):
     [
         ("{vision: {v100: 0}}", "virtual_clusters.vision.v100: expected greater than or equal to 1, got 0"),
         ("{vision: {v100: 1.5}}", "virtual_clusters.vision.v100: expected a valid integer, got 1.5"),
-        ("{vision: 8}", "virtual_clusters.vision: expected a valid dictionary, got 8"),
-        ("[vision]", "virtual_clusters: expected a valid dictionary"),
+        ("{vision: 8}", "virtual_clusters.vision: expected names and their values, as {NAME: …}, got 8"),
+        ("[vision]", "virtual_clusters: expected names and their values"),
         ("{a b: {v100: 1}}", "virtual_clusters.a b: expected a name of letters, digits, _ . -, got 'a b'"),
         ("{a: {v100: 1}, a: {}}", "virtual_clusters.a: given twice; keep one"),
     ],

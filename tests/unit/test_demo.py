@@ -1,7 +1,7 @@
-"""The demo's parts that need no cluster: scripts, turns, the report."""
+"""The demo's parts that need no cluster: scripts, runs alone, turns, the command."""
 
-import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.cli.main import main
-from gandiva_slurm.mini import demo, demo_command, demo_jobs, demo_slicing
-from gandiva_slurm.mini.demo_checks import NS_PER_S, JobRecord
-from gandiva_slurm.mini.demo_jobs import FIRST_JOBS, LATE_JOB, DemoJob, Reference, run_references, script_of
+from gandiva_slurm.mini import demo, demo_guard, demo_jobs, demo_slicing
+from gandiva_slurm.mini.demo_alone import Reference, run_references
+from gandiva_slurm.mini.demo_checks import NS_PER_S
+from gandiva_slurm.mini.demo_jobs import FIRST_JOBS, LATE_JOB, DemoJob, script_of
+from gandiva_slurm.mini.demo_plan import ACCEPTANCE, DEMO
 from gandiva_slurm.model.errors import GandivaError
 
 MS = 1_000_000
@@ -31,30 +33,41 @@ def test_scripts_are_complete(job: DemoJob) -> None:
 
 
 def test_reference_has_the_job_s_own_arguments() -> None:
-    command = Reference(LATE_JOB, 7, Path("x")).command()
-    assert command[0] == sys.executable and "--nproc_per_node" in command
-    assert command[-4:] == ["--steps", "7", "--out", "x"]
-    assert " ".join(LATE_JOB.arguments) in " ".join(command)
+    told = Reference(LATE_JOB, 7, Path("x")).told("y")
+    assert (told["name"], told["ranks"]) == ("tiny-gang", 4)
+    assert told["arguments"] == [*LATE_JOB.arguments, "--steps", "7", "--out", "y"]
+    assert " ".join(LATE_JOB.arguments) in script_of(LATE_JOB)
 
 
-def test_references_run_and_a_failing_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = DemoJob("j", "user1", 1, "mlp", 1)
-    said: list[str] = []
-    monkeypatch.setattr(
-        Reference, "command", lambda self: [sys.executable, "-c", f"raise SystemExit({self.steps})"]
-    )
-    run_references([Reference(job, 0, tmp_path / "a"), Reference(job, 0, tmp_path / "b")], 2, 20, said.append)
-    assert len(said) == 2
-    with pytest.raises(GandivaError, match="j ended with 3"):
-        run_references([Reference(job, 3, tmp_path / "c")], 2, 20, said.append)
+def test_references_are_what_each_script_writes_by_itself(tmp_path: Path) -> None:
+    solo, gang = DemoJob("solo", "user1", 1, "mlp", 2), DemoJob("gang", "user1", 2, "cnn", 3, batch=16)
+    runs = [Reference(solo, 9, tmp_path / "solo"), Reference(gang, 5, tmp_path / "gang")]
+    run_references(runs, 2, 300, tmp_path / "log")
+    words = [*solo.arguments, "--steps", "9", "--out", str(tmp_path / "x")]
+    words = [sys.executable, "-m", demo_jobs.TRAIN, *words]
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    (losses,) = demo_jobs.read_losses(tmp_path / "solo", 1)
+    assert len(losses) == 9 and [losses] == demo_jobs.read_losses(tmp_path / "x", 1)
+    first, second = demo_jobs.read_losses(tmp_path / "gang", 2)
+    assert len(first) == len(second) == 5 and first != second
 
 
-def test_references_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Reference, "command", lambda self: [sys.executable, "-c", "import time; time.sleep(60)"]
-    )
+def stand_in(code: str) -> Any:
+    def start(references: Any, at_once: int, log: Path) -> Any:
+        with log.open("wb") as out:
+            return subprocess.Popen([sys.executable, "-c", code], stdout=out, stderr=out)
+
+    return start
+
+
+def test_a_failing_reference_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GandivaError, match="ended with 3: no such model"):
+        run_references([], 2, 60, tmp_path / "log", stand_in("print('no such model'); raise SystemExit(3)"))
+
+
+def test_references_have_a_deadline(tmp_path: Path) -> None:
     with pytest.raises(GandivaError, match="took longer than"):
-        run_references([Reference(FIRST_JOBS[1], 1, tmp_path / "a")], 2, 0.3, lambda text: None)
+        run_references([], 2, 0.3, tmp_path / "log", stand_in("import time; time.sleep(60)"))
 
 
 def test_what_a_rank_wrote_is_read(tmp_path: Path) -> None:
@@ -133,134 +146,80 @@ def test_a_busy_machine_shows_in_the_processor_time() -> None:
     assert demo_slicing.processor_share(busy) == pytest.approx(0.9)
 
 
-class FakeCluster:
-    def __init__(self) -> None:
-        self.is_down = False
-
-    def down(self) -> None:
-        self.is_down = True
-
-
 @pytest.mark.parametrize(("quiet", "want"), [([0.99], 1), ([0.8, 0.99], 2), ([0.8, 0.8], 2)])
 def test_a_busy_machine_is_measured_once_more(
     monkeypatch: pytest.MonkeyPatch, quiet: list[float], want: int
 ) -> None:
-    cluster, runs = FakeCluster(), []
+    cluster: Any = object()
+    runs: list[float] = []
 
-    def run(_: Any) -> demo_slicing.Slicing:
+    def run(given: Any) -> demo_slicing.Slicing:
+        assert given is cluster
         runs.append(quiet[len(runs)])
         return demo_slicing.Slicing({"left": 1.0}, {"left": 1}, 1.0, runs[-1])
 
-    monkeypatch.setattr(demo_slicing.MiniCluster, "up", lambda spec: cluster)
     monkeypatch.setattr(demo_slicing, "_run", run)
-    assert demo_slicing.measure("x", "local", lambda text: None).quiet == quiet[-1]
-    assert len(runs) == want and cluster.is_down
+    assert demo_slicing.measure(cluster, lambda text: None).quiet == quiet[-1]
+    assert len(runs) == want
 
 
-# --- the report ---------------------------------------------------------------------------------------
+# --- the command --------------------------------------------------------------------------------------
 
 
-def recorded(**fields: Any) -> demo.Recorded:
-    loss = [["0x1p+0"] * 40]
-    steps = [[(at * 10 * MS, (at * 10 + 8) * MS) for at in range(10)]]
-    jobs = [
-        JobRecord(
-            n,
-            job.name,
-            job.user,
-            job.gpus,
-            "COMPLETED",
-            3,
-            0.4,
-            loss * job.gpus,
-            loss * job.gpus,
-            steps * job.gpus,
-        )
-        for n, job in enumerate((*FIRST_JOBS, LATE_JOB), 1)
-    ]
-    holds = [
-        {"user": user, "gpus": list(range(gpus)), "t0_ns": t0 * NS_PER_S, "t1_ns": t1 * NS_PER_S}
-        for user, gpus, t0, t1 in (("user1", 2, 10, 30), ("user2", 2, 10, 30), ("user3", 4, 0, 10))
-    ]
-    events = [
-        {"event": name, "mono_ns": at * MS, "node": "n1", "job": job, "restart": 0, "reaims": 0}
-        for job in (1, 2)
-        for name, at in (("park", 90), ("parked", 99), ("resume", 200))
-    ]
-    tickets = dict.fromkeys(("user1", "user2", "user3"), 100)
-    good = demo.Recorded(jobs, holds, events, (0, 30 * NS_PER_S), tickets, "slurm-wlm 22.05.8")
-    return dataclasses.replace(good, **fields)
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work in this process: a guard forks."""
+    monkeypatch.setattr(demo_guard, "guarded", lambda name, work, say: work())
 
 
-def test_report_has_the_promised_shape() -> None:
-    report = demo.report_of(recorded(), 0.99)
-    assert report["ok"], report["checks"]
-    assert {
-        "version", "ok", "slurm", "pyslurm", "users", "jobs", "overlaps", "parks_off_boundary", "reaims",
-        "suspend_ms", "resume_ms", "start_latency_s", "aggregate_vs_exclusive",
-    } <= report.keys()  # fmt: skip
-    assert report["slurm"] == "22.05.8"
-    assert set(report["users"]["user1"]) == {"tickets", "gpu_s", "share", "entitled"}
-    assert {"job_id", "user", "gpus", "steps", "suspends", "loss_identical"} <= report["jobs"][0].keys()
-    assert set(report["suspend_ms"]) == {"p50", "p99"}
-    json.dumps(report)
+def report(is_ok: bool, not_judged: list[str]) -> dict[str, Any]:
+    return {"version": 1, "ok": is_ok, "not_judged": not_judged}
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("words", "is_ok", "not_judged", "code"),
     [
-        {"window_ns": (0, 20 * NS_PER_S)},
-        {"jobs": [*recorded().jobs[1:], dataclasses.replace(recorded().jobs[0], reference=[])]},
-        {"events": []},
+        (["demo"], True, [], 0),
+        (["demo"], False, [], 1),
+        (["acceptance"], True, ["re-aims"], 0),
+        (["acceptance", "--strict"], True, ["re-aims"], 2),
+        (["acceptance", "--strict"], False, ["re-aims"], 1),
+        (["acceptance", "--strict"], True, [], 0),
     ],
 )
-def test_one_failed_check_fails_the_demo(bad: dict[str, Any]) -> None:
-    report = demo.report_of(recorded(**bad), 0.99)
-    assert not report["ok"]
-    assert [check for check in report["checks"] if not check["ok"]]
-
-
-def test_queue_is_shown_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = {"now_s": 100.0}
-    monkeypatch.setattr(demo.time, "monotonic", lambda: clock["now_s"])
-    shown: list[float] = []
-    show = demo._every(10.0, lambda: shown.append(clock["now_s"]))
-    for clock["now_s"] in (101.0, 110.0, 111.0, 119.0, 121.0):
-        show()
-    assert shown == [110.0, 121.0]
-
-
-def test_second_demo_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo.Layout, "of", lambda name: demo.Layout(tmp_path / name))
-    demo._refuse_second("demo")
-    (tmp_path / "demo-slicing").mkdir()
-    with pytest.raises(GandivaError, match="GANDIVA_MINI=demo-slicing gandiva mini down"):
-        demo._refuse_second("demo")
-
-
-@pytest.mark.parametrize("is_ok", [True, False])
-def test_command_writes_the_report_and_tells_the_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ok: bool
+@pytest.mark.usefixtures("unguarded")
+def test_command_writes_the_report_and_exits_by_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    is_ok: bool,
+    not_judged: list[str],
+    code: int,
 ) -> None:
-    monkeypatch.setattr(demo, "run", lambda name, backend, say: {"version": 1, "ok": is_ok})
-    monkeypatch.setattr(demo_command.signal, "signal", lambda number, action: None)
+    plans = []
+
+    def run(spec: Any, plan: Any, screen: Any, keep: bool, picture: Any) -> dict[str, Any]:
+        plans.append(plan)
+        return report(is_ok, not_judged)
+
+    monkeypatch.setattr(demo, "run", run)
     file = tmp_path / "report.json"
     with pytest.raises(SystemExit) as end:
-        main(["mini", "demo", "--json", str(file)])
-    assert end.value.code == (0 if is_ok else 1)
-    assert json.loads(file.read_text()) == {"version": 1, "ok": is_ok}
+        main(["mini", *words, "--json", str(file)])
+    assert end.value.code == code and json.loads(file.read_text()) == report(is_ok, not_judged)
+    assert plans == [DEMO if words == ["demo"] else ACCEPTANCE]
 
 
+@pytest.mark.usefixtures("unguarded")
 def test_command_writes_only_the_report_to_standard_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(name: str, backend: str, say: Any) -> dict[str, Any]:
-        say("a line for people")
-        return {"version": 1, "ok": True}
+    def run(spec: Any, plan: Any, screen: Any, keep: bool, picture: Any) -> dict[str, Any]:
+        screen.say("a line for people")
+        return report(True, [])
 
     monkeypatch.setattr(demo, "run", run)
-    monkeypatch.setattr(demo_command.signal, "signal", lambda number, action: None)
     with pytest.raises(SystemExit):
-        main(["mini", "demo", "--json", "-"])
+        main(["mini", "demo", "--json", "-", "--keep"])
     out = capsys.readouterr()
-    assert json.loads(out.out)["ok"] and "a line for people" in out.err
+    assert json.loads(out.out)["ok"] and "a line for people" in out.err and "gandiva why JOBID" in out.err

@@ -9,6 +9,7 @@ from gandiva_slurm.engine.domains import Planned
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import IN, OUT, STAY, HeldTime, PartStand
+from gandiva_slurm.policy.stride import STRIDE1
 
 SECOND = 10**9
 ONE, TWO, LOCAL = JobKey(1, 0), JobKey(2, 0), JobKey(3, 0)
@@ -253,3 +254,26 @@ def test_in_mid_quantum_local_gangs_keep_their_gpus_beside_one_that_saves_itself
         domain.gather(node, "boot", [row] if node == "n1" else [], parts, SECOND)
     verdicts = domain.decide({}, is_end=False)
     assert [verdicts[key].where for key in (ONE, TWO)] == [OUT, OUT], "its GPUs are the local one's"
+
+
+def test_what_was_held_before_the_first_answer_is_not_charged_nor_more_than_time_has_passed() -> None:
+    domain = a_domain(ONE)
+    part = PartStand(*ONE, words.ON, world=2, ranks=(0,), is_parkable=True)
+    passes = []
+    for now_s, held_s in ((1, 100), (2, 900)):
+        held = [HeldTime(*ONE, "user1", (0, 1), held_s * SECOND, 0, words.ON)]
+        domain.gather("n1", "boot", held, [part], now_s * SECOND)
+        domain.decide({})
+        passes.append(domain.stride.passes()[0]["user1"])
+    second_of_two_gpus = 2 * SECOND * STRIDE1 // 1000
+    assert passes[0] == 0 and second_of_two_gpus <= passes[1] <= 1.2 * second_of_two_gpus
+
+
+def test_one_of_which_half_has_saved_itself_comes_in_again() -> None:
+    domain = a_domain(ONE)
+    domain.spans[ONE] = domain.spans[ONE]._replace(is_leaving=True)
+    for rank, node in enumerate(NODES):
+        part = PartStand(*ONE, words.OFF, world=2, ranks=(rank,), is_parkable=True, has_saved=rank == 0)
+        held = HeldTime(*ONE, "user1", (0, 1), 0, 0, words.OFF)
+        domain.gather(node, "boot", [held], [part], SECOND)
+    assert domain.decide({})[ONE].where == IN

@@ -14,10 +14,10 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy.classes import MOST_PATIENCE_NS, PATIENCE_NS
 from gandiva_slurm.policy.groups import SPARE
-from gandiva_slurm.policy.placement import Board, Need, Site, place_all
+from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import Leaf
 from gandiva_slurm.policy.stride import STRIDE1
-from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang
+from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang, place_all
 from tests.fake_world import FakeWorld
 
 PATIENCE_S, MOST_S = PATIENCE_NS // SECOND_NS, MOST_PATIENCE_NS // SECOND_NS

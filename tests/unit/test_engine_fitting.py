@@ -63,6 +63,7 @@ def test_the_memory_that_others_keep_while_parked_counts() -> None:
     world.add(0, "vae", pack="never")
     train(world, 3).held_bytes = 6 * GIB
     world.run(60)
+    assert world.packs() == {}
     world.told.clear()
     world.run(60)
     assert world.told == [], "not tried in the turns of the third either"
@@ -168,3 +169,14 @@ def test_a_guaranteed_job_that_is_not_harmed_stays_packed() -> None:
     world = opportunistic_then_guaranteed("vae")
     world.run(120)
     assert world.packs() == {("vae", "vae"): False}
+
+
+def test_an_opportunistic_job_that_slows_a_guaranteed_one_down_is_taken_off_its_gpu() -> None:
+    """Together they gain, and each keeps 0.73 of its speed."""
+    world = PackingWorld(1, SETTINGS)
+    world.add(0, "rhn", job_class="opportunistic")
+    world.run(30)
+    world.add(0, "rhn")
+    world.run(120)
+    assert world.packs() == {}
+    assert any("is guaranteed and keeps" in line.text for line in world.engine.jobs[2].story)

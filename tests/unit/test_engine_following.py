@@ -247,3 +247,12 @@ def test_job_requeued_into_a_hold_by_its_owner_waits_for_him(world: FakeWorld) -
     world.jobs[job_id] = replace(world.jobs[job_id], eligible_s=now_s)  # scontrol update StartTime=now
     world.run(3)
     assert world.state_of(job_id) == states.RUNNING
+
+
+def test_an_incarnation_newer_than_slurms_picture_is_left_alone(world: FakeWorld) -> None:
+    job_id = world.submit()
+    world.run(3)
+    newer = ev.ResidentSeen("n1", JobKey(job_id, 1), states.RUNNING, (0,), "", "")
+    for seconds in (0, 1000):
+        world.engine.handle([newer, ev.CycleTick()], world.now_ns + seconds * SECOND_NS)
+    assert world.engine.fences("n1") == ()

@@ -3,6 +3,7 @@
 import pytest
 
 from gandiva_slurm.engine import placing
+from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import job as states
 from tests.fake_world import FakeWorld
 
@@ -43,3 +44,30 @@ def test_those_without_room_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
     fits = world.submit("user1")
     world.cycle()
     assert world.state_of(fits) == states.STARTING
+
+
+def test_who_may_have_to_wait_comes_after_those_who_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "MOST_LOOKS", 1)
+    world = FakeWorld({"n1": 2})
+    depends = world.submit("user1", dependency="afterok:77(unfulfilled)")
+    sure = [world.submit("user2") for _ in range(2)]
+    world.cycle()
+    assert [world.code_of(job_id) for job_id in (depends, *sure)] == ["NextCycle", "Starting", "NextCycle"]
+    world.run(5)
+    assert all(world.state_of(job_id) == states.RUNNING for job_id in sure)
+
+
+def test_nobody_borrows_before_the_owner_has_had_his_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "MOST_LOOKS", 1)
+    settings = EngineSettings(virtual_clusters={"a": {"v100": 1}, "b": {"v100": 1}}, slots_per_gpu=2)
+    world = FakeWorld({"n1": 2}, settings)
+    for user in ("user1", "user2"):
+        world.submit(user, vc="a")
+    world.run(5)
+    borrows = world.submit("user3", vc="a")
+    owners = [world.submit(user, vc="b") for user in ("user1", "user2")]
+    world.cycle()
+    assert [world.code_of(job_id) for job_id in (borrows, *owners)] == ["NextCycle", "Starting", "NextCycle"]
+    world.run(5)
+    assert all(world.engine.jobs[job_id].places == {"n1": (1,)} for job_id in owners)
+    assert world.code_of(borrows) == "NoFreeSlots"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine, EngineSettings
+from gandiva_slurm.engine.giving import Giving, Parked
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, SetTimeLimit
@@ -182,3 +183,9 @@ def test_a_node_that_lost_its_count_adds_to_it() -> None:
 def test_a_job_without_a_limit_needs_nothing() -> None:
     clock = Clock(0)
     assert not clock.tick(600, parked=600)
+
+
+def test_a_gang_was_parked_while_all_its_nodes_say_so() -> None:
+    giving = Giving(0, parked={"n1": Parked(300 * SECOND_NS), "n2": Parked(60 * SECOND_NS)})
+    assert giving.parked_s(("n1", "n2")) == 60
+    assert giving.parked_s(("n1", "n2", "n3")) == 0, "n3 has not told"

@@ -7,7 +7,7 @@ import pytest
 
 from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.model.action import Requeue, Start
-from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused, SlurmUnreachable
+from gandiva_slurm.model.errors import PeerError, SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
 
@@ -86,12 +86,22 @@ class WillingNodes(dict):
         """It is there."""
 
 
-async def started(gpus, error=None):
-    waits = replace(RUNS, state="PENDING", priority=0, nodes=())
+class SilentNodes(dict):
+    """Nodes that take none."""
+
+    async def delivered(self, deadline_s):
+        """It is not there in time."""
+        raise PeerError("n1 has not taken its plan")
+
+
+WAITS = replace(RUNS, state="PENDING", priority=0, nodes=())
+
+
+async def started(gpus, error=None, job=WAITS, node=None):
     action = Start("start:7.1:1", JobKey(7, 1), (("n1", (0, 1)),), "Starting", "on n1", gpus)
     port = StartingPort(error)
-    executor = Executor(port, None, {"n1": WillingNodes()}, time.time_ns)
-    done = await executor.execute([action], {7: waits})
+    executor = Executor(port, None, {"n1": node or WillingNodes()}, time.time_ns)
+    done = await executor.execute([action], {7: job})
     return port.asked, done[0], executor.released
 
 
@@ -105,3 +115,14 @@ async def test_an_elastic_job_is_resized_before_its_start_and_no_other():
 async def test_one_that_cannot_be_resized_is_not_started():
     asked, done, released = await started(2, SlurmRefused("write --gres"))
     assert asked == [("resize", 7, 2)] and done.error == "write --gres" and not released
+
+
+async def test_slurm_starts_nothing_of_which_the_node_does_not_know():
+    asked, done, released = await started(0, node=SilentNodes(here=True))
+    assert (asked, done.retry, released) == ([], True, {})
+
+
+@pytest.mark.parametrize("job", [RUNS, replace(WAITS, priority=10)], ids=["it runs", "it is released"])
+async def test_what_was_started_is_not_started_again(job):
+    asked, done, _ = await started(0, job=job)
+    assert asked == [] and not done.error

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gandiva_slurm import config
-from gandiva_slurm.mini import conffiles, docker, mounts
+from gandiva_slurm.mini import conffiles, docker, mounts, trees
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import UsageError
@@ -42,12 +42,14 @@ def test_to_open_lists_what_others_cannot_read(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "open").mkdir(parents=True)
     (tree / ".git").mkdir()
-    for name, mode in {"open/a": 0o644, "open/b": 0o600, "open/run": 0o700, ".git/secret": 0o600}.items():
+    (tree / ".hypothesis").mkdir()
+    for name, mode in {"open/a": 0o644, "open/b": 0o600, "open/run": 0o700, ".git/secret": 0o600,
+                       ".hypothesis/seen": 0o600}.items():
         (tree / name).write_text("")
         (tree / name).chmod(mode)
     os.symlink("nowhere", tree / "open/link")
     tree.chmod(0o700)
-    assert sorted(mounts.to_open(tree)) == [(".", 0o705), ("open/b", 0o604), ("open/run", 0o705)]
+    assert sorted(trees.to_open(tree)) == [(".", 0o705), ("open/b", 0o604), ("open/run", 0o705)]
 
 
 def test_yaml_of_mini_and_template_are_accepted(tmp_path: Path) -> None:
@@ -83,4 +85,4 @@ def test_sites_lua_script_is_filled_with_the_nodes(tmp_path: Path) -> None:
     conffiles._write_lua(MiniSpec(nodes=parse_nodes("v100:1x4,k80:1x2,v100:1x8")), at)
     assert "nodes_gpus = {v100 = 8, k80 = 2}," in (at.etc / "job_submit.lua").read_text()
     shipped = {path.name for path in (CLONE / "slurm_conf").glob("gandiva_*.lua")}
-    assert {path.name for path in at.etc.iterdir()} == shipped | {"job_submit.lua"}
+    assert {path.name for path in at.etc.iterdir()} == shipped | {"job_submit.lua", "paths.lua"}

@@ -16,6 +16,7 @@ from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.saved import state_of
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
+from tests import patience
 from tests.node_bench import Bench
 
 DEADLINE_S = 30
@@ -32,9 +33,9 @@ def stepd():
 
 
 def until(condition):
-    end = time.monotonic() + DEADLINE_S
+    end_s = patience.deadline(DEADLINE_S)
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end_s
         time.sleep(0.005)
 
 

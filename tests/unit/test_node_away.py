@@ -17,6 +17,7 @@ from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.node.store import StateFile
 from gandiva_slurm.node.tiers import RESIDUE
 from gandiva_slurm.wire import page as wire
+from tests import patience
 from tests.fake_driver import CHECKPOINTED, LOCKED, NOT_READY, FakeDriver
 from tests.fake_driver import RUNNING as RUNS
 from tests.unit.test_node_leaving import Floor
@@ -53,9 +54,9 @@ class Node(Floor):
         return child.pid
 
     def until(self, condition, what):
-        end = time.monotonic() + DEADLINE_S
+        end_s = patience.deadline(DEADLINE_S)
         while not condition():
-            assert time.monotonic() < end, f"{what} did not come to be"
+            assert time.monotonic() < end_s, f"{what} did not come to be"
             time.sleep(0.005)
             self.settle()
 

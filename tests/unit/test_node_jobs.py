@@ -66,3 +66,15 @@ def test_steps_stay_within_what_a_ledger_can_hold(job):
         rank.page.write([(wire.W_SEQ, (1 << 64) - 1)])
         job.join(rank, 1, "")
     assert 0 < job.steps() < 1 << 63
+
+
+def test_a_job_is_not_parked_while_tasks_of_its_step_start_up(job):
+    stepd, tasks = ProcId(9, 1), [ProcId(10, 1), ProcId(11, 1)]
+    job.tasks = {stepd: set(tasks)}
+    ranks = [Rank(proc, 0, Page.make(KEY, 0, 1, 0), stepd) for proc in tasks]
+    job.join(ranks[0], 1, "")
+    ranks[0].page.write([(wire.W_SEQ, 100)])
+    assert not job.has_client()
+    job.join(ranks[1], 1, "")
+    ranks[1].page.write([(wire.W_SEQ, 100)])
+    assert job.has_client()

@@ -14,6 +14,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import members, procs
 from gandiva_slurm.node.members import JobProcesses, membership
 from gandiva_slurm.node.procs import ProcId
+from tests import patience
 
 FORKING = """
 import os, time
@@ -36,9 +37,9 @@ time.sleep(60)
 
 
 def wait(condition, deadline_s=10.0):
-    end = time.monotonic() + deadline_s
+    end_s = patience.deadline(deadline_s)
     while not condition():
-        assert time.monotonic() < end, "not in time"
+        assert time.monotonic() < end_s, "not in time"
         time.sleep(0.01)
 
 

@@ -11,6 +11,7 @@ from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.policy.duty import FIRST, FULL
+from gandiva_slurm.policy.stride import STRIDE1
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.node_bench import Bench, NoProcesses
@@ -188,3 +189,11 @@ def test_when_the_first_mini_batches_were_done_is_kept(shared):
     shared.watcher._look_at_running(shared.one, shared.clock.mono())
     assert shared.one.counts.first_ns == first
     assert shared.two.counts.first_ns == 0
+
+
+def test_both_of_a_pack_are_charged_half_of_what_both_held(shared):
+    shared.clock.now_ns += 2 * S
+    shared.slicer.charge(shared.clock.mono())
+    users = shared.node.local.passes()[0]
+    assert users["user1"] == users["user2"] == 2 * S * STRIDE1 // 2 // 100
+    assert [one.counts.shared_ns for one in (shared.one, shared.two)] == [2 * S, 2 * S]

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import signal
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node import procs
 from gandiva_slurm.node.binding import Admission, Peer, gpus_of_task
 from gandiva_slurm.node.hello import Bind
-from gandiva_slurm.node.members import Membership
+from gandiva_slurm.node.members import JobProcesses, Membership
 from gandiva_slurm.node.planning import check_plan
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.report import make_report
@@ -33,6 +35,25 @@ def test_all_run_while_all_fit(bench):
     node.quantum(5)
     assert node.holders() == {1, 2, 3}
     assert all(not resident.counts.suspends for resident in node.node.residents.values())
+
+
+def test_what_is_to_be_stopped_is_written_down_first(bench):
+    """A guard continues what the state file names: what is stopped before that stays so for ever."""
+    node, done = bench(1), []
+    resident, task = node.add(1, "user1", (0,)), ProcId(5, 1)
+    node.node.save = lambda: done.append(("saved", set(resident.stopped)))
+    resident.processes.stop = lambda only: (done.append(("stopped", set(only))), (set(only), set()))[1]
+    node.slicer.switcher.stop_processes(resident, [task])
+    assert done[:2] == [("saved", {task}), ("stopped", {task})]
+
+
+def test_what_was_stopped_is_continued(bench, monkeypatch):
+    node, sent, task = bench(1), [], ProcId(5, 1)
+    resident = node.add(1, "user1", (0,))
+    monkeypatch.setattr(procs, "send", lambda *told: sent.append(told))
+    resident.stopped = {task}
+    node.slicer.switcher.thaw(resident)
+    assert sent == [(task, signal.SIGCONT)] and not resident.stopped
 
 
 def test_users_alternate_and_a_users_jobs_share_his_part(bench):
@@ -242,6 +263,47 @@ def test_who_is_in_no_plan_goes_before_no_owner_of_its_gpus(bench, vc, turns):
         node.quantum()
         held |= node.holders()
     assert held == turns
+
+
+def test_a_task_that_comes_while_its_job_waits_is_stopped_before_it_begins(bench, monkeypatch):
+    monkeypatch.setattr(procs, "is_alive", lambda proc: True)
+    node, stopped = bench(1), []
+    jobs = [node.add(number, "user1", (0,)) for number in (1, 2)]
+
+    def stop(job_id):
+        return lambda only: (stopped.append((job_id, set(only))), (set(), set()))[1]
+
+    for job in jobs:
+        job.processes.stop = stop(job.key.job_id)
+    assert [job.holds for job in jobs] == [True, False]
+    admission = Admission(node.node, node.slicer, node.watcher, lambda pid: Membership(pid, None, "0"))
+    for number in (1, 2):
+        task = Peer(ProcId(number, 1), 0)
+        admission.bind(task, Bind(JobKey(number, 0), "0", 0, (), (0,)))
+    assert stopped == [(2, {ProcId(2, 1)})]
+
+
+def test_a_task_of_an_older_incarnation_is_refused_and_stopped(bench, monkeypatch):
+    monkeypatch.setattr(procs, "is_alive", lambda proc: True)
+    node, killed = bench(1), []
+    monkeypatch.setattr(JobProcesses, "kill", lambda self: killed.append(self.key) or 1)
+    node.node.know(JobKey(1, 1))
+    admission = Admission(node.node, node.slicer, node.watcher, lambda pid: Membership(1, None, "batch"))
+    with pytest.raises(PeerError, match="not the newest incarnation"):
+        admission.bind(Peer(ProcId(5, 1), 0), Bind(JobKey(1, 0), "batch", 0, (0,), ()))
+    assert killed == [JobKey(1, 0)] and not node.node.residents
+
+
+def test_a_process_speaks_for_its_own_job_and_its_own_user_only(bench, monkeypatch):
+    monkeypatch.setattr(procs, "is_alive", lambda proc: True)
+    node, task = bench(1), Bind(JobKey(1, 0), "0", 0, (), (0,))
+    node.add(1, "user1", (0,))
+    parts = (node.node, node.slicer, node.watcher)
+    of_job = [Admission(*parts, lambda pid, n=n: Membership(n, None, "0")) for n in (1, 2)]
+    with pytest.raises(PeerError, match="belongs to job 2, not to 1"):
+        of_job[1].bind(Peer(ProcId(5, 1), 0), task)
+    with pytest.raises(PeerError, match=r"job 1\.0 is uid 0's, not uid 7's"):
+        of_job[0].bind(Peer(ProcId(5, 1), 7), task)
 
 
 def test_what_was_held_as_a_borrower_is_not_paid_for_among_the_owners(bench):

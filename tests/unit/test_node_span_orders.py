@@ -7,6 +7,7 @@ import pytest
 
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.node.part import Part
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.span import SpanOrder
 from tests.node_bench import QUANTUM_NS
@@ -219,3 +220,10 @@ def test_rounds_are_waited_for_half_a_quantum_longer_then_the_node_goes_on_alone
     node.clock.now_ns = start + QUANTUM_NS * 3 // 2
     node.slicer.quantum()
     assert node.slicer.quantum_end_ns == node.clock.now_ns + QUANTUM_NS
+
+
+def test_orders_of_an_older_controller_or_from_before_the_last_are_not_obeyed():
+    part = Part(())
+    assert part.obey(epoch_ns=2, seq=5) and part.obey(2, 6)
+    assert not part.obey(2, 5) and not part.obey(1, 7)
+    assert part.obey(3, 1), "a new controller counts anew"

@@ -14,9 +14,9 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.deal import Bay, deal, shortages
-from gandiva_slurm.policy.placement import Board, Need, Site, place_all
+from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import Leaf
-from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang
+from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang, place_all
 from tests.fake_world import FakeWorld
 
 TWO = {"vision": {"v100": 8}, "nlp": {"v100": 4, "k80": 4}}

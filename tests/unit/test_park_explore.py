@@ -18,6 +18,7 @@ from gandiva_slurm.wire.page import (
     generation_of,
 )
 from tests.park_explorer import NOW, Explorer, Scenario
+from tests.slow import by_states
 
 #: Name: scenario, and how many states it must at least have.
 PROTOCOL = {
@@ -48,7 +49,7 @@ PROTOCOL = {
 }
 
 
-@pytest.mark.parametrize("name", PROTOCOL)
+@pytest.mark.parametrize("name", by_states(PROTOCOL))
 def test_hold_then_commit_never_deadlocks_and_never_releases_early(name):
     scenario, want_states = PROTOCOL[name]
     found = Explorer(scenario).run()

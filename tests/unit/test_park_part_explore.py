@@ -6,6 +6,7 @@ State counts (pytest -s prints them) are what makes "0 found" mean something: ea
 import pytest
 
 from tests.part_explorer import PartExplorer, Scenario
+from tests.slow import by_states
 
 #: Name: scenario, and how many states it must at least have.
 PROTOCOL = {
@@ -24,7 +25,7 @@ PROTOCOL = {
 }
 
 
-@pytest.mark.parametrize("name", PROTOCOL)
+@pytest.mark.parametrize("name", by_states(PROTOCOL))
 def test_hold_then_commit_over_nodes_never_deadlocks_and_never_releases_early(name):
     scenario, want_states = PROTOCOL[name]
     found = PartExplorer(scenario).run()

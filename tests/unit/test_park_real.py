@@ -26,6 +26,7 @@ from gandiva_slurm.wire.page import (
     W_USER_STEPS,
 )
 from tests.park_harness import Harness, is_alive, open_page, wait_until
+from tests.slow import long_form, slow
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "gandiva_slurm" / "client" / "hook"
@@ -110,12 +111,13 @@ def train_on(harness, boundaries):
     )
 
 
-def test_gang_is_parked_a_hundred_times_and_computes_the_same(start, node):
+@pytest.mark.parametrize("times", [25, long_form(100, why="25 s; a quarter of it is in make test")])
+def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     harness, socket = node(2)
-    job = start("parked", 2, "--steps", "1000000", "--pause-every", "40", socket=socket)
+    job = start("parked", 2, "--steps", "1000000", "--step-ms", "2", "--pause-every", "40", socket=socket)
     harness.serve()
     unequal = 0
-    for number in range(100):
+    for number in range(times):
         harness.park()
         assert harness.gang.phase == "parked", harness.gang.last_error
         unequal += any(view[W_SEQ] != harness.gang.park_seq for view in harness.views())
@@ -131,19 +133,21 @@ def test_gang_is_parked_a_hundred_times_and_computes_the_same(start, node):
     assert losses == alone
 
 
-def test_gang_whose_memory_is_moved_away_computes_the_same(start, node):
+@pytest.mark.parametrize("times", [6, long_form(20, why="29 s; six times are in make test")])
+def test_gang_whose_memory_is_moved_away_computes_the_same(start, node, times):
     """The last park lasts longer than its process group waits for anybody."""
     harness, socket = node(2)
-    job = start("moved", 2, "--steps", "1000000", "--group-s", GROUP_S, socket=socket, tier="torch-cpu")
+    options = ("--steps", "1000000", "--step-ms", "2", "--group-s", GROUP_S)
+    job = start("moved", 2, *options, socket=socket, tier="torch-cpu")
     harness.serve()
-    for number in range(20):
+    for number in range(times):
         harness.park()
         assert harness.gang.phase == "parked", harness.gang.last_error
         for view in harness.views():
             assert view[W_TIER_USED] == TIER_TORCH and view[W_RELEASED] > PARAMETER_BYTES
             assert view[W_LIVE] == view[W_RELEASED] + view[W_HELD] <= view[W_PEAK]
             assert (view[W_ERROR], view[W_GROUP_MS]) == (0, int(GROUP_S) * 1000)
-        over = time.monotonic() + (int(GROUP_S) + 1 if number == 19 else 0)
+        over = time.monotonic() + (int(GROUP_S) + 1 if number == times - 1 else 0)
         harness.wait(lambda over=over: time.monotonic() > over, "the time-out to be over")
         harness.resume()
         train_on(harness, 1 + number % 5)
@@ -206,6 +210,10 @@ def train_on_alone(known, phase):
         page.close()
 
 
+PHASES = ("aiming", "committing", "between", "parked", "resuming")
+
+
+@slow("22 s; node/test_restart kills gandivad itself, test_park_explore has every phase")
 def test_job_outlives_its_node_in_every_phase(start, tmp_path):
     """Killed in each phase, and taken over by the next, as gandivad would be: the gang always trains on.
 
@@ -214,7 +222,7 @@ def test_job_outlives_its_node_in_every_phase(start, tmp_path):
     socket, known = tmp_path / "node.sock", []
     options = ("--steps", "1000000", "--impatient", "--step-ms", "2")
     job = start("orphan", 2, *options, socket=socket, tier="torch-cpu")
-    for phase in ("aiming", "committing", "between", "parked", "resuming"):
+    for phase in PHASES:
         known = [die_in(phase, socket, known)]
         train_on_alone(known[0], phase)
     losses = job.finish()

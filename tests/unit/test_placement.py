@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, node_order, place_all
+from gandiva_slurm.policy.placement import Board, Need, NodeGpus, Place, Site, Stay, node_order
 from gandiva_slurm.policy.shares import Leaf
-from tests.builders import ACCOUNT, TICKET
+from tests.builders import ACCOUNT, TICKET, place_all
 
 
 def need(job_id: int, user: str = "ann", gpus: int = 1, **fields: object) -> Need:

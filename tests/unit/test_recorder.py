@@ -27,6 +27,7 @@ from gandiva_slurm.model.event import BoundsSeen, CycleTick, JobSeen, NodeSeen
 from tests.builders import SECOND_NS, a_job, a_node
 from tests.fake_world import FakeWorld
 from tests.replaying import replay_journal
+from tests.slow import slow
 
 TICK = CycleTick()
 SOME_BOUNDS = Bounds((("gandiva", 3600),), (Reservation("r", ("n1",), 1, 2),))
@@ -165,8 +166,8 @@ def test_an_engine_that_fails_is_begun_anew(life):
 def test_old_segments_are_deleted_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(recorders, "LONGEST_NS", 600 * SECOND_NS)
     life = Life(tmp_path / "journal.sqlite", hours=1)
-    for n in range(240):
-        life.cycle(JobSeen(a_job(n + 1)), seconds=60)
+    for n in range(120):
+        life.cycle(JobSeen(a_job(n + 1)), seconds=120)
     frames = life.rows("SELECT frame, at_ns FROM frames")
     assert 6 <= len(frames) <= 8 and life.now_ns - frames[0][1] <= 4800 * SECOND_NS
     assert life.rows("SELECT count(*) FROM cycles WHERE frame NOT IN (SELECT frame FROM frames)") == [(0,)]
@@ -174,6 +175,7 @@ def test_old_segments_are_deleted_whole(tmp_path, monkeypatch):
     life.journal.close()
 
 
+@slow("12 s; test_old_segments_are_deleted_whole has what the bound does")
 def test_the_file_has_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(recorders, "MOST_EVENTS", 200)
     life = Life(tmp_path / "journal.sqlite", mib=1)

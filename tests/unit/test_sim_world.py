@@ -39,6 +39,21 @@ def test_a_move_costs_a_restart_held_and_without_progress() -> None:
     assert script.views[-1].jobs == {}
 
 
+def test_the_job_parked_longest_leaves_a_full_gpu_and_pays_a_restart() -> None:
+    plans = {0: {0: [0]}, 1: {1: [0]}, 2: {2: [0]}, 12: {1: [0]}, 22: {0: [0]}}
+    costs = Costs(switch_ns=S, restart_ns=4 * S, slots=2)
+    outcome, _ = play(plans, [spec(0), spec(1), spec(2)], Cluster([("gpu", 1)]), costs)
+    # Job 0 leaves at 2, with 1 s done, and pays a restart at 22; job 1 stays, and pays a switch at 12.
+    assert outcome.counts["evictions"] == 1
+    assert ends_s(outcome) == [35.0, 22.0, 12.0]
+
+
+def test_a_full_gpu_that_no_job_can_leave_is_the_plans_mistake() -> None:
+    jobs = [spec(0, can_migrate=False), spec(1)]
+    with pytest.raises(PolicyError, match="GPU 0 has room for 1 jobs, and none parked there can be saved"):
+        play({0: {0: [0]}, 1: {1: [0]}}, jobs, Cluster([("gpu", 1)]), Costs(slots=1))
+
+
 def test_a_gang_over_nodes_goes_at_the_rate_of_gangs_apart() -> None:
     outcome, _ = play({0: {0: [0, 1]}, 10: {0: [2, 3]}}, [model_spec(0, "m", 150, size=2)], APART)
     assert ends_s(outcome) == [20.0]  # 10 s at 6, then 9 a second

@@ -63,6 +63,7 @@ def test_a_record_inside_a_users_string_is_a_string() -> None:
         text(gpus="2"),
         text(gpus=True),
         text(gpus=10**9),
+        text(gpus=3, nodes=2),
         "gandiva:{" + '"a":{' * 3000,
         "gandiva:{" + "9" * 5000,
         text(vc="x" * MAX_CHARS),

@@ -15,6 +15,7 @@ from gandiva_slurm.slurm.commands import parse_config
 from gandiva_slurm.slurm.dependencies import Dependencies
 from gandiva_slurm.slurm.fields import records
 from gandiva_slurm.slurm.jobs import exit_code, node_names
+from tests.builders import a_job
 
 TAPES = Path(__file__).parents[1] / "contract/assets"
 OLD, NEW = "22.05", "26.05"
@@ -325,3 +326,23 @@ def test_dependencies_of_others_are_left_to_slurm() -> None:
     assert Dependencies(OTHERS).settle(free) == free
     only = job(7, dependency="singleton(unfulfilled)", name="one")
     assert Dependencies([*OTHERS, only]).settle(only).dependency == ""
+
+
+def test_the_start_of_a_job_that_waits_or_was_requeued_is_a_forecast():
+    known = {state: states.has_started(state) for state in ("PENDING", "COMPLETING", "RUNNING", "FAILED")}
+    assert known == {"PENDING": False, "COMPLETING": False, "RUNNING": True, "FAILED": True}
+
+
+def test_a_throttled_array_has_no_more_live_tasks_than_it_may():
+    jobs = [a_job(20 + task, array_job_id=7, array_task_id=task) for task in (1, 2)]
+    assert arrays.to_split([arrays.JointTasks(7, "3-9", throttle=3)], jobs) == {7: [3]}
+    assert arrays.to_split([arrays.JointTasks(7, "3-9", throttle=2)], jobs) == {}
+    assert arrays.to_split([arrays.JointTasks(7, "3-6", throttle=0)], jobs) == {7: [3, 4, 5]}
+
+
+def test_restart_count_and_the_memory_of_each_node_are_read(answer: dict[str, Any]) -> None:
+    tres = {"tres_req_str": "cpu=4,mem=8G,node=2,billing=4,gres/gpu=2", "tres_alloc_str": ""}
+    (record,) = answer["jobs"]
+    record |= tres | {"restart_cnt": 3}
+    ((job,), _) = reader.read_jobs(json.dumps(answer), OURS)
+    assert (job.restart, job.node_count, job.memory_mib) == (3, 2, 4096)

@@ -1,31 +1,30 @@
 """All interleavings of a span's parts and the controller: none is stuck, no GPU is given on too early.
 
-GANDIVA_SPAN_EXPLORE=1 adds the scenarios that take minutes. State counts (pytest -s prints them) are what
+State counts (pytest -s prints them) are what
 makes "0 found" mean something: each test asks for a minimum.
 """
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from gandiva_slurm.engine.span_park import SpanMove
 from gandiva_slurm.model.span import AIM, COMMIT, FREE
+from tests.slow import long_form
 from tests.span_explorer import Explorer, Scenario
 
 #: Name: scenario, and how many states it must at least have.
 PROTOCOL = {
     "two nodes": (Scenario(loses=False), 1_000),
-    "two nodes, a gandivad is killed": (Scenario(loses=False, kills=1), 3_000),
     "two nodes, the controller dies": (Scenario(loses=False, crash=True), 1_500),
+    "three nodes": (Scenario(nodes=3, loses=False, reaims=0), 4_000),
+}
+LONG = {
+    "two nodes, a gandivad is killed": (Scenario(loses=False, kills=1), 3_000),
     "two nodes, the controller dies and comes back": (
         Scenario(loses=False, reaims=0, crash=True, comes_back=True),
         5_000,
     ),
-    "three nodes": (Scenario(nodes=3, loses=False, reaims=0), 4_000),
-}
-LONG = {
     "two nodes, anything gets lost": (Scenario(), 15_000),
     "two nodes, orders are sent again": (Scenario(resends=1), 20_000),
     "two nodes, a gandivad is killed, all else too": (Scenario(reaims=2, resends=1, kills=1), 60_000),
@@ -36,13 +35,12 @@ LONG = {
     ),
     "three nodes, three aims": (Scenario(nodes=3, loses=False, reaims=2), 8_000),
 }
-#: The long ones take minutes: GANDIVA_SPAN_EXPLORE=1 adds them.
-CHOSEN = PROTOCOL | (LONG if "GANDIVA_SPAN_EXPLORE" in os.environ else {})
+NAMES = [*PROTOCOL, *(long_form(name, why="12 s and more") for name in LONG)]
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", NAMES)
 def test_nobody_is_stuck_and_nothing_is_given_on_too_early(name: str) -> None:
-    scenario, want_states = CHOSEN[name]
+    scenario, want_states = (PROTOCOL | LONG)[name]
     found = Explorer(scenario).run()
     assert found.states >= want_states
     assert found.stuck == []

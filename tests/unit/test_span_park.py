@@ -327,3 +327,13 @@ def test_a_save_that_fails_is_taken_back_for_all_and_an_aim_that_fails_is_none()
         bench.yes("n2", has_saved=has_saved)
     assert (done.move.outcome, done.move.kind) == (words.OFF, OUT)
     assert (half.move.outcome, half.move.kind) == (words.OFF, LEAVE), "or it is asked as soon as it is on"
+
+
+def test_the_answer_to_an_order_that_was_sent_again_does_not_count() -> None:
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    (first, _), now_ns = bench.sends, bench.now_ns + RENEW_NS
+    assert first.what == words.COMMIT and len(bench.move.tick(now_ns)) == 2
+    released = Stood(a_part(words.RELEASED, "n1", at=first.at), now_ns)
+    assert bench.move.answered(first.number, True, "", "", released, now_ns) == []
+    assert bench.move.stood["n1"].part.phase == words.HOLDING

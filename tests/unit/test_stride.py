@@ -82,6 +82,18 @@ def test_round_counts_what_was_charged_before_it() -> None:
     assert run_round(entrants, users, Pool(1), 1, {"u": 1}) == ["b"]
 
 
+def test_a_gang_costs_its_user_as_many_gpus_of_the_round_as_it_has() -> None:
+    """After three GPUs of one user the other has his second before the first has his fourth."""
+    entrants = [
+        Entrant("wide", "u", 3, 1, (1,)),
+        Entrant("more", "u", 1, 1, (2,)),
+        Entrant("a", "v", 1, 1, (3,)),
+        Entrant("b", "v", 1, 1, (4,)),
+    ]
+    users = {"u": UserPass(0, 1), "v": UserPass(0, 1)}
+    assert run_round(entrants, users, Pool(5), 1) == ["wide", "a", "b"]
+
+
 def test_round_splits_by_user_then_by_job() -> None:
     """Four jobs of one user get no more than one job of another."""
     entrants = [Entrant(f"u{n}", "u", 1, 1, (n,)) for n in range(4)]

@@ -24,7 +24,7 @@ def train(monkeypatch: pytest.MonkeyPatch, prefix: Path, *args: str) -> list[str
     return losses
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "lstm"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "lstm", "tiny"])
 def test_losses_repeat_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     first = train(monkeypatch, tmp_path / "a", "--model", model, "--steps", "12")
     assert (

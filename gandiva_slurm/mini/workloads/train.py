@@ -21,8 +21,10 @@ from torch.utils.data import DataLoader
 
 from gandiva_slurm.mini.workloads.models import MODELS, make_data
 
-#: How many lines may wait in memory: a reader lags by no more than that.
+#: How many lines may wait in memory, after the first: a reader lags by no more than that.
 FLUSH_EVERY = 16
+#: After how many steps the stop file is looked for: the ranks of a gang must agree on it, which takes time.
+LOOK_EVERY = 8
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
     with open(f"{args.out}.{rank}.loss", "w") as losses, open(f"{args.out}.{rank}.steps", "w") as steps:
         print("#", os.environ.get("CUDA_VISIBLE_DEVICES", ""), file=steps)
         log = Log(losses, steps, args.steps, args.stop_file)
-        train(model, optimizer, batches(loader, marker(args.boundary)), log)
+        train(model, optimizer, batches(loader, marker(args.boundary)), log, args.wait_ms / 1000)
     if world > 1:
         # torch 2.13: tearing a gloo group down right after a collective can wait for ever (its thread needs
         # the GIL that the destructor holds), so a rank leaves without it. Everything is written by now.
@@ -63,6 +65,9 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument(
+        "--wait-ms", type=float, default=0.0, help="wait in each step, as for a GPU; it changes no bit"
+    )
     return parser.parse_args()
 
 
@@ -94,13 +99,17 @@ class Log:
         self.count += 1
         self.losses.write(loss.hex() + "\n")
         self.steps.write(f"{began_ns} {ended_ns} {cpu_ns}\n")
-        if self.count % FLUSH_EVERY == 0:
+        if self.count % FLUSH_EVERY == 0 or self.count == 1:
             self.losses.flush()
             self.steps.flush()
 
     def wants_end(self) -> bool:
         """True after the last step; every rank of a gang gets the same answer."""
-        end = self.count == self.limit or (bool(self.stop_file) and os.path.exists(self.stop_file))
+        if self.count == self.limit:
+            return True
+        if not self.stop_file or self.count % LOOK_EVERY != 1:
+            return False
+        end = os.path.exists(self.stop_file)
         if not dist.is_initialized():
             return end
         flag = torch.tensor([float(end)])
@@ -109,14 +118,19 @@ class Log:
 
 
 def train(
-    model: nn.Module, optimizer: torch.optim.Optimizer, source: Iterator[tuple[Tensor, Tensor]], log: Log
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    source: Iterator[tuple[Tensor, Tensor]],
+    log: Log,
+    wait_s: float = 0.0,
 ) -> None:
-    """Train until the log says stop."""
+    """Train until the log says stop; each step waits `wait_s` beside what it computes."""
     for inputs, labels in source:
         began_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
+        time.sleep(wait_s)
         # The clock is read before step(): with the hook alone that is where the job is parked.
         ended_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns() - cpu_ns
         optimizer.step()

@@ -1,0 +1,52 @@
+"""YAML with the line of every key, for errors that say where; keys given twice and aliases are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gandiva_slurm.model.errors import ConfigError
+
+#: By key path (list items by their number): its line, from 1.
+Lines = Mapping[tuple[str, ...], int]
+
+
+class _DuplicateKey(Exception):
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(path)
+        self.path, self.line = path, line
+
+
+def parse(text: str, file: Path) -> tuple[Any, Lines]:
+    """Return the data of a text and its lines; ConfigError names `file`, the line and what is wrong."""
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise ConfigError(f"{file}: an alias (*name) of another place; write its value out")
+        lines = dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader), ()))
+        return yaml.safe_load(text), lines
+    except (yaml.YAMLError, RecursionError) as err:
+        mark = getattr(err, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        raise ConfigError(f"{where}: not YAML: {getattr(err, 'problem', None) or err}") from err
+    except _DuplicateKey as err:
+        raise ConfigError(f"{file}:{err.line}: {err.path}: given twice; keep one") from err
+
+
+def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield (key path, line) for each key and list item."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            if here in seen:
+                raise _DuplicateKey(".".join(here), key.start_mark.line + 1)
+            seen.add(here)
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield (*path, str(index)), item.start_mark.line + 1
+            yield from _lines(item, (*path, str(index)))

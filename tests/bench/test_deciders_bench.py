@@ -1,0 +1,86 @@
+"""The two deciders on the same workloads: the live engine's, and whole plans under a cluster's constraints.
+
+A plan has room for as many jobs on a GPU as the live engine has slots; where one more comes, a parked job is
+saved and leaves. Neither knows lengths; switches take 1 s, moves 8 s or 60 s (ADR 0037 has the table).
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.port import Policy, PolicySettings
+from gandiva_slurm.sim import live
+from gandiva_slurm.sim.job import Spec
+from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.truth import Truth
+from gandiva_slurm.sim.world import Costs
+from tests.sim.mixed import CLUSTER, W1, W1C, S, mean_jct_s, rho_of_jobs, settings, workload
+
+SCALE = "gavel_scale300_s10"
+SLOTS = 4
+USERS = 30
+#: Of the made workload: how often a gang has so many GPUs, and the mean seconds between two arrivals.
+SIZES, MEAN_S = {1: 50, 2: 20, 4: 20, 8: 10}, 150
+MAKERS: dict[str, Callable[[PolicySettings], Policy]] = {"live": live.make, "plan": gandiva_fair.make}
+
+
+@cache
+def jobs_of(name: str) -> tuple[list[Spec], Truth]:
+    """The jobs of a workload, and what is true of them; `at once`: all come at the start."""
+    if name == "at once":
+        rows, truth = workload(SCALE)
+        return [replace(row, submit_ns=0) for row in rows], truth
+    return gangs_of_many_users() if name == "30 users" else workload(name)
+
+
+def gangs_of_many_users() -> tuple[list[Spec], Truth]:
+    """Gangs of up to 8 GPUs, arriving by chance; a user's part of them falls as 1 over the user's number."""
+    rows, truth = workload(SCALE)
+    draw, at_s, specs = random.Random(USERS), 0.0, []
+    for row in rows:
+        at_s += draw.expovariate(1 / MEAN_S)
+        (size,) = draw.choices([*SIZES], [*SIZES.values()])
+        (user,) = draw.choices(range(USERS), [1 / (number + 1) for number in range(USERS)])
+        steps, submit_ns = max(1, row.steps // 4), round(at_s * S)
+        made = replace(row, submit_ns=submit_ns, size=size, user=f"u{user}", steps=steps)
+        while made.size > 1 and not runs_anywhere(truth, made):
+            made = replace(made, size=made.size // 2)
+        specs.append(made)
+    return specs, truth
+
+
+def runs_anywhere(truth: Truth, job: Spec) -> bool:
+    """True when it runs on each type, on one node or several."""
+    places = [(name, is_local) for name in CLUSTER.counts for is_local in (True, False)]
+    return all(truth.alone(job, job.size, *place) for place in places)
+
+
+def ask(name: str, decider: str, restart_s: float, slots: int) -> float:
+    """Run it, print a row of the table, and return the mean completion time in seconds."""
+    specs, truth = jobs_of(name)
+    told = settings(60, 1, restart_s)
+    began_s = time.process_time()
+    costs = Costs(told.switch_ns, told.restart_ns, slots=slots)
+    outcome = simulate(Scene(specs, CLUSTER, truth, costs), MAKERS[decider](told))
+    p99, worst = rho_of_jobs(outcome)
+    room = f", {slots} slots" if slots else ""
+    counts, took_s = outcome.counts, time.process_time() - began_s
+    print(f"\n{name}, a move {restart_s:g} s, {decider}{room}: mean JCT {mean_jct_s(outcome):,.0f} s, "
+          f"rho p99 {p99:.2f}, worst {worst:.2f}, {counts['migrations']} moves, "
+          f"{counts['evictions']} evictions, {took_s:.1f} s of processor")  # fmt: skip
+    return mean_jct_s(outcome)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("restart_s", [8, 60])
+@pytest.mark.parametrize("name", [W1, W1C, SCALE, "at once", "30 users"])
+def test_whole_plans_under_the_constraints_of_a_cluster(name: str, restart_s: float) -> None:
+    free = ask(name, "plan", restart_s, 0)
+    real = ask(name, "plan", restart_s, SLOTS)
+    ask(name, "live", restart_s, 0)
+    assert real <= 1.03 * free

@@ -1,0 +1,46 @@
+"""What `make test` leaves to `make test-all`: long forms of tests that it runs shorter, and what is slow."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+
+def slow(why: str) -> pytest.MarkDecorator:
+    """Mark a test, or a case of one, for `make test-all` alone; `why` says what it costs and what stays."""
+    return pytest.mark.slow(why)
+
+
+def long_form(*values: Any, why: str) -> Any:
+    """Return a case of `parametrize` that only `make test-all` runs."""
+    return pytest.param(*values, marks=slow(why))
+
+
+def by_need(names: Iterable[str], *needed: str) -> list[Any]:
+    """Return the cases of a test: those needed in `make test`, the others marked as long forms."""
+    found = list(names)
+    assert set(needed) <= set(found), f"{set(needed) - set(found)} are no cases"
+    return [name if name in needed else long_form(name, why="one more case") for name in found]
+
+
+#: Set by `make test-all`, which draws the examples of `make test` again, and more.
+LONG_VARIABLE = "GANDIVA_LONG"
+
+
+def drawn(examples: int) -> int:
+    """Return how many examples of a costly property to draw: in `make test` a fifth of them."""
+    return examples if os.environ.get(LONG_VARIABLE) == "1" else -(-examples // 5)
+
+
+#: An explorer's scenario with at least this many states is left to `make test-all`; 10,000 take about 0.3 s.
+MOST_STATES = 60_000
+
+
+def by_states(scenarios: Mapping[str, tuple[Any, int]]) -> list[Any]:
+    """Return the names of an explorer's scenarios (name -> scenario, least states), long ones marked."""
+    why = "{:,} states and more"
+    return [
+        long_form(name, why=why.format(states)) if states >= MOST_STATES else name
+        for name, (_, states) in scenarios.items()
+    ]

@@ -1,0 +1,62 @@
+"""Known-wrong variants. Virtual clusters' cells."""
+
+from __future__ import annotations
+
+from tests.variant_kit import Variant
+
+VARIANTS = (
+    Variant(
+        "promise-of-others-broken",
+        "gandiva_slurm/policy/cells_ledger.py:Ledger._keeps_promises",
+        "            if spare[above.level] < 1:\n                return False\n",
+        "",
+        "A cell is handed out that others are owed.",
+        (
+            "tests/property/test_cells_safety.py::test_invariants_hold_through_failures_preemptions_and_"
+            "demotions",
+        ),
+    ),
+    Variant(
+        "vcs-own-too-much",
+        "gandiva_slurm/policy/cells_ledger.py:Ledger._check_fit",
+        "if needed > available:",
+        "if False:",
+        "Virtual clusters are promised more than there is.",
+        ("tests/unit/test_cells.py::test_promises_that_do_not_fit_the_cluster_are_refused",),
+    ),
+    Variant(
+        "cell-not-given-back",
+        "gandiva_slurm/policy/cells_ledger.py:Ledger._let_go_of",
+        "            self.release(cell, virtual.vc)\n",
+        "            pass\n",
+        "A cell that nobody uses any more is not given back.",
+        ("tests/unit/test_cells.py::test_cells_split_for_a_small_request_and_merge_when_it_ends",),
+    ),
+    Variant(
+        "bad-cell-merged-away",
+        "gandiva_slurm/policy/cells_ledger.py:Ledger.heal",
+        "if above is not None and all(child.is_healthy for child in above.children):",
+        "if above is not None:",
+        "A cell with a bad child counts as healthy when another child heals.",
+        (
+            "tests/property/test_cells_safety.py::test_invariants_hold_through_failures_preemptions_and_"
+            "demotions",
+        ),
+    ),
+    Variant(
+        "doomed-cells-left-open",
+        "gandiva_slurm/policy/cells_ledger.py:Ledger._doom",
+        "while numbers[level] > self._healthy(level):",
+        "while False:",
+        "A virtual cluster places jobs on cells that no healthy one can stand behind.",
+        ("tests/unit/test_cells.py::test_no_bad_node_is_bound_while_a_healthy_one_is_free",),
+    ),
+    Variant(
+        "cell-used-unseen-above",
+        "gandiva_slurm/policy/cells.py:Cell.occupy",
+        "        for cell in self.line():\n            cell.used",
+        "        for cell in [self]:\n            cell.used",
+        "A GPU in use leaves the cells above it free.",
+        ("tests/unit/test_cells.py::test_sixteen_small_jobs_of_one_vc_leave_the_other_vc_its_node",),
+    ),
+)

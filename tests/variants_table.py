@@ -1,0 +1,56 @@
+"""All known-wrong variants, by room.
+
+To add one: a row in its room's file, then `.venv/bin/python -m tests.variants --only NAME`. One whose test
+is a command (`gandiva mini demo`, say) is a row like the others, with `command`, `says`, target "demo".
+"""
+
+from __future__ import annotations
+
+from tests.variant_kit import Variant
+from tests.variant_rooms import (
+    books,
+    cells,
+    charge,
+    demo,
+    demonstration,
+    memory,
+    moves,
+    park,
+    placement,
+    rank,
+    saver,
+    sim,
+    slurm,
+    spank,
+    spans,
+    stride,
+    submit,
+    tickets,
+    turns,
+    wire,
+)
+
+#: Room: its variants.
+ROOMS: dict[str, tuple[Variant, ...]] = {
+    "The rank: its half of the park protocol": rank.VARIANTS,
+    "The rank: its memory and its share": memory.VARIANTS,
+    "The saver: what a training is saved with, and read from": saver.VARIANTS,
+    "The node: its half of the park protocol": park.VARIANTS,
+    "The node: turns, switches and orders": turns.VARIANTS,
+    "The node: the charge and its ledger": charge.VARIANTS,
+    "Stride: passes, gangs, users": stride.VARIANTS,
+    "Gangs over nodes: rounds and orders": spans.VARIANTS,
+    "Placement, packing and elastic sizes": placement.VARIANTS,
+    "Moves, time limits, fences and limits": moves.VARIANTS,
+    "Tickets and trades": tickets.VARIANTS,
+    "Virtual clusters' cells": cells.VARIANTS,
+    "Controller: journal, ledger, recovery": books.VARIANTS,
+    "Wire and configuration": wire.VARIANTS,
+    "Slurm: reading and acting": slurm.VARIANTS,
+    "Slurm: job_submit.lua": submit.VARIANTS,
+    "Slurm: the SPANK plugin": spank.VARIANTS,
+    "The simulator": sim.VARIANTS,
+    "The demonstration's checks": demo.VARIANTS,
+    "The demonstration": demonstration.VARIANTS,
+}
+ALL = tuple(variant for room in ROOMS.values() for variant in room)
