@@ -135,6 +135,9 @@ def alone(tmp_path_factory):
     return _alone
 
 
+#: A training that is not over before it is told to leave, however slow the machine.
+LONG, SLOWLY = ("--epochs", "10"), ("--step-ms", "20")
+
 CASES = {
     "solo": ("adam", 1, ("--workers", "2"), 3),
     "buffers of each rank": ("wrapped", 2, (), 2),
@@ -147,8 +150,9 @@ CASES = {
 @pytest.mark.parametrize("case", by_need(CASES, "solo"))
 def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
     recipe, world, options, lives = CASES[case]
+    options = (*LONG, *options)
     for life in range(lives):
-        room.start(recipe, *options, "--step-ms", "20", world=world, restart=life)
+        room.start(recipe, *options, *(SLOWLY if life < lives - 1 else ()), world=world, restart=life)
         if life < lives - 1:
             views = room.leave()
             assert room.node.gang.phase == "parked", room.node.gang.last_error
@@ -177,8 +181,10 @@ def test_shards_are_parked_a_hundred_times(room, alone):
 def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, alone):
     """Parked without its memory, then saved and parked without its memory, then started again."""
     recipe, world, options, _ = CASES[case]
+    options = (*LONG, *options)
     for life in range(2):
-        room.start(recipe, *options, "--step-ms", "20", world=world, restart=life, GANDIVA_TIER="torch-cpu")
+        pace = () if life else SLOWLY
+        room.start(recipe, *options, *pace, world=world, restart=life, GANDIVA_TIER="torch-cpu")
         if life == 0:
             room.node.park(DEADLINE_S)
             views = room.node.views()
@@ -194,12 +200,14 @@ def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, a
 
 @slow("18 s; node/test_leaving and test_files have each; a gang that agrees on both is here alone")
 def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(room):
-    room.start("wrapped", "--step-ms", "20", world=2)
-    room.leave()
-    room.node.resume()
-    room.park_as_ever()
-    room.node.resume()
-    room.leave()
+    room.start("wrapped", "--epochs", "1000", *SLOWLY, world=2)
+    for may_stay in (True, False):
+        room.leave()
+        assert room.node.gang.phase == "parked", room.node.gang.last_error
+        if may_stay:
+            room.node.resume()
+            room.park_as_ever()
+            room.node.resume()
     room.kill()
     first, second = room.checkpoints()
     with open(second / "rank-1-of-2.data", "r+b") as data:
@@ -215,11 +223,11 @@ def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(roo
 def test_gang_that_cannot_save_says_so_and_trains_on(room, alone):
     blocked = room.path / "blocked"
     blocked.write_text("a file, no directory")
-    room.start("wrapped", "--step-ms", "20", world=2, GANDIVA_CHECKPOINT_DIR=str(blocked / "here"))
+    room.start("wrapped", *LONG, *SLOWLY, world=2, GANDIVA_CHECKPOINT_DIR=str(blocked / "here"))
     for view in room.leave():
         assert view[W_STATE] == FAILED
         assert error_text(view) == f"no checkpoint in {blocked}/here: Not a directory"[:128]
     assert room.node.gang.phase == "running" and room.node.gang.failed_parks == 1
     room.finish()
-    assert [room.lines("moved", rank) for rank in range(2)] == alone("wrapped", 2)
+    assert [room.lines("moved", rank) for rank in range(2)] == alone("wrapped", 2, *LONG)
     assert "not saved, training goes on: no checkpoint in" in room.said()
