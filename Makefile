@@ -40,11 +40,11 @@ check: setup ## ruff, mypy, C warnings, layer test
 	$(MAKE) --no-print-directory -C spank clean all
 	$(PY) -m pytest -q tests/test_layers.py
 
-# Tests of real processes and clusters wait for most of their time, two files side by side: a file's tests share a
+# Tests of real processes and clusters wait for most of their time, three files side by side: a file's tests share a
 # cluster, so a worker takes whole files. What needs processors alone runs beside them in what they leave, a worker a
 # core; its output is shown when all have ended.
 REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
-REAL := -n 2 --dist loadfile $(REAL_FLOORS)
+REAL := -n 3 --dist loadfile $(REAL_FLOORS)
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
 FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
 # Two command lines: the first beside the second, and at low priority. Sets `failed` where one fails.
@@ -62,10 +62,12 @@ test: setup ## the test floors this machine can run, without the long forms
 	$(call BESIDE,$(PYTEST) $(FAST) -m "not slow",$(PYTEST) $(REAL) -m "not slow"); \
 	exit $$failed
 
+# Containers' clusters after those of this machine, each with the processors it was made for.
+REST = $(PYTEST) $(REAL) -m slow || failed=1; $(PYTEST) tests/docker
+
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \
-	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "slow or hypothesis",$(PYTEST) $(REAL) -m slow); \
-	$(PYTEST) tests/docker || failed=1; \
+	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "slow or hypothesis",$(REST)); \
 	exit $$failed
 
 soak: setup ## the longest forms, outside CI; docs/testing.md has dates and results

@@ -9,6 +9,8 @@ from gandiva_slurm.model.errors import GandivaError
 
 LISTEN = "0A"
 TAIL_LINES = 15
+#: The longest sleep between two looks.
+_MOST_PAUSE_S = 1.0
 
 
 def start_ticks(pid: int) -> int | None:
@@ -77,17 +79,27 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join("    " + line for line in text)
 
 
+def pause_s(look_s: float, least_s: float) -> float:
+    """Return how long a wait sleeps after a look that took `look_s`.
+
+    A look that costs a process leaves the processor to others for twice as long.
+    """
+    return max(least_s, min(_MOST_PAUSE_S, 2 * look_s))
+
+
 def wait_until(
     holds: Callable[[], bool], what: str, deadline_s: float, *,
     broken: Callable[[], str] = lambda: "", log: Path | None = None, poll_s: float = 0.02,
 ) -> None:
     """Return once `holds()`; GandivaError with the log's end when `broken()` says why, or at the deadline."""
     end = time.monotonic() + deadline_s
+    began = time.monotonic()
     while not holds():
-        why = broken()
+        took, why = time.monotonic() - began, broken()
         if not why and time.monotonic() > end:
             why = f"not within {deadline_s:g} s"
         if why:
             shown = f"\n  end of {log}:\n{tail(log)}" if log is not None and log.exists() else ""
             raise GandivaError(f"{what}: {why}{shown}")
-        time.sleep(poll_s)
+        time.sleep(pause_s(took, poll_s))
+        began = time.monotonic()

@@ -30,14 +30,19 @@ while not os.path.exists(sys.argv[2]):
 """
 #: torch alone takes seconds to import while four ranks share two cores.
 START_S = 60.0
+#: How long a wait sleeps at least between two looks.
+POLL_S = 0.1
 
 
 def wait_for(holds: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
     """Return the first true answer of `holds()`; fail with what was waited for at the deadline."""
     end_s = patience.deadline(deadline_s)
+    began_s = time.monotonic()
     while not (answer := holds()):
-        assert time.monotonic() < end_s, f"not within {deadline_s:g} s: {what}"
-        time.sleep(0.1)  # the poll of a wait with a deadline
+        now_s = time.monotonic()
+        assert now_s < end_s, f"not within {deadline_s:g} s: {what}"
+        time.sleep(probe.pause_s(now_s - began_s, POLL_S))
+        began_s = time.monotonic()
     return answer
 
 
