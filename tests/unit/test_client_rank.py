@@ -181,9 +181,12 @@ class CalledTier(HoldTier):
 
 
 def test_a_park_that_is_interrupted_takes_the_memory_back_first(node, training):
+    """Also where the node happens to look just after it had parked: `watch` then sees it train."""
     training.rank.stop.tier = tier = CalledTier()
-    node.park()
-    node.wait(lambda: node.gang.phase == "running", "training to go on", between=node.tick)
+    node.begin_park()
+    node.wait(lambda: words_of(node)[page.W_STATE] == page.LEFT, "it to leave the park", between=node.tick)
+    seq = training.rank.seq
+    node.wait(lambda: training.rank.seq > seq + 2, "training to go on", between=node.tick)
     assert tier.back == 1
     training.finish()
 
@@ -336,6 +339,7 @@ def test_node_that_hangs_up_costs_no_descriptor(tmp_path, monkeypatch):
 
         server = threading.Thread(target=serve, daemon=True)
         monkeypatch.setattr(join, "_map", lambda answer, fd: server.join(10) or take(answer, fd))
+        gc.collect()  # what other tests have left to close
         before = set(os.listdir("/proc/self/fd"))
         server.start()
         with pytest.raises(join.NotJoined, match="Broken pipe"):
