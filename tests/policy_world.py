@@ -328,6 +328,12 @@ def conserving(view: View, plan: Plan) -> None:
     assert could_start(view, plan) == []
 
 
+def conserving_with_homes(view: View, plan: Plan) -> None:
+    """The same, but a gang that cannot be saved waits for one node rather than live on several for ever."""
+    waiting = [view.jobs[job_id] for job_id in could_start(view, plan)]
+    assert [job.job_id for job in waiting if job.can_migrate or job.size == 1] == []
+
+
 def conserving_elastic(view: View, plan: Plan) -> None:
     """Let no job wait while the GPUs it needs at least are idle."""
     assert could_start(view, plan, is_elastic=True) == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from gandiva_slurm.policy.packing import Pair
+from gandiva_slurm.policy.packing import Admits, Pair, admits_all
 from gandiva_slurm.policy.port import GUARANTEED, JobView, Rates, View
 
 #: A guaranteed job keeps so much of its speed beside another: its steps are 5 % longer at most.
@@ -87,6 +87,7 @@ class Guard:
         guests: Iterable[JobView],
         rates: Rates,
         old: Mapping[int, int],
+        admits: Admits = admits_all,
     ) -> list[Pair]:
         """Return pairs of one guaranteed host, alone on a GPU of that type, and one guest, in their order."""
         self._learn(rates)
@@ -98,14 +99,14 @@ class Guard:
             if host_id in free and guest_id in waiting:
                 host, gpu_type = free[host_id]
                 places = {_Place(host.model, gpu_type): [host]}
-                pairs += self._pair(waiting[guest_id], places, rates, on_trial)
+                pairs += self._pair(waiting[guest_id], places, rates, on_trial, admits)
         for pair in pairs:
             del free[pair.host], waiting[pair.guest]
         places = {}
         for host, gpu_type in free.values():
             places.setdefault(_Place(host.model, gpu_type), []).append(host)
         for job in waiting.values() if places else ():
-            pairs += self._pair(job, places, rates, on_trial)
+            pairs += self._pair(job, places, rates, on_trial, admits)
         self.is_trying = bool(on_trial)
         return pairs
 
@@ -115,12 +116,15 @@ class Guard:
         places: dict[_Place, list[JobView]],
         rates: Rates,
         on_trial: set[tuple[str, str, str]],
+        admits: Admits,
     ) -> list[Pair]:
         """Put a guest beside the host that keeps most; where nothing is known, try. [] where it cannot be."""
         best: tuple[float, _Place] | None = None
         for place, hosts in places.items():
             kept = self._kept(place, job.model, rates)
-            if not hosts or kept is None or not job.accepts(place.gpu_type):
+            if kept is None or not job.accepts(place.gpu_type):
+                continue
+            if not any(admits(host, job) for host in hosts):
                 continue
             is_open = (place.model, job.model, place.gpu_type) not in on_trial
             if (kept >= KEEPS or (kept == 0.0 and is_open)) and (best is None or kept > best[0]):
@@ -133,7 +137,9 @@ class Guard:
             on_trial.add(key)
             self.tried += key not in self._open
             self._open.add(key)
-        return [Pair(places[place].pop(0).job_id, job.job_id, not kept)]
+        host = next(host for host in places[place] if admits(host, job))
+        places[place].remove(host)
+        return [Pair(host.job_id, job.job_id, not kept)]
 
     def _kept(self, place: _Place, guest: str, rates: Rates) -> float | None:
         """Part of its speed that the host keeps; 0: never seen; None: too little, or its own is not known."""

@@ -59,6 +59,12 @@ class FreeGpus:
         for index in sorted(touched):
             self._push(index)
 
+    def shut(self, gpus: Iterable[int]) -> list[int]:
+        """Take those of these that are free; return them, to be given back."""
+        taken = [gpu for gpu in gpus if self.has((gpu,))]
+        self.take(taken)
+        return taken
+
     def give(self, gpus: Iterable[int]) -> None:
         """Give these back."""
         touched = set()

@@ -62,16 +62,16 @@ class Merit:
         worth = self.worth(job)
         if not self._restart_ns:
             return worth
-        at = type_of(self._cluster, job)
+        at = type_of(self._cluster, job.gpus)
         if is_fixed and at in worth:
             return {at: worth[at]}
         left = 1 - _MOVE_TIMES * self._restart_ns / self._turn_ns
         return {name: value if at in ("", name) else value * left for name, value in worth.items()}
 
 
-def type_of(cluster: Cluster, job: JobView) -> str:
-    """The GPU type on which a job is, "" when it is nowhere."""
-    return cluster.type_of[job.gpus[0]] if job.gpus else ""
+def type_of(cluster: Cluster, gpus: tuple[int, ...]) -> str:
+    """The type of a job's GPUs, "" when it has none."""
+    return cluster.type_of[gpus[0]] if gpus else ""
 
 
 def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:

@@ -14,6 +14,15 @@ from typing import Any, NamedTuple
 
 from gandiva_slurm.policy.port import JobView, Rates
 
+#: Whether a guest may come to where a host runs.
+Admits = Callable[[JobView, JobView], bool]
+
+
+def admits_all(host: JobView, guest: JobView) -> bool:
+    """Let all guests come to all hosts."""
+    return True
+
+
 #: A pair's normalised rates must sum to more than this: 1 is what slicing gives, the rest is noise.
 FLOOR = 1.05
 #: What a model is expected to bring where nothing is known of it, counted as one measurement.
@@ -40,6 +49,7 @@ class Bench:
     worth: Callable[[JobView, str], float]
     #: guest by host: pairs of the last round, to be kept where they are known to pay
     old: Mapping[int, int] = field(default_factory=dict)
+    admits: Admits = admits_all
 
 
 class PairBook:
@@ -98,7 +108,7 @@ class PairBook:
         taken = {pair.host for pair in pairs}
         queues = _by_kind(bench, {pair.guest for pair in pairs})
         offers = list(self._offers(bench, taken, queues, rates))
-        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.kind))
+        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.kind[:2]))
         on_trial: set[tuple[str, str, str]] = set()
         for offer in offers:
             queue, key = queues[offer.kind], _key(offer.host.model, offer.kind.model, offer.gpu_type)
@@ -118,6 +128,8 @@ class PairBook:
         pairs = []
         for host, gpu_type in bench.hosts:
             guest = waiting.get(bench.old.get(host.job_id, -1))
+            if guest and not bench.admits(host, guest):
+                continue
             both = normal_rates(rates, host.model, guest.model, gpu_type) if guest else None
             if guest and both and sum(both) > self.floor:
                 pairs.append(Pair(host.job_id, guest.job_id, False))
@@ -139,7 +151,7 @@ class PairBook:
             for kind, promise in promises[place]:
                 guest = queues[kind][-1]
                 gain = (promise.mine - 1.0) * here + promise.theirs * bench.worth(guest, gpu_type)
-                if gain > 0 and guest.accepts(gpu_type):
+                if gain > 0 and guest.accepts(gpu_type) and bench.admits(host, guest):
                     yield _Offer(gain, host, kind, gpu_type, promise.is_trial)
 
     def _promise(self, host: str, guest: str, gpu_type: str, rates: Rates) -> _Promise | None:
@@ -162,10 +174,17 @@ def _key(first: str, second: str, gpu_type: str) -> tuple[str, str, str]:
 
 
 class _Kind(NamedTuple):
-    """Those who wait and are alike for a host: their model, and the GPU types they accept."""
+    """Those who wait and are alike for a host: their model, and where they can be."""
 
     model: str
     gpu_types: tuple[str, ...]
+    hosts: frozenset[int] | None
+    #: the GPUs that they cannot leave
+    bound: tuple[int, ...]
+
+
+def _kind(job: JobView) -> _Kind:
+    return _Kind(job.model, job.gpu_types, job.hosts, () if job.can_migrate else job.gpus)
 
 
 class _Promise(NamedTuple):
@@ -196,7 +215,7 @@ def _by_kind(bench: Bench, taken: Set[int]) -> Mapping[_Kind, list[JobView]]:
     queues: dict[_Kind, list[JobView]] = {}
     for job in bench.waiting:
         if job.job_id not in taken:
-            queues.setdefault(_Kind(job.model, job.gpu_types), []).append(job)
+            queues.setdefault(_kind(job), []).append(job)
     types = sorted({gpu_type for _, gpu_type in bench.hosts})
     for queue in queues.values():
         queue.sort(key=lambda job: (_most(bench.worth(job, t) for t in types), (-job.submit_ns, -job.job_id)))

@@ -28,15 +28,23 @@ class Host:
     name: str
     gpu_type: str
     gpus: tuple[int, ...]
+    #: host memory for jobs; 0: any amount
+    memory_mib: int = 0
 
 
 class Cluster:
     """All GPUs, numbered from 0 in the order of their nodes."""
 
-    def __init__(self, shape: Iterable[tuple[str, int]], parts: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        shape: Iterable[tuple[str, int]],
+        parts: Sequence[tuple[int, int]] = (),
+        memory_mib: Sequence[int] = (),
+    ) -> None:
         """Make nodes n1, n2, … of (GPU type, GPUs) each.
 
         `parts`: GPUs of each node's switches and sockets; without it nodes are flat, all GPUs equally near.
+        `memory_mib`: each node's memory for jobs; without it any amount.
         """
         hosts: list[Host] = []
         #: by GPU: first GPU of its switch, of its socket, of its node
@@ -45,7 +53,8 @@ class Cluster:
         self.has_parts = False
         first = 0
         for number, (gpu_type, count) in enumerate(shape, 1):
-            hosts.append(Host(f"n{number}", gpu_type, tuple(range(first, first + count))))
+            memory = memory_mib[number - 1] if memory_mib else 0
+            hosts.append(Host(f"n{number}", gpu_type, tuple(range(first, first + count)), memory))
             switch, socket = parts[number - 1] if parts else (count, count)
             self.has_parts |= switch < count
             self.lines += [
@@ -114,6 +123,10 @@ class JobView:
     account: str = ""
     #: the closest level all its GPUs must share, one of CELLS; "" any
     cell: str = ""
+    #: indexes of the nodes it may use: its partition, reservation, features, CPUs; None: all
+    hosts: frozenset[int] | None = None
+    #: memory it takes on each of its nodes, running or parked
+    memory_mib: int = 0
 
     #: GPUs it runs on, or on which it is parked; () = it has none
     gpus: tuple[int, ...] = ()
@@ -162,6 +175,8 @@ class View:
     rates: Rates
     #: GPUs that may not be used now
     down: frozenset[int] = frozenset()
+    #: jobs that a GPU has room for, the running and the parked; 0: any number
+    slots: int = 0
 
 
 @dataclass(slots=True)

@@ -14,10 +14,11 @@ Runs = dict[int, tuple[int, ...]]
 
 
 class Wanted(NamedTuple):
-    """A job that is to run, on so many GPUs."""
+    """A job that is to run, and its size. The lower rank goes first where two can have the same GPUs only."""
 
     job: JobView
     size: int
+    rank: int = 0
 
 
 #: Gives GPUs to those picked, as far as there are any, beside those who were seated before; returns all.
@@ -48,16 +49,19 @@ class Round:
             if not unseated or sum(map(len, runs.values())) == self.room:
                 return runs
             # Who takes certain places only may have been in others' way for nothing: they are asked again.
-            choosy = [job for job in unseated if job.cell or (job.gpus and not job.can_migrate)]
+            choosy = [job for job in unseated if self._is_choosy(job)]
             refused.update(job.job_id for job in choosy or unseated)
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
+
+    def _is_choosy(self, job: JobView) -> bool:
+        return bool(job.cell) or job.hosts is not None or (bool(job.gpus) and not job.can_migrate)
 
     def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:
         """Return who runs, by the passes, beside those who stay."""
         pool = Pool(self.room)
         charged: dict[str, int] = {}
         sizes: dict[int, int] = {}
-        for job, size in staying:
+        for job, size, _ in staying:
             pool.force(size, 0)
             user = self.owners[job.job_id]
             charged[user] = charged.get(user, 0) + size * self.quantum_ns
@@ -70,7 +74,10 @@ class Round:
         for key in run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged):
             assert isinstance(key, int)
             sizes[key] = self.jobs[key].size
-        return [Wanted(job, sizes[job_id]) for job_id, job in self.jobs.items() if job_id in sizes]
+        ranks = {job_id: rank for rank, job_id in enumerate(sizes)}
+        return [
+            Wanted(job, sizes[job_id], ranks[job_id]) for job_id, job in self.jobs.items() if job_id in sizes
+        ]
 
     def _entrant(self, job: JobView) -> Entrant:
         user = self.owners[job.job_id]

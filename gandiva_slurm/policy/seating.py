@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from gandiva_slurm.policy.elastic import trimmed
+from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.exchange import Exchange, Seeker
+from gandiva_slurm.policy.homes import Homes
 from gandiva_slurm.policy.merit import Merit, type_of
-from gandiva_slurm.policy.port import View
+from gandiva_slurm.policy.port import JobView, View
 from gandiva_slurm.policy.rounds import Runs, Seat, Wanted
 from gandiva_slurm.policy.seats import Guest, seat_all
 
@@ -21,6 +23,8 @@ class Seating:
     def __init__(self, view: View, merit: Merit, ran: Set[int], is_turn: bool) -> None:
         """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something."""
         self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
+        self._eligibility = Eligibility(view)
+        self._homes = Homes(view, merit, self._eligibility)
 
     def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset(), may_move: bool = False) -> Seat:
         """Seat on any GPUs but the closed ones; on those to avoid only where it must be.
@@ -35,10 +39,9 @@ class Seating:
             for gpu in taken:
                 room[cluster.type_of[gpu]] -= 1
             others = [wanted for wanted in picked if wanted.job.job_id not in seated]
-            types = self._types(others, room, may_move)
-            guests = [
-                _guest(wanted, types[wanted.job.job_id]) for wanted in others if wanted.job.job_id in types
-            ]
+            at = {wanted.job.job_id: self._homes.of(wanted.job, closed) for wanted in others}
+            types = self._types(others, at, room, may_move)
+            guests = [self._guest(wanted, at, types) for wanted in others if wanted.job.job_id in types]
             return {**seated, **seat_all(cluster, taken, guests, frozenset(avoid))}
 
         return seat
@@ -47,31 +50,50 @@ class Seating:
         self, wanted: Sequence[Wanted], room: Mapping[str, int]
     ) -> list[tuple[Wanted, tuple[str, ...]]]:
         """Return for each job the type it is to have, then the others on which it can run."""
-        types = self._types(wanted, room, False)
+        at = {each.job.job_id: each.job.gpus for each in wanted}
+        types = self._types(wanted, at, room, False)
         found = []
         for each in wanted:
             able = sorted(self._merit.worth(each.job), key=lambda name: name != types.get(each.job.job_id))
             found.append((each, tuple(able)))
         return found
 
-    def _types(self, wanted: Sequence[Wanted], room: Mapping[str, int], may_move: bool) -> dict[int, str]:
+    def _types(
+        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], may_move: bool
+    ) -> dict[int, str]:
         """Return the GPU type of each job that finds room on one."""
-        seekers = [self._seeker(each, may_move) for each in wanted]
+        seekers = [self._seeker(each, places[each.job.job_id], may_move) for each in wanted]
         return Exchange(seekers, room).settle(_MOST_SWEEPS)
 
-    def _seeker(self, wanted: Wanted, may_move: bool) -> Seeker:
+    def _seeker(self, wanted: Wanted, place: tuple[int, ...], may_move: bool) -> Seeker:
         """A job with a place that it cannot leave seeks that type alone."""
-        job, size = wanted
-        at = type_of(self._view.cluster, job)
+        job, size = wanted.job, wanted.size
+        at = type_of(self._view.cluster, place)
         is_fixed = not may_move and not self._is_turn and job.job_id in self._ran
         worth = self._merit.rooted(job, is_fixed)
+        if at and not job.can_migrate:
+            return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at)
         if len(job.gpus) < size:
             at = ""  # it cannot go on there as it is
-        is_bound = at and not job.can_migrate
-        return Seeker(job.job_id, size, {at: worth.get(at, 1.0)} if is_bound else worth, at)
+        return Seeker(job.job_id, size, self._open_types(job, size, worth), at)
 
+    def _open_types(self, job: JobView, size: int, worth: Mapping[str, float]) -> Mapping[str, float]:
+        """Leave out the types of which too many GPUs are barred."""
+        barred = self._eligibility.barred(job)
+        if not barred:
+            return worth
+        room, type_of_gpu = dict(self._view.cluster.counts), self._view.cluster.type_of
+        for gpu in barred:
+            room[type_of_gpu[gpu]] -= 1
+        return {name: value for name, value in worth.items() if room[name] >= size}
 
-def _guest(wanted: Wanted, gpu_type: str) -> Guest:
-    job, size = wanted
-    gpus = trimmed(job.gpus, size)
-    return Guest(job.job_id, size, gpu_type, gpus, job.is_running, job.can_migrate, job.cell)
+    def _guest(self, wanted: Wanted, places: Runs, types: Mapping[int, str]) -> Guest:
+        job, size = wanted.job, wanted.size
+        gpus, barred = trimmed(places[job.job_id], size), self._eligibility.barred(job)
+        # One that is to stay where it begins does not begin in pieces.
+        apart = self._view.rates.alone(job.model, size, types[job.job_id], is_local=False)
+        can_spread = job.can_migrate and (apart is None or apart > 0)
+        return Guest(
+            job.job_id, size, types[job.job_id], gpus, job.is_running, job.can_migrate, job.cell, barred,
+            wanted.rank, can_spread,
+        )  # fmt: skip

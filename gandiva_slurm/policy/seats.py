@@ -29,6 +29,12 @@ class Guest:
     can_move: bool = True
     #: the cell that its GPUs must share (port.CELLS); "" any
     cell: str = ""
+    #: GPUs to which it may not come (`eligibility`)
+    barred: frozenset[int] = frozenset()
+    #: of those that can have these GPUs only the lowest has them
+    rank: int = 0
+    #: False: on one node, where it fits on one
+    can_spread: bool = True
 
     @property
     def is_bound(self) -> bool:
@@ -54,7 +60,7 @@ def seat_all(
 
 def _seat_type(cluster: Cluster, free: FreeGpus, gpu_type: str, guests: Sequence[Guest]) -> Seats:
     stays = [guest for guest in guests if guest.gpus and cluster.type_of[guest.gpus[0]] == gpu_type]
-    stays.sort(key=lambda guest: (guest.can_move, not guest.is_running, -guest.size, guest.job_id))
+    stays.sort(key=_stay_order)
     seats = {guest.job_id: guest.gpus for guest in stays if _keep(free, guest)}
     others = [guest for guest in guests if guest.job_id not in seats and not guest.is_bound]
     if _seat(free, gpu_type, others, seats):
@@ -84,11 +90,13 @@ def _seat(
     A gang that no node could hold gets as few as can be.
     """
     is_whole = True
-    for guest in sorted(guests, key=_size):
-        is_wide = guest.size > free.widest(gpu_type)
+    for guest in sorted(guests, key=_by_choice):
         if guest.job_id in stays and _keep(free, guest):
             seats[guest.job_id] = guest.gpus
-        elif guest.cell in CELLS:
+            continue
+        shut = free.shut(guest.barred)
+        is_wide = guest.size > free.widest(gpu_type)
+        if guest.cell in CELLS:
             near = free.gather_in(guest.size, gpu_type, guest.cell)
             is_whole &= near is not None
             seats.update({guest.job_id: near} if near else {})
@@ -96,15 +104,25 @@ def _seat(
             seats[guest.job_id] = free.gather(guest.size, gpu_type)
         else:
             is_whole = False
+        free.give(shut)
     return is_whole
 
 
 def _spread(free: FreeGpus, gpu_type: str, guests: Iterable[Guest], seats: Seats) -> None:
     """Seat these over several nodes: slow, and better than idle GPUs."""
-    for guest in sorted(guests, key=_size):
-        if guest.cell not in CELLS and free.left_of(gpu_type) >= guest.size:
+    for guest in sorted(guests, key=_by_choice):
+        shut = free.shut(guest.barred)
+        may_spread = guest.can_spread and guest.cell not in CELLS
+        if may_spread and free.left_of(gpu_type) >= guest.size:
             seats[guest.job_id] = free.gather(guest.size, gpu_type)
+        free.give(shut)
 
 
-def _size(guest: Guest) -> tuple[int, int]:
-    return (-guest.size, guest.job_id)
+def _stay_order(guest: Guest) -> tuple[bool, int, bool, int, int]:
+    rank = 0 if guest.can_move else guest.rank
+    return (guest.can_move, rank, not guest.is_running, -guest.size, guest.job_id)
+
+
+def _by_choice(guest: Guest) -> tuple[int, int, int]:
+    """Those with least choice first, then the largest."""
+    return (-len(guest.barred), -guest.size, guest.job_id)

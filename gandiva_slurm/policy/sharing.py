@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gandiva_slurm.policy.classes import Guard
+from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
-from gandiva_slurm.policy.packing import Bench, PairBook
+from gandiva_slurm.policy.packing import Admits, Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Rates, View
 
 
@@ -41,23 +42,29 @@ class Sharing:
 
     def pack(self, view: View, merit: Merit, last: Last, groups: Mapping[str, Group], before: Last) -> None:
         """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
-        old = before.guests if self._moves_cost else {}
+        old, admits = before.guests if self._moves_cost else {}, _admits(view, last)
         for name, group in groups.items():
             waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
-            bench = self._bench(view, merit, last, name, waiting)
+            bench = self._bench(view, merit, last, name, waiting, admits)
             for pair in self._pairs.match(replace(bench, old=old), view.rates) if bench else ():
                 last.share(pair.host, pair.guest, name)
                 last.halved |= {pair.host, pair.guest}
-        guests = [job for job in groups[SPARE].waiting(last.runs, last.owners) if _is_movable(job)]
+        guests = [job for job in groups[SPARE].waiting(last.runs, last.owners) if job.can_migrate]
         alone = _hosts(view, last) if guests else ()
         hosts = [place for place in alone if last.groups[place[0].job_id] != SPARE]
-        for pair in self._guard.match(hosts, guests, view.rates, before.guests):
+        for pair in self._guard.match(hosts, guests, view.rates, before.guests, admits):
             # The host keeps its speed, so it pays all of its GPU; the guest half of it, from what is left.
             last.share(pair.host, pair.guest, SPARE)
             last.halved.add(pair.guest)
 
     def _bench(
-        self, view: View, merit: Merit, last: Last, group: str, waiting: Sequence[JobView]
+        self,
+        view: View,
+        merit: Merit,
+        last: Last,
+        group: str,
+        waiting: Sequence[JobView],
+        admits: Admits,
     ) -> Bench | None:
         """A host loses speed and is charged half: his user gains only with another job to run meanwhile."""
         gainers = {last.owners[job.job_id] for job in waiting}
@@ -66,11 +73,11 @@ class Sharing:
             for host, gpu_type in (_hosts(view, last) if gainers else ())
             if last.groups[host.job_id] == group and last.owners[host.job_id] in gainers
         ]
-        small = [job for job in waiting if _is_movable(job) and job.size == 1 and job.can_pack]
+        small = [job for job in waiting if _has_place(job) and job.size == 1 and job.can_pack]
         if not hosts or not small:
             return None
         worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
-        return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0))
+        return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=admits)
 
 
 def _hosts(view: View, last: Last) -> list[tuple[JobView, str]]:
@@ -82,5 +89,17 @@ def _hosts(view: View, last: Last) -> list[tuple[JobView, str]]:
     ]
 
 
-def _is_movable(job: JobView) -> bool:
-    return job.can_migrate or not job.gpus
+def _admits(view: View, last: Last) -> Admits:
+    """Guests come where they may come; one that cannot be saved only to where it is."""
+    eligibility = Eligibility(view)
+
+    def admits(host: JobView, guest: JobView) -> bool:
+        gpus = last.runs[host.job_id]
+        return eligibility.barred(guest).isdisjoint(gpus) and (guest.can_migrate or guest.gpus == gpus)
+
+    return admits
+
+
+def _has_place(job: JobView) -> bool:
+    """False for one that would have to stay for ever where it begins as a guest."""
+    return job.can_migrate or bool(job.gpus)

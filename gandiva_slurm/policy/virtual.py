@@ -118,7 +118,7 @@ class VirtualClusters:
 
     def _stay(self, cluster: Cluster, vc: str, choice: Choice, is_anew: bool) -> bool:
         """True when a job keeps its GPUs: it is bound there, or a cell of its VC can be."""
-        (job, size), types = choice
+        (job, size, _), types = choice
         gang = self.cells.gangs.get(str(job.job_id))
         if gang is not None:
             is_bound = gang.virtual is not None

@@ -46,6 +46,10 @@ class Spec:
     can_migrate: bool = True
     account: str = ""
     cell: str = ""
+    #: indexes of the nodes it may use; None: all
+    hosts: frozenset[int] | None = None
+    #: memory it takes on each of its nodes
+    memory_mib: int = 0
     #: what its owner changes while it lives: (ns after submission, priority), in that order
     priorities: tuple[tuple[int, int], ...] = ()
 
@@ -66,7 +70,7 @@ class Job(JobView):
         super().__init__(
             spec.job_id, spec.user, spec.size, spec.submit_ns, spec.model, spec.tickets, spec.priority,
             spec.job_class, spec.vc, spec.gpu_types, spec.min_size or spec.size, spec.max_size or spec.size,
-            spec.can_pack, spec.can_migrate, length_ns, spec.account, spec.cell,
+            spec.can_pack, spec.can_migrate, length_ns, spec.account, spec.cell, spec.hosts, spec.memory_mib,
         )  # fmt: skip
         self.spec, self.work = spec, work
         #: no more than this is done for now

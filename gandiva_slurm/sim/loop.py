@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gandiva_slurm.policy.port import Plan, Policy, View
 from gandiva_slurm.sim.faults import Fault
@@ -34,6 +35,11 @@ class Loop:
         #: (when, job, priority): what owners are going to say
         self._wishes: list[tuple[int, int, int]] = []
         self._wake_ns: int | None = None
+        #: a plan under way, when it will be carried out, and whether something has happened since it was made
+        self._due: tuple[int, Plan] | None = None
+        self._is_news = False
+        #: what was carried out last
+        self._in_force = Plan({})
         self._idle_wakes = 0
         self.events = 0
         self._lengths: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
@@ -54,6 +60,7 @@ class Loop:
             self._wake_ns,
             self._wishes[0][0] if self._wishes else None,
             self._fault.at_ns if self._fault else None,
+            self._due[0] if self._due else None,
         ]
         known = [at_ns for at_ns in times if at_ns is not None]
         self._watch_for_standstill(bool(known))
@@ -79,21 +86,51 @@ class Loop:
     def _step(self, now_ns: int) -> None:
         world = self._world
         world.now_ns = now_ns
+        before = self.events
         ended = self._end_jobs(now_ns)
         self._break_nodes(now_ns)
         self._admit_jobs(now_ns)
         self._hear_owners(now_ns)
         if self._wake_ns is not None and now_ns >= self._wake_ns:
             self.events += 1
+        if self._due is None:
+            self._ask()
+        else:
+            self._is_news |= self.events > before
+        if self._due is not None and now_ns >= self._due[0]:
+            self._carry_out(self._due[1])
+            if self._is_news or (self._wake_ns is not None and self._wake_ns <= now_ns):
+                self._ask()
+        else:
+            self._in_force = self._what_is_left(self._in_force)
+        self._watch(self._in_force, ended)
+
+    def _ask(self) -> None:
+        world, now_ns = self._world, self._world.now_ns
         world.observe()
-        plan = self._policy.decide(View(now_ns, world.cluster, world.jobs, world.rates, world.down))
+        view = View(now_ns, world.cluster, world.jobs, world.rates, world.down, world.costs.slots)
+        plan = self._policy.decide(view)
         if plan.wake_ns is not None and plan.wake_ns <= now_ns:
             name, at_s = self._policy.name, now_ns / 1e9
             raise PolicyError(f"{name} asks at {at_s:.3f} s to be woken at {plan.wake_ns / 1e9:.3f} s")
+        self._due = (now_ns + world.costs.round_ns, plan)
+        self._wake_ns, self._is_news = None, False
+
+    def _carry_out(self, plan: Plan) -> None:
+        """Carry out a plan, but for jobs that have ended, or lost their nodes, since it was made."""
+        world, self._due = self._world, None
         self._wake_ns = plan.wake_ns
+        if world.costs.round_ns:
+            plan = self._what_is_left(plan)
         for job in world.apply(plan, self._policy.name):
             self._foretell(job)
-        self._watch(plan, ended)
+        runs = {job_id: gpus for job_id, gpus in plan.runs.items() if job_id not in world.refused}
+        self._in_force = replace(plan, runs=runs)
+
+    def _what_is_left(self, plan: Plan) -> Plan:
+        live, down = self._world.jobs, self._world.down
+        left = {job_id: gpus for job_id, gpus in plan.runs.items() if job_id in live}
+        return replace(plan, runs={job_id: gpus for job_id, gpus in left.items() if down.isdisjoint(gpus)})
 
     def _end_jobs(self, now_ns: int) -> list[Job]:
         ended = []

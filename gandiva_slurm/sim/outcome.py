@@ -17,7 +17,7 @@ VERSION = 1
 #: Counts of the JSON that a policy may tell by an attribute `counts` where the world cannot see them.
 COUNTS = (
     "suspends", "resumes", "migrations", "packs_tried", "packs_kept", "packs_undone", "grows", "shrinks",
-    "evictions", "trades",
+    "evictions", "refusals", "trades",
 )  # fmt: skip
 JOB_COLUMNS = ("job_id", "user", "gpus", "submit_s", "start_s", "end_s", "jct_s", "gpu_s")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.port import Cluster, Plan
 from gandiva_slurm.sim.job import RATE, UNIT, Job
+from gandiva_slurm.sim.lives import Lives
 from gandiva_slurm.sim.measure import Measured
 from gandiva_slurm.sim.truth import Truth
 
@@ -34,10 +35,13 @@ class Costs:
     #: jobs that a GPU has room for, the running and the parked; 0: any number. One more, and the job parked
     #: longest is saved and leaves: it pays a restart when it goes on
     slots: int = 0
+    #: from a question to the policy until its plan is carried out; what happens meanwhile is asked of later
+    round_ns: int = 0
 
 
 COUNTED = (
     "suspends", "resumes", "migrations", "grows", "shrinks", "packs_tried", "packs_undone", "evictions",
+    "refusals",
 )  # fmt: skip
 
 #: What is told of each thing that happens: its name, the job or None, the GPUs.
@@ -64,8 +68,9 @@ class World:
         self.counts = dict.fromkeys(COUNTED, 0)
         self._on: list[list[Job]] = [[] for _ in range(cluster.size)]
         self._last = [-1] * cluster.size
-        #: by GPU: the jobs parked there, longest first
-        self._parked: list[dict[int, Job]] = [{} for _ in range(cluster.size)]
+        self._lives = Lives(cluster, costs.slots)
+        #: jobs of the last plan for which there was no room
+        self.refused: set[int] = set()
         #: jobs whose rate here is not known to policies yet
         self._unseen: dict[int, Job] = {}
         self._speeds: dict[tuple[str, int, int, tuple[str, ...], bool], int] = {}
@@ -84,7 +89,7 @@ class World:
         """A job has done its work; return those whose rate changed by it."""
         mates = self._mates(job)
         self._vacate(job)
-        self._unpark(job)
+        self._lives.leave(job)
         del self.jobs[job.job_id]
         if self.tell:
             self.tell("finish", job, job.gpus)
@@ -111,33 +116,31 @@ class World:
             if self.tell:
                 self.tell("fail", job, job.gpus)
         for job in hit:
-            self._unpark(job)
-            job.gpus, job.is_lost = (), True
+            self._lose(job)
         return ran
 
     # -- from one plan to the next
 
     def apply(self, plan: Plan, policy: str = "the policy") -> list[Job]:
         """Make the plan true; return the jobs whose rate or place changed. PolicyError: it cannot be."""
-        runs, self.notes = plan.runs, plan.notes
-        gone = [job for job in self.running.values() if runs.get(job.job_id) != job.gpus]
-        comers = [job_id for job_id, gpus in runs.items() if not self._stays(job_id, gpus)]
+        self.refused, self.notes = set(), plan.notes
+        gone = [job for job in self.running.values() if plan.runs.get(job.job_id) != job.gpus]
+        comers = [job_id for job_id, gpus in plan.runs.items() if not self._stays(job_id, gpus)]
         if not gone and not comers:
             return []
         for job_id in comers:
-            self._check(policy, job_id, runs[job_id])
+            self._check(policy, job_id, plan.runs[job_id])
         touched = {job.job_id: job for leaver in gone for job in (leaver, *self._mates(leaver))}
         for job in gone:
             self._vacate(job)
-            if job.job_id not in runs:
+            if job.job_id not in plan.runs:
                 self.counts["suspends"] += 1
                 self._say("suspend", job)
         for job_id in comers:
-            job = touched[job_id] = self.jobs[job_id]
-            self._seat(job, runs[job_id])
-        if self.costs.slots:
-            for gpu in sorted({gpu for job_id in comers for gpu in runs[job_id]}):
-                self._make_room(gpu, policy)
+            job = self.jobs[job_id]
+            if self._make_room(job, plan.runs):
+                touched[job_id] = job
+                self._seat(job, plan.runs[job_id])
         for job_id in comers:
             for mate in self._check_pack(policy, self.jobs[job_id]):
                 touched[mate.job_id] = mate
@@ -145,21 +148,22 @@ class World:
         self._set_speeds([job for job in touched.values() if job.is_running], policy)
         return [*touched.values()]
 
-    def _make_room(self, gpu: int, policy: str) -> None:
-        """Evict the jobs parked longest on a GPU with more jobs than room; PolicyError: none can leave."""
-        while len(self._on[gpu]) + len(self._parked[gpu]) > self.costs.slots:
-            job = next((job for job in self._parked[gpu].values() if job.can_migrate), None)
-            if job is None:
-                comer = self._on[gpu][-1]
-                wrong = f"GPU {gpu} has room for {self.costs.slots} jobs, and none parked there can be saved"
-                raise self._refusal(policy, comer.job_id, comer.gpus, wrong)
-            self._count("evictions", "evict", job, job.gpus)
-            self._unpark(job)
-            job.gpus, job.is_lost = (), True
+    def _make_room(self, job: Job, runs: Mapping[int, tuple[int, ...]]) -> bool:
+        """Have those leave for which there is no room beside a job that comes; False: it cannot come."""
+        leavers = self._lives.in_the_way(job, runs[job.job_id], runs)
+        if leavers is None:
+            self._count("refusals", "refuse", job, runs[job.job_id])
+            self.refused.add(job.job_id)
+            return False
+        for leaver in leavers:
+            self._count("evictions", "evict", leaver, leaver.gpus)
+            self._lose(leaver)
+        return True
 
-    def _unpark(self, job: Job) -> None:
-        for gpu in job.gpus:
-            self._parked[gpu].pop(job.job_id, None)
+    def _lose(self, job: Job) -> None:
+        """A job has lost its place: it goes on from what it saved."""
+        self._lives.leave(job)
+        job.gpus, job.is_lost = (), True
 
     def _stays(self, job_id: int, gpus: tuple[int, ...]) -> bool:
         job = self.running.get(job_id)
@@ -187,6 +191,10 @@ class World:
             wrong = f"it accepts only {', '.join(job.gpu_types)}"
         elif not self.cluster.share(gpus, job.cell):
             wrong = f"its GPUs must share a {job.cell}"
+        elif job.hosts is not None and not self.cluster.hosts_of(gpus) <= job.hosts:
+            wrong = "it may not use that node"
+        elif job.gpus and not job.can_migrate and gpus != job.gpus:
+            wrong = f"it cannot be moved from GPUs {[*job.gpus]}"
         if wrong:
             raise self._refusal(policy, job_id, gpus, wrong)
 
@@ -220,7 +228,7 @@ class World:
         self._unseen.pop(job.job_id, None)
         for gpu in job.gpus:
             self._on[gpu].remove(job)
-            self._parked[gpu][job.job_id] = job
+        self._lives.enter(job, job.gpus)
         del self.running[job.job_id]
         job.is_running, job.rate = False, 0
         job.version += 1
@@ -228,7 +236,7 @@ class World:
     def _seat(self, job: Job, gpus: tuple[int, ...]) -> None:
         """Let it run there from now on; it makes no progress before its costs are paid."""
         self._close(job)
-        self._unpark(job)
+        self._lives.enter(job, gpus)
         job.begins_ns = self.now_ns + self._cost(job, gpus)
         job.gpus, job.is_running, job.is_lost = gpus, True, False
         job.runs += 1

@@ -1,17 +1,17 @@
 """Ours on any small cluster: legal plans, nobody waits beside idle GPUs, every job ends, no surprises."""
 
 from gandiva_slurm.policy import gandiva, gandiva_fair
-from tests.policy_world import SETTINGS, Case, PolicyWorld, a_job, check_on, conserving, on_cases
+from tests.policy_world import SETTINGS, Case, PolicyWorld, a_job, check_on, conserving_with_homes, on_cases
 
 
 @on_cases(150)
 def test_gandiva_fair_is_legal_conserving_and_the_same_twice(case: Case) -> None:
-    check_on(case, gandiva_fair.make, conserving)
+    check_on(case, gandiva_fair.make, conserving_with_homes)
 
 
 @on_cases(60)
 def test_gandiva_is_legal_conserving_and_the_same_twice(case: Case) -> None:
-    check_on(case, gandiva.make, conserving)
+    check_on(case, gandiva.make, conserving_with_homes)
 
 
 def test_a_job_refused_once_is_not_shut_out_by_another_that_comes_in_its_place() -> None:
@@ -21,7 +21,7 @@ def test_a_job_refused_once_is_not_shut_out_by_another_that_comes_in_its_place()
     late = a_job(3, 2, at_s=60, length_s=1, gpu_types=("slow",), can_pack=False)
     gang = a_job(10, 3, length_s=1, can_pack=False)
     shape = (("slow", 4), ("fast", 2))
-    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), check=conserving)
+    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), check=conserving_with_homes)
     world.run([first, *short, late, gang])
     assert len(world.ends_ns) == 10
 
@@ -34,6 +34,6 @@ def test_a_parked_gang_is_not_bound_where_its_cell_is_cut_up_for_others() -> Non
     spare = a_job(9, 4, at_s=60, length_s=300, job_class="opportunistic", can_pack=False)
     late = a_job(10, 4, at_s=250, length_s=300, user="w")
     shape, down = (("fast", 4), ("fast", 4), ("fast", 2), ("fast", 4)), ((271, 455, (10, 11, 12, 13)),)
-    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), outages=down, check=conserving)
+    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), outages=down, check=conserving_with_homes)
     world.run([*ones, pair, fixed, gang, spare, late])
     assert len(world.ends_ns) == 10

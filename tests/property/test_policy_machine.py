@@ -1,7 +1,8 @@
 """gandiva_fair in the simulated cluster, whatever happens: arrivals, failures, priorities, classes, VCs.
 
 After every step: each GPU has one job or one pair, gangs are whole, what cannot move has not moved, nobody is
-lost, nobody waits for what is idle or was only lent, and a second policy asked the same says the same.
+lost, nobody waits for what is idle or was only lent, and a second policy asked the same says the same. Where
+slots and host memory are bounded: no more live on a GPU or node than it holds.
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ TRUTH = Oracle({
 class PolicyMachine(RuleBasedStateMachine):
     """One cluster; time passes by rule."""
 
+    #: jobs that a GPU has room for, and a node's memory; 0: any
+    slots, memory_mib = 0, 0
+
     @initialize(restart_s=st.sampled_from((0, 0, 3)))
     def begin(self, restart_s: int) -> None:
         """Start an empty cluster."""
-        self.cluster = Cluster(SHAPE, PARTS)
-        self.world = World(self.cluster, TRUTH, Costs(0, restart_s * S))
+        self.cluster = Cluster(SHAPE, PARTS, [self.memory_mib] * len(SHAPE))
+        self.world = World(self.cluster, TRUTH, Costs(0, restart_s * S, slots=self.slots))
         told = PolicySettings(QUANTUM_S * S, restart_ns=restart_s * S)
         self.policy: GandivaFair = gandiva_fair.make(told)
         self.twin: GandivaFair = gandiva_fair.make(told)
@@ -76,13 +80,13 @@ class PolicyMachine(RuleBasedStateMachine):
         user=st.sampled_from("uvw"),
         model=st.sampled_from("abc"),
         kind=st.sampled_from(
-            ("plain", "plain", "elastic", "opportunistic", "vc", "bound", "cell", "unpacked")
+            ("plain", "plain", "elastic", "opportunistic", "vc", "bound", "cell", "unpacked", "confined")
         ),
         vc=st.sampled_from(("one", "two")),
     )
     def arrive(self, size: int, minutes: int, user: str, model: str, kind: str, vc: str) -> None:
         """A job comes."""
-        if len(self.world.jobs) >= 14:
+        if len(self.world.jobs) >= 14 or not self.may_come(kind):
             return
         more: dict[str, Any] = {
             "elastic": {"min_size": 1, "max_size": 4},
@@ -91,12 +95,18 @@ class PolicyMachine(RuleBasedStateMachine):
             "bound": {"can_migrate": False},
             "cell": {"cell": "switch" if size < 4 else "node"},
             "unpacked": {"can_pack": False},
+            "confined": {"hosts": frozenset({0, 2} if size < 4 else {1})},
         }.get(kind, {})
         number = self.arrived
+        more["memory_mib"] = self.memory_mib and 10 * size
         spec = Spec(number, str(number), user, size, self.world.now_ns, 0, 60 * minutes, model, **more)
         self.world.admit(Job(spec, TRUTH.work(spec), None, self.world))
         self.arrived += 1
         self.decide()
+
+    def may_come(self, kind: str) -> bool:
+        """Virtual clusters deal out cells of the whole cluster, and do not know who may use which node."""
+        return kind != "confined"
 
     @rule(seconds=st.sampled_from((1, 7, 30, 60, 300, 1200)))
     def wait(self, seconds: int) -> None:
@@ -154,7 +164,7 @@ class PolicyMachine(RuleBasedStateMachine):
         """Ask both policies, and make the plan true; PolicyError: it cannot be."""
         world = self.world
         world.observe()
-        view = View(world.now_ns, world.cluster, world.jobs, world.rates, world.down)
+        view = View(world.now_ns, world.cluster, world.jobs, world.rates, world.down, self.slots)
         before = {job_id: (job.gpus, job.is_running) for job_id, job in world.jobs.items()}
         self.plan = self.policy.decide(view)
         assert self.twin.decide(view) == self.plan, "the same events, the same plan"
@@ -163,6 +173,8 @@ class PolicyMachine(RuleBasedStateMachine):
             job = world.jobs[job_id]
             assert job.can_migrate or not job.gpus or job.gpus == gpus, "who cannot move has not moved"
         world.apply(self.plan)
+        came = {job_id: gpus for job_id, gpus in self.plan.runs.items() if job_id not in world.refused}
+        self.plan = Plan(came, self.plan.wake_ns)
         self.view = View(world.now_ns, world.cluster, dict(world.jobs), copy.copy(world.rates), world.down)
 
     # -- what must hold
@@ -187,7 +199,8 @@ class PolicyMachine(RuleBasedStateMachine):
         small = {job_id for job_id, gpus in self.plan.runs.items() if len(gpus) < jobs[job_id].size}
         asked = {n: gpus[: jobs[n].size] for n, gpus in self.plan.runs.items() if n not in small}
         waiting = set(could_start(self.view, Plan(asked))) - small
-        assert not {job_id for job_id in waiting if not jobs[job_id].cell}, self.plan
+        stays = {job.job_id for job in jobs.values() if job.size > 1 and not job.can_migrate}
+        assert not {job_id for job_id in waiting - stays if not jobs[job_id].cell}, self.plan
 
     @invariant()
     def guaranteed_jobs_keep_their_speed(self) -> None:
@@ -237,5 +250,32 @@ class PolicyMachine(RuleBasedStateMachine):
         assert not self.world.jobs, "somebody never ends"
 
 
+class FullMachine(PolicyMachine):
+    """The same with little room. Jobs that can go to few places wait there, whatever is idle elsewhere."""
+
+    slots, memory_mib = 2, 60
+
+    def may_come(self, kind: str) -> bool:
+        """See above: nor do they know of room."""
+        return kind != "vc"
+
+    def change_vc(self, pick: int, vc: str) -> None:
+        """See `may_come`."""
+
+    @invariant()
+    def nobody_waits_for_what_is_idle_or_lent(self) -> None:
+        """There may be no room for a job on what is idle."""
+
+    @invariant()
+    def no_more_live_there_than_there_is_room(self) -> None:
+        """On each GPU so many jobs, on each node so much memory, running or parked."""
+        for index, host in enumerate(self.cluster.hosts):
+            there = [job for job in self.world.jobs.values() if index in self.cluster.hosts_of(job.gpus)]
+            assert sum(job.memory_mib for job in there) <= self.memory_mib
+            assert all(sum(gpu in job.gpus for job in there) <= self.slots for gpu in host.gpus)
+
+
+FullMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
+TestFullMachine = FullMachine.TestCase
 PolicyMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestPolicyMachine = PolicyMachine.TestCase

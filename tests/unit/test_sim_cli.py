@@ -18,8 +18,8 @@ DATA = Path(__file__).parents[1] / "data"
 KEYS = {
     "version", "policy", "jobs", "finished", "avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s",
     "avg_queue_s", "avg_first_100_minibatches_s", "useful_gpu_s", "held_gpu_s", "suspends", "resumes",
-    "migrations", "packs_tried", "packs_kept", "packs_undone", "grows", "shrinks", "evictions", "trades",
-    "jain", "max_ftf", "users", "events", "wall_s", "peak_rss_mib",
+    "migrations", "packs_tried", "packs_kept", "packs_undone", "grows", "shrinks", "evictions", "refusals",
+    "trades", "jain", "max_ftf", "users", "events", "wall_s", "peak_rss_mib",
 }  # fmt: skip
 GAVEL = (
     "--workload", str(DATA / "gavel" / "gavel_static100_s20.trace"), "--format", "gavel",

@@ -48,10 +48,42 @@ def test_the_job_parked_longest_leaves_a_full_gpu_and_pays_a_restart() -> None:
     assert ends_s(outcome) == [35.0, 22.0, 12.0]
 
 
-def test_a_full_gpu_that_no_job_can_leave_is_the_plans_mistake() -> None:
+def test_a_job_waits_for_room_where_none_can_leave() -> None:
     jobs = [spec(0, can_migrate=False), spec(1)]
-    with pytest.raises(PolicyError, match="GPU 0 has room for 1 jobs, and none parked there can be saved"):
-        play({0: {0: [0]}, 1: {1: [0]}}, jobs, Cluster([("gpu", 1)]), Costs(slots=1))
+    plans = {0: {0: [0]}, 1: {1: [0]}, 2: {0: [0], 1: [0]}, 3: {0: [0]}, 20: {1: [0]}}
+    outcome, _ = play(plans, jobs, Cluster([("gpu", 1)]), Costs(slots=1))
+    # Job 0 is parked for two seconds in vain, then ends at 12; job 1 comes when it is gone.
+    assert ends_s(outcome) == [11.0, 30.0]
+    assert outcome.counts["refusals"] == 2 and outcome.counts["evictions"] == 0
+
+
+def test_nodes_hold_the_memory_of_all_that_live_there() -> None:
+    jobs = [spec(n, memory_mib=mib) for n, mib in enumerate((60, 30, 50))]
+    plans = {0: {0: [0], 1: [1]}, 1: {1: [1]}, 2: {1: [1], 2: [0]}, 20: {0: [0]}}
+    cluster = Cluster([("gpu", 2)], memory_mib=[100])
+    outcome, _ = play(plans, jobs, cluster, Costs(switch_ns=S, restart_ns=4 * S))
+    # Job 2 needs 50 of 100: job 0, parked, leaves with its 60; its restart costs 4 s, and it had done 1 s.
+    assert outcome.counts["evictions"] == 1
+    assert ends_s(outcome) == [33.0, 10.0, 12.0]
+
+
+def test_a_job_on_a_node_that_it_may_not_use_is_the_plans_mistake() -> None:
+    with pytest.raises(PolicyError, match="it may not use that node"):
+        play({0: {0: [1]}}, [spec(0, hosts=frozenset({0}))], Cluster([("gpu", 1), ("gpu", 1)]))
+
+
+def test_a_job_that_cannot_be_saved_and_is_moved_is_the_plans_mistake() -> None:
+    with pytest.raises(PolicyError, match="it cannot be moved from GPUs"):
+        play({0: {0: [0]}, 1: {0: [1]}}, [spec(0, can_migrate=False)], TWO)
+
+
+def test_a_round_takes_its_time_and_carries_out_what_is_still_to_be() -> None:
+    jobs = [spec(0, length_s=5), spec(1, at_s=1)]
+    outcome, script = play({0: {0: [0]}, 4: {0: [0], 1: [1]}}, jobs, TWO, Costs(round_ns=2 * S))
+    # Asked at 0, job 0 begins at 2. What came at 1 is asked of when that round is over, at 2, and again at 4,
+    # as the plan wants: job 1 begins at 6. Job 0 ends at 7, between two rounds.
+    assert ends_s(outcome) == [7.0, 16.0]
+    assert [view.now_ns for view in script.views[:4]] == [0, 2 * S, 4 * S, 7 * S]
 
 
 def test_a_gang_over_nodes_goes_at_the_rate_of_gangs_apart() -> None:

@@ -141,4 +141,20 @@ VARIANTS = (
         "The invariant does not see a park beyond its bound.",
         ("tests/unit/test_engine_invariants.py::test_park_without_end_is_found",),
     ),
+    Variant(
+        "sim-memory-without-end",
+        "gandiva_slurm/sim/lives.py:Lives.in_the_way",
+        "if not room_mib:",
+        "if True:",
+        "A node's memory holds any number of jobs.",
+        ("tests/unit/test_sim_world.py::test_nodes_hold_the_memory_of_all_that_live_there",),
+    ),
+    Variant(
+        "sim-saves-what-cannot-be-saved",
+        "gandiva_slurm/sim/lives.py:Lives._parked",
+        "if is_idle and job.can_migrate and job is not comer",
+        "if is_idle and job is not comer",
+        "A job that cannot be saved leaves its GPU.",
+        ("tests/unit/test_sim_world.py::test_a_job_waits_for_room_where_none_can_leave",),
+    ),
 )

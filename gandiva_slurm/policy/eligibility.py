@@ -1,0 +1,49 @@
+"""Where a job may come to: eligible nodes, and room beside those who live there and cannot be saved.
+
+A parked job keeps its memory and a slot of each of its GPUs. Where somebody else comes, it can be saved and
+leave; one that cannot be saved stays until it ends. Room is what those leave.
+"""
+
+from __future__ import annotations
+
+from gandiva_slurm.policy.port import JobView, View
+
+
+class Eligibility:
+    """One question: made from the view, asked for each job."""
+
+    def __init__(self, view: View) -> None:
+        """Count what jobs that cannot be saved take on each GPU and node."""
+        self._cluster = view.cluster
+        firm = [job for job in view.jobs.values() if job.gpus and not job.can_migrate]
+        #: by GPU and by node: who stays there
+        living: dict[int, int] = {}
+        taken_mib: dict[int, int] = {}
+        for job in firm:
+            for gpu in job.gpus:
+                living[gpu] = living.get(gpu, 0) + 1
+            for host in self._cluster.hosts_of(job.gpus):
+                taken_mib[host] = taken_mib.get(host, 0) + job.memory_mib
+        #: by GPU: how many live there that cannot be saved
+        self.living = living
+        self._full = frozenset(gpu for gpu, count in living.items() if view.slots and count >= view.slots)
+        self._left_mib = {
+            index: host.memory_mib - taken_mib.get(index, 0)
+            for index, host in enumerate(self._cluster.hosts)
+            if host.memory_mib
+        }
+        self._known: dict[tuple[frozenset[int] | None, int], frozenset[int]] = {}
+
+    def barred(self, job: JobView) -> frozenset[int]:
+        """Return the GPUs that a job may not come to now. One that cannot be saved is where it is."""
+        if job.gpus and not job.can_migrate:
+            return frozenset()
+        key = (job.hosts, job.memory_mib)
+        if key not in self._known:
+            self._known[key] = self._full.union(*(
+                host.gpus
+                for index, host in enumerate(self._cluster.hosts)
+                if (job.hosts is not None and index not in job.hosts)
+                or self._left_mib.get(index, job.memory_mib) < job.memory_mib
+            ))
+        return self._known[key]

@@ -1,0 +1,126 @@
+"""Where a job may come to, and where one that cannot be saved is to live."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.eligibility import Eligibility
+from gandiva_slurm.policy.homes import Homes
+from gandiva_slurm.policy.port import Cluster, JobView, View
+from tests.policy_world import SETTINGS, FixedRates, a_job, a_view
+
+TWO_NODES = (("v100", 2), ("v100", 2))
+
+
+def stays(job_id: int, gpus: tuple[int, ...], memory_mib: int = 0) -> JobView:
+    """A parked job that cannot be saved."""
+    job = a_job(job_id, len(gpus), can_migrate=False, memory_mib=memory_mib)
+    job.gpus, job.first_run_ns = gpus, 0
+    return job
+
+
+def view_of(jobs: list[JobView], slots: int = 0, memory_mib: int = 0) -> View:
+    """Two nodes of two GPUs."""
+    cluster = Cluster(TWO_NODES, memory_mib=[memory_mib] * 2)
+    return View(0, cluster, {job.job_id: job for job in jobs}, FixedRates(), slots=slots)
+
+
+def test_nodes_that_a_job_may_not_use_are_barred() -> None:
+    job = a_job(1, hosts=frozenset({1}))
+    assert Eligibility(view_of([job])).barred(job) == {0, 1}
+
+
+def test_a_gpu_is_full_where_its_slots_are_taken_by_jobs_that_stay() -> None:
+    comer = a_job(9)
+    parked = a_job(3)
+    parked.gpus = (1,)
+    full = [stays(1, (0,)), stays(2, (0, 1)), parked, comer]
+    assert Eligibility(view_of(full, slots=2)).barred(comer) == {0}, "job 3 on GPU 1 can be saved"
+    assert Eligibility(view_of(full, slots=3)).barred(comer) == frozenset()
+    assert Eligibility(view_of(full)).barred(comer) == frozenset(), "any number"
+
+
+def test_a_node_is_full_where_its_memory_is_taken_by_jobs_that_stay() -> None:
+    small, large = a_job(8, memory_mib=40), a_job(9, memory_mib=41)
+    eligibility = Eligibility(view_of([stays(1, (0,), 60), small, large], memory_mib=100))
+    assert eligibility.barred(small) == frozenset() and eligibility.barred(large) == {0, 1}
+
+
+def test_a_job_that_stays_is_barred_from_nothing() -> None:
+    job = stays(1, (0,))
+    assert Eligibility(view_of([job, stays(2, (0,))], slots=1)).barred(job) == frozenset()
+
+
+def test_a_job_that_will_stay_goes_where_it_is_alone_before_it_shares() -> None:
+    jobs = [stays(1, (0,)), stays(2, (1,)), stays(3, (2,)), a_job(4, can_migrate=False)]
+    plan = gandiva_fair.make(SETTINGS).decide(view_of(jobs))
+    assert plan.runs[4] == (3,)
+
+
+class Speeds:
+    """What a fast GPU and a slow one are worth."""
+
+    def __init__(self, slow: float) -> None:
+        self._slow = slow
+
+    def worth(self, job: JobView) -> dict[str, float]:
+        return {"fast": 1.0, "slow": self._slow}
+
+
+@pytest.mark.parametrize(("slow", "gpu"), [(0.2, 0), (0.3, 1)])
+def test_a_job_that_will_stay_shares_a_fast_gpu_rather_than_live_on_one_much_slower(
+    slow: float, gpu: int
+) -> None:
+    job = a_job(2, can_migrate=False)
+    view = a_view((("fast", 1), ("slow", 1)), [stays(1, (0,)), job])
+    homes = Homes(view, Speeds(slow), Eligibility(view))
+    assert homes.of(job, set()) == homes.of(job, set()) == (gpu,)
+
+
+def test_jobs_that_come_together_do_not_meet_each_other() -> None:
+    jobs = [a_job(number, can_migrate=False) for number in range(4)]
+    view = a_view((("fast", 2), ("slow", 2)), jobs)
+    homes = Homes(view, Speeds(0.5), Eligibility(view))
+    assert [homes.of(job, set()) for job in jobs] == [(0,), (1,), (2,), (3,)]
+    gang = a_job(9, 3, can_migrate=False)
+    assert homes.of(gang, set()) == (), "no node is large enough: it is seated as any other"
+
+
+def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:
+    jobs = [stays(1, (0,)), stays(2, (0,))]
+    policy, seen = gandiva_fair.make(SETTINGS), []
+    for at_s in range(0, 300, 60):
+        runs = policy.decide(a_view((("v100", 2),), jobs, at_s)).runs
+        seen += runs
+        for job in jobs:
+            job.is_running = job.job_id in runs
+    assert seen == [1, 2, 1, 2, 1]
+
+
+def test_jobs_that_stay_are_packed_where_they_are_and_nowhere_else() -> None:
+    rates = FixedRates(packed={("a", "a"): (0.9, 0.9), ("a", "b"): (0.9, 0.9)})
+    jobs = [stays(1, (0,)), stays(2, (0,)), stays(3, (1,)), stays(4, (1,))]
+    for job in jobs:
+        job.model = "a" if job.job_id % 2 else "b"
+    plan = gandiva_fair.make(SETTINGS).decide(a_view((("v100", 2),), jobs, rates=rates))
+    assert plan.runs == {1: (0,), 2: (0,), 3: (1,), 4: (1,)}
+    jobs[1].can_pack, jobs[1].gpus = False, (1,)
+    plan = gandiva_fair.make(SETTINGS).decide(a_view((("v100", 2),), jobs[:3], rates=rates))
+    assert plan.runs == {1: (0,), 2: (1,)}, "job 3 lives on GPU 1, and not beside job 1"
+
+
+def test_a_guest_comes_to_no_node_that_it_may_not_use() -> None:
+    rates = FixedRates(packed={("a", "b"): (0.9, 0.9)})
+    hosts = [a_job(1, model="a"), a_job(2, model="a")]
+    for host, gpu in zip(hosts, (0, 1), strict=True):
+        host.gpus, host.is_running = (gpu,), True
+    guest = a_job(3, model="b", at_s=1, hosts=frozenset({1}))
+    plan = gandiva_fair.make(SETTINGS).decide(a_view((("v100", 1), ("v100", 1)), [*hosts, guest], 1, rates))
+    assert plan.runs == {1: (0,), 2: (1,), 3: (1,)}
+
+
+def test_a_job_is_seated_among_the_nodes_it_may_use_and_others_make_way() -> None:
+    choosy, easy = a_job(2, hosts=frozenset({0})), [a_job(1, 2), a_job(3)]
+    plan = gandiva_fair.make(SETTINGS).decide(a_view(TWO_NODES, [easy[0], choosy, easy[1]]))
+    assert plan.runs[2] in {(0,), (1,)} and plan.runs[1] == (2, 3) and len(plan.runs) == 3
