@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Held:
-    """A closed hold: GPUs of one node from the grant to the release, or while the same mate shared them."""
+    """A hold: GPUs of one node from the grant to the release, or while the same mate shared them."""
 
     job_id: int
     restart: int
@@ -40,8 +40,8 @@ def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:
     return now
 
 
-def holds_of(events: Iterable[dict[str, Any]]) -> list[Held]:
-    """Every closed hold in a node's event log."""
+def holds_of(events: Iterable[dict[str, Any]], until_ns: int = 0) -> list[Held]:
+    """Every closed hold in a node's event log; with `until_ns` also those that are open, until then."""
     begun: dict[tuple[int, int], Held] = {}
     holds = []
     for line in events:
@@ -58,6 +58,7 @@ def holds_of(events: Iterable[dict[str, Any]]) -> list[Held]:
                 begun[one] = replace(begun[one], t0_ns=now_ns, shared_with=shared_with)
         elif line["event"] == "release":
             holds.append(replace(begun.pop(key), t1_ns=now_ns))
+    holds += [replace(hold, t1_ns=until_ns) for hold in begun.values()]
     return [hold for hold in holds if hold.t1_ns > hold.t0_ns]
 
 

@@ -64,6 +64,7 @@ class GandivaFair:
         self._now_ns = self._end_ns = self._turn_end_ns = 0
         self._last = Last()
         self._owners: dict[int, str] = {}
+        self._held: dict[int, int] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -118,11 +119,13 @@ class GandivaFair:
         elapsed_ns, self._now_ns = view.now_ns - self._now_ns, view.now_ns
         last = self._last
         held: dict[str, float] = {}
-        for job_id, gpus in last.runs.items():
-            work, user = elapsed_ns * len(gpus), last.owners[job_id]
-            turns = self._groups[last.groups[job_id]].turns
-            turns.charge(user, job_id, work // 2 if job_id in last.halved else work)
-            held[user] = held.get(user, 0.0) + len(gpus) / (2 if job_id in last.shared else 1)
+        for job_id, held_ns in self._held_since(view, elapsed_ns).items():
+            user = last.owners[job_id]
+            turns = self._groups[last.groups.get(job_id) or self._group_of(job_id)].turns
+            is_paid_whole = job_id in last.shared and job_id not in last.halved
+            turns.charge(user, job_id, 2 * held_ns if is_paid_whole else held_ns)
+            if elapsed_ns:
+                held[user] = held.get(user, 0.0) + held_ns / elapsed_ns
         self._tickets.note(elapsed_ns, held, view.cluster.size)
         for group in self._groups.values():
             if not group.somebody_waited:
@@ -134,6 +137,23 @@ class GandivaFair:
         self._merit.learn(view, alone, elapsed_ns)
         self._sharing.learn(view.rates)
         return self._merit
+
+    def _held_since(self, view: View, elapsed_ns: int) -> dict[int, int]:
+        """Return the GPU time that each job has held since the last question; of two that shared each half.
+
+        That is what was planned, but where a node missed its part, or had no room. A job that has ended is
+        not seen any more: what was planned counts.
+        """
+        before = self._held
+        self._held = {job_id: job.held_ns for job_id, job in view.jobs.items()}
+        since = {job_id: held_ns - before.get(job_id, 0) for job_id, held_ns in self._held.items()}
+        for job_id, gpus in self._last.runs.items():
+            if job_id not in since:
+                since[job_id] = elapsed_ns * len(gpus) // (2 if job_id in self._last.shared else 1)
+        return {job_id: held_ns for job_id, held_ns in since.items() if held_ns}
+
+    def _group_of(self, job_id: int) -> str:
+        return next(name for name, group in self._groups.items() if job_id in group.jobs)
 
     # -- who there is
 

@@ -132,7 +132,7 @@ class JobView:
     gpus: tuple[int, ...] = ()
     is_running: bool = False
     first_run_ns: int | None = None
-    #: wall time it ran, and GPU time it held (also while it switched)
+    #: wall time it ran, and GPU time it held, also while it switched; of two that shared GPUs each half
     ran_ns: int = 0
     held_ns: int = 0
     #: part of its work that is done, 0..1; policies that must not know lengths do not read it

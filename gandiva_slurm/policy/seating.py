@@ -93,6 +93,8 @@ class Seating:
         # One that is to stay where it begins does not begin in pieces.
         apart = self._view.rates.alone(job.model, size, types[job.job_id], is_local=False)
         can_spread = job.can_migrate and (apart is None or apart > 0)
+        if job.can_migrate and not can_spread and len(self._view.cluster.hosts_of(gpus)) > 1:
+            gpus = ()  # it was tried in pieces, and stands still
         return Guest(
             job.job_id, size, types[job.job_id], gpus, job.is_running, job.can_migrate, job.cell, barred,
             wanted.rank, can_spread,

@@ -113,7 +113,8 @@ class SpanRun:
         """Each user's part of what was held on both nodes, by their own logs."""
         found: dict[str, float] = {}
         for node in NODES:
-            for user, seconds in held_s(holds_of(self.fleet.events(node)), window_ns).items():
+            holds = holds_of(self.fleet.events(node), window_ns[1])
+            for user, seconds in held_s(holds, window_ns).items():
                 found[user] = found.get(user, 0.0) + seconds
         total = sum(found.values()) or 1.0
         return {user: seconds / total for user, seconds in found.items()}

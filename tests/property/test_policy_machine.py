@@ -199,7 +199,7 @@ class PolicyMachine(RuleBasedStateMachine):
         small = {job_id for job_id, gpus in self.plan.runs.items() if len(gpus) < jobs[job_id].size}
         asked = {n: gpus[: jobs[n].size] for n, gpus in self.plan.runs.items() if n not in small}
         waiting = set(could_start(self.view, Plan(asked))) - small
-        stays = {job.job_id for job in jobs.values() if job.size > 1 and not job.can_migrate}
+        stays = {job.job_id for job in jobs.values() if not job.can_migrate}
         assert not {job_id for job_id in waiting - stays if not jobs[job_id].cell}, self.plan
 
     @invariant()

@@ -8,7 +8,7 @@ from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.homes import Homes
 from gandiva_slurm.policy.port import Cluster, JobView, View
-from tests.policy_world import SETTINGS, FixedRates, a_job, a_view
+from tests.policy_world import SETTINGS, FixedRates, S, a_job, a_view
 
 TWO_NODES = (("v100", 2), ("v100", 2))
 
@@ -95,6 +95,7 @@ def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:
         seen += runs
         for job in jobs:
             job.is_running = job.job_id in runs
+            job.held_ns += 60 * S * job.is_running
     assert seen == [1, 2, 1, 2, 1]
 
 
