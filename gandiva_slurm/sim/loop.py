@@ -9,6 +9,7 @@ from dataclasses import replace
 from gandiva_slurm.policy.port import Plan, Policy, View
 from gandiva_slurm.sim.faults import Fault
 from gandiva_slurm.sim.job import RATE, Job, Spec
+from gandiva_slurm.sim.parts import carried_out, missed_hosts
 from gandiva_slurm.sim.world import PolicyError, World
 
 #: So often in a row a policy may be woken while nothing runs and nothing is to come.
@@ -122,6 +123,9 @@ class Loop:
         self._wake_ns = plan.wake_ns
         if world.costs.round_ns:
             plan = self._what_is_left(plan)
+        if world.costs.missed:
+            missed = missed_hosts(world.cluster, world.costs.missed, world.costs.seed, world.now_ns)
+            plan = replace(plan, runs=carried_out(plan.runs, world.running, world.cluster, missed))
         for job in world.apply(plan, self._policy.name):
             self._foretell(job)
         runs = {job_id: gpus for job_id, gpus in plan.runs.items() if job_id not in world.refused}

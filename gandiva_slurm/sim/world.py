@@ -37,6 +37,8 @@ class Costs:
     slots: int = 0
     #: from a question to the policy until its plan is carried out; what happens meanwhile is asked of later
     round_ns: int = 0
+    #: the probability that a node misses its part of a round
+    missed: float = 0.0
 
 
 COUNTED = (

@@ -68,6 +68,7 @@ class Limits:
     jobs: Callable[[list[Spec]], list[Spec]] = list
     cluster: Cluster = CLUSTER
     round_s: float = 0
+    missed: float = 0
     told: str = ""
 
 
@@ -80,7 +81,13 @@ def ask(name: str, decider: str, restart_s: float, limits: Limits = REAL) -> flo
     known = settings(60, 1, restart_s)
     began_s = time.process_time()
     slots = 0 if decider == "live" else limits.slots
-    costs = Costs(known.switch_ns, known.restart_ns, slots=slots, round_ns=round(limits.round_s * S))
+    costs = Costs(
+        known.switch_ns,
+        known.restart_ns,
+        slots=slots,
+        round_ns=round(limits.round_s * S),
+        missed=limits.missed,
+    )
     scene = Scene(limits.jobs(specs), limits.cluster, truth, costs)
     outcome = simulate(scene, MAKERS[decider](known))
     p99, worst = rho_of_jobs(outcome)
@@ -147,4 +154,11 @@ def test_nodes_hold_as_many_jobs_as_their_memory(name: str) -> None:
 @pytest.mark.parametrize("name", [W1, W1C])
 def test_rounds_take_time(name: str, round_s: float) -> None:
     limits = Limits(round_s=round_s, told=f", rounds of {round_s:g} s")
+    assert ask(name, "plan", 8, limits) <= 1.02 * ask(name, "plan", 8)
+
+
+@pytest.mark.parametrize("part", [0.01, 0.1])
+@pytest.mark.parametrize("name", [W1, W1C])
+def test_nodes_miss_their_parts(name: str, part: float) -> None:
+    limits = Limits(missed=part, told=f", {part:.0%} of the parts missed")
     assert ask(name, "plan", 8, limits) <= 1.02 * ask(name, "plan", 8)

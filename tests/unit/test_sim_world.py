@@ -6,8 +6,10 @@ import pytest
 
 from gandiva_slurm.policy.port import Cluster
 from gandiva_slurm.sim.faults import Fault, by_chance
-from gandiva_slurm.sim.world import Costs, PolicyError
-from tests.sim_scenes import S, ends_s, model_spec, play, spec
+from gandiva_slurm.sim.job import Job
+from gandiva_slurm.sim.parts import carried_out, missed_hosts
+from gandiva_slurm.sim.world import Costs, PolicyError, World
+from tests.sim_scenes import ORACLE, S, ends_s, model_spec, play, spec
 
 TWO = Cluster([("gpu", 2)])
 APART = Cluster([("fast", 1), ("fast", 1), ("slow", 2)])
@@ -84,6 +86,24 @@ def test_a_round_takes_its_time_and_carries_out_what_is_still_to_be() -> None:
     # as the plan wants: job 1 begins at 6. Job 0 ends at 7, between two rounds.
     assert ends_s(outcome) == [7.0, 16.0]
     assert [view.now_ns for view in script.views[:4]] == [0, 2 * S, 4 * S, 7 * S]
+
+
+def test_all_stays_as_it_is_where_a_node_misses_its_part() -> None:
+    world = World(APART, ORACLE, Costs())
+    for number, gpus in {0: (0,), 1: (1,), 2: (2,)}.items():
+        job = Job(spec(number), 10**18, None, world)
+        job.gpus, world.running[number] = gpus, job
+    # To be: 0 is parked, 1 moves to GPU 0, 3 comes where 1 was, 2 runs on, 4 comes beside it, on GPU 3.
+    runs = {1: (0,), 2: (2,), 3: (1,), 4: (3,)}
+    assert carried_out(runs, world.running, APART, frozenset()) == runs
+    assert carried_out(runs, world.running, APART, frozenset({0})) == {0: (0,), 1: (1,), 2: (2,), 4: (3,)}
+    assert carried_out(runs, world.running, APART, frozenset({1})) == {1: (1,), 2: (2,), 4: (3,)}
+    assert carried_out(runs, world.running, APART, frozenset({2})) == {1: (0,), 2: (2,), 3: (1,)}
+
+
+def test_parts_are_missed_as_often_as_is_said() -> None:
+    drawn = [len(missed_hosts(APART, 0.3, 1, at_ns)) for at_ns in range(1000)]
+    assert sum(drawn) == pytest.approx(900, rel=0.1)
 
 
 def test_a_gang_over_nodes_goes_at_the_rate_of_gangs_apart() -> None:
