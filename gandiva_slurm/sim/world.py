@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.port import Cluster, Plan
 from gandiva_slurm.sim.job import RATE, UNIT, Job
-from gandiva_slurm.sim.lives import Lives
 from gandiva_slurm.sim.measure import Measured
+from gandiva_slurm.sim.residents import Residents
 from gandiva_slurm.sim.truth import Truth
 
 #: Slowest a job gets by noise, as a part of its true rate.
@@ -70,7 +70,7 @@ class World:
         self.counts = dict.fromkeys(COUNTED, 0)
         self._on: list[list[Job]] = [[] for _ in range(cluster.size)]
         self._last = [-1] * cluster.size
-        self._lives = Lives(cluster, costs.slots)
+        self._residents = Residents(cluster, costs.slots)
         #: jobs of the last plan for which there was no room
         self.refused: set[int] = set()
         #: jobs whose rate here is not known to policies yet
@@ -91,7 +91,7 @@ class World:
         """A job has done its work; return those whose rate changed by it."""
         mates = self._mates(job)
         self._vacate(job)
-        self._lives.leave(job)
+        self._residents.leave(job)
         del self.jobs[job.job_id]
         if self.tell:
             self.tell("finish", job, job.gpus)
@@ -152,7 +152,7 @@ class World:
 
     def _make_room(self, job: Job, runs: Mapping[int, tuple[int, ...]]) -> bool:
         """Have those leave for which there is no room beside a job that comes; False: it cannot come."""
-        leavers = self._lives.in_the_way(job, runs[job.job_id], runs)
+        leavers = self._residents.must_leave(job, runs[job.job_id], runs)
         if leavers is None:
             self._count("refusals", "refuse", job, runs[job.job_id])
             self.refused.add(job.job_id)
@@ -164,7 +164,7 @@ class World:
 
     def _lose(self, job: Job) -> None:
         """A job has lost its place: it goes on from what it saved."""
-        self._lives.leave(job)
+        self._residents.leave(job)
         job.gpus, job.is_lost = (), True
 
     def _stays(self, job_id: int, gpus: tuple[int, ...]) -> bool:
@@ -230,7 +230,7 @@ class World:
         self._unseen.pop(job.job_id, None)
         for gpu in job.gpus:
             self._on[gpu].remove(job)
-        self._lives.enter(job, job.gpus)
+        self._residents.enter(job, job.gpus)
         del self.running[job.job_id]
         job.is_running, job.rate = False, 0
         job.version += 1
@@ -238,7 +238,7 @@ class World:
     def _seat(self, job: Job, gpus: tuple[int, ...]) -> None:
         """Let it run there from now on; it makes no progress before its costs are paid."""
         self._close(job)
-        self._lives.enter(job, gpus)
+        self._residents.enter(job, gpus)
         job.begins_ns = self.now_ns + self._cost(job, gpus)
         job.gpus, job.is_running, job.is_lost = gpus, True, False
         job.runs += 1

@@ -143,7 +143,7 @@ VARIANTS = (
     ),
     Variant(
         "sim-memory-without-end",
-        "gandiva_slurm/sim/lives.py:Lives.in_the_way",
+        "gandiva_slurm/sim/residents.py:Residents.must_leave",
         "if not room_mib:",
         "if True:",
         "A node's memory holds any number of jobs.",
@@ -151,7 +151,7 @@ VARIANTS = (
     ),
     Variant(
         "sim-saves-what-cannot-be-saved",
-        "gandiva_slurm/sim/lives.py:Lives._parked",
+        "gandiva_slurm/sim/residents.py:Residents._parked",
         "if is_idle and job.can_migrate and job is not comer",
         "if is_idle and job is not comer",
         "A job that cannot be saved leaves its GPU.",

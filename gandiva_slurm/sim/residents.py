@@ -10,7 +10,7 @@ from gandiva_slurm.sim.job import Job
 Runs = Mapping[int, tuple[int, ...]]
 
 
-class Lives:
+class Residents:
     """All of a cluster; `slots`: jobs that a GPU has room for, 0: any number."""
 
     def __init__(self, cluster: Cluster, slots: int) -> None:
@@ -32,7 +32,7 @@ class Lives:
             self._on_gpu[gpu].pop(job.job_id, None)
             self._on_host[self._cluster.host_of[gpu]].pop(job.job_id, None)
 
-    def in_the_way(self, job: Job, gpus: tuple[int, ...], runs: Runs) -> list[Job] | None:
+    def must_leave(self, job: Job, gpus: tuple[int, ...], runs: Runs) -> list[Job] | None:
         """Return the parked jobs that must be saved and leave before a job comes, those parked longest first.
 
         None: there is no room, whoever leaves. `runs`: where jobs are to run; these do not leave.
