@@ -20,7 +20,7 @@ from typing import Any
 
 from gandiva_slurm.mini import boot, daemons, layout, probe
 from gandiva_slurm.mini.layout import Layout
-from gandiva_slurm.mini.record import recorded, write_record
+from gandiva_slurm.mini.record import make_directory, recorded, write_record
 from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec, default_backend
 from gandiva_slurm.model.errors import GandivaError, UsageError
@@ -320,5 +320,5 @@ def _claim(at: Layout) -> None:
         raise GandivaError(f"the cluster {at.root.name!r} is already up; "
                            "take it down first (gandiva mini down) or name another (GANDIVA_MINI=NAME)")
     before._remove(at)
-    at.root.mkdir(parents=True)
+    make_directory(at)
     at.maker.write_text(f"{os.getpid()} {probe.start_ticks(os.getpid())}")

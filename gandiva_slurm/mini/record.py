@@ -14,7 +14,10 @@ from pathlib import Path
 from gandiva_slurm.mini import layout
 from gandiva_slurm.mini.layout import Layout
 from gandiva_slurm.mini.spec import MiniNode, MiniSpec
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.model.errors import GandivaError, UsageError
+
+#: How often a directory is made anew that the end of another cluster took along.
+_MOST_TRIES = 100
 
 
 def write_record(at: Layout, spec: MiniSpec) -> None:
@@ -31,6 +34,18 @@ def recorded(at: Layout) -> MiniSpec | None:
     nodes = tuple(MiniNode(**node) for node in told.pop("nodes"))
     # A record written before directories could be shared has none.
     return MiniSpec(nodes=nodes, shares=tuple(told.pop("shares", ())), **told)
+
+
+def make_directory(at: Layout) -> None:
+    """Make the directory of a new cluster; GandivaError: the one of all clusters is taken away each time.
+
+    The end of another cluster removes that one where it is empty, also between the two steps of this.
+    """
+    for _ in range(_MOST_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            at.root.mkdir(parents=True)
+            return
+    raise GandivaError(f"{layout.BASE} is taken away each time; next: end what does that, and try again")
 
 
 def remove_directory(at: Layout) -> None:

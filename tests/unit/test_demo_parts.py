@@ -52,7 +52,8 @@ def test_the_time_of_ended_children_is_ours() -> None:
     spin = "import time; e = time.process_time() + 0.3\nwhile time.process_time() < e: pass"
     subprocess.run([sys.executable, "-c", spin], check=True)
     used = demo_busy.usage() - before
-    assert used.ours_s >= 0.28 and used.used_s >= 0.25 and used.whole_s >= used.used_s
+    assert used.ours_s >= 0.28 and used.used_s >= 0.25
+    assert used.whole_s >= used.used_s - 1e-6, "ticks of all processors, added up as floats"
 
 
 def test_the_time_of_a_process_is_read() -> None:

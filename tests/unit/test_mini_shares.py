@@ -300,3 +300,22 @@ def test_an_end_without_output_is_told_as_such() -> None:
     assert _ending(replace(job, exit_code="0:53"), ()).code == "NoOutput"
     assert _ending(replace(job, exit_code="53:0"), ()).code == "Ended"
     assert _ending(replace(job, exit_code="0:9"), ()).code == "Ended"
+
+
+def test_a_cluster_is_made_while_the_ends_of_others_take_away_the_directory_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "BASE", tmp_path / "all")
+    make, ends = os.mkdir, iter([1, 2])
+
+    def make_slowly(path: Path, mode: int = 0o777) -> None:
+        make(path, mode)
+        if Path(path) == layout.BASE and next(ends, None):
+            record.remove_directory(Layout.of("other"))
+
+    monkeypatch.setattr(os, "mkdir", make_slowly)
+    at = Layout.of("ours")
+    record.make_directory(at)
+    assert at.root.is_dir() and next(ends, None) is None
+    with pytest.raises(FileExistsError):
+        record.make_directory(at)
