@@ -177,9 +177,9 @@ def _faults(options: dict[str, Any], cluster: Cluster) -> Iterable[Fault]:
 def _together(scene: Scene) -> Together:
     """Gavel's simulator knows a table of rates, and neither costs nor anything that is drawn by chance."""
     costs = scene.costs
-    is_plain = not (costs.switch_ns or costs.restart_ns or costs.noise or scene.faults)
+    is_plain = not (costs.switch_ns or costs.restart_ns or costs.noise or costs.slots or scene.faults)
     if not isinstance(scene.truth, Oracle) or not is_plain:
-        raise UsageError("--compat gavel takes --throughputs, and neither costs nor noise nor failures")
+        raise UsageError("--compat gavel takes --throughputs; neither costs nor slots nor noise nor failures")
     return Together(scene.truth)
 
 

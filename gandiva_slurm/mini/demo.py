@@ -279,7 +279,7 @@ def _records(stage: Stage, asked: Sequence[Any]) -> list[JobRecord]:
 
 
 def _start_alone(stage: Stage, steps: Mapping[str, int]) -> Alone:
-    """Start every script alone, for so many steps."""
+    """Start every script alone, for a number of steps."""
     wanted: Collection[DemoJob] = [job for job in JOBS if steps[job.name]]
     references = [Reference(job, steps[job.name], _alone_at(stage, job)) for job in wanted]
     # Beside the jobs as many ranks as they have; nothing else runs afterwards.

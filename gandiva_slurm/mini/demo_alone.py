@@ -24,7 +24,7 @@ NICE = 5
 
 @dataclass(frozen=True)
 class Reference:
-    """A run of a job's script alone: so many steps, written at `out` (as this host sees it)."""
+    """A run of a job's script alone: a number of steps, written at `out` (as this host sees it)."""
 
     job: DemoJob
     steps: int

@@ -142,11 +142,11 @@ class GandivaFair:
         """Return the GPU time that each job has held since the last question; of two that shared each half.
 
         That is what was planned, but where a node missed its part, or had no room. A job that has ended is
-        not seen any more: what was planned counts.
+        not seen any more: what was planned counts. What a job held before it was first seen is not charged.
         """
         before = self._held
         self._held = {job_id: job.held_ns for job_id, job in view.jobs.items()}
-        since = {job_id: held_ns - before.get(job_id, 0) for job_id, held_ns in self._held.items()}
+        since = {job_id: held_ns - before.get(job_id, held_ns) for job_id, held_ns in self._held.items()}
         for job_id, gpus in self._last.runs.items():
             if job_id not in since:
                 since[job_id] = elapsed_ns * len(gpus) // (2 if job_id in self._last.shared else 1)

@@ -181,10 +181,11 @@ class _Kind(NamedTuple):
     hosts: frozenset[int] | None
     #: the GPUs that they cannot leave
     bound: tuple[int, ...]
+    memory_mib: int
 
 
 def _kind(job: JobView) -> _Kind:
-    return _Kind(job.model, job.gpu_types, job.hosts, () if job.can_migrate else job.gpus)
+    return _Kind(job.model, job.gpu_types, job.hosts, () if job.can_migrate else job.gpus, job.memory_mib)
 
 
 class _Promise(NamedTuple):

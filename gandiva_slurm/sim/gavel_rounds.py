@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.baselines.fifo_perf import FifoPerf
-from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.port import Plan, Policy, PolicySettings
 from gandiva_slurm.sim.job import RATE, UNIT, Job, Spec
 from gandiva_slurm.sim.loop import Watch, best_rate
 from gandiva_slurm.sim.truth import Oracle
@@ -75,8 +75,7 @@ class Rounds:
 
     def _round(self) -> None:
         world = self._world
-        world.observe()
-        plan = self._policy.decide(View(world.now_ns, world.cluster, world.jobs, world.rates))
+        plan = self._policy.decide(world.view())
         world.apply(plan, self._policy.name)
         self._watch(plan, ())
         if not world.running:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gandiva_slurm.policy.port import Plan, Policy, View
+from gandiva_slurm.policy.port import Plan, Policy
 from gandiva_slurm.sim.faults import Fault
 from gandiva_slurm.sim.job import RATE, Job, Spec
 from gandiva_slurm.sim.parts import carried_out, missed_hosts
@@ -108,9 +108,7 @@ class Loop:
 
     def _ask(self) -> None:
         world, now_ns = self._world, self._world.now_ns
-        world.observe()
-        view = View(now_ns, world.cluster, world.jobs, world.rates, world.down, world.costs.slots)
-        plan = self._policy.decide(view)
+        plan = self._policy.decide(world.view())
         if plan.wake_ns is not None and plan.wake_ns <= now_ns:
             name, at_s = self._policy.name, now_ns / 1e9
             raise PolicyError(f"{name} asks at {at_s:.3f} s to be woken at {plan.wake_ns / 1e9:.3f} s")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gandiva_slurm.policy.port import Cluster
 from gandiva_slurm.sim.job import Job
 
 Runs = Mapping[int, tuple[int, ...]]
+#: What a job takes of a place's room.
+Taken = Callable[[Job], int]
 
 
 class Residents:
@@ -39,34 +41,30 @@ class Residents:
         """
         leavers: dict[int, Job] = {}
         for gpu in gpus if self._slots else ():
-            here = self._on_gpu[gpu]
-            over = len(here.keys() - {job.job_id} - leavers.keys()) + 1 - self._slots
-            for other in self._parked(here, job, runs, leavers):
-                if over <= 0:
-                    break
-                leavers[other.job_id] = other
-                over -= 1
-            if over > 0:
+            if not self._clear(self._on_gpu[gpu], job, self._slots, lambda each: 1, runs, leavers):
                 return None
         for host in self._cluster.hosts_of(gpus):
             room_mib = self._cluster.hosts[host].memory_mib
-            if not room_mib:
-                continue
-            here = self._on_host[host]
-            there = [each for number, each in here.items() if number != job.job_id and number not in leavers]
-            over = sum(each.memory_mib for each in there) + job.memory_mib - room_mib
-            for other in self._parked(here, job, runs, leavers):
-                if over <= 0:
-                    break
-                leavers[other.job_id] = other
-                over -= other.memory_mib
-            if over > 0:
+            if room_mib and not self._clear(self._on_host[host], job, room_mib, _memory_mib, runs, leavers):
                 return None
         return [*leavers.values()]
 
-    def _parked(self, here: dict[int, Job], comer: Job, runs: Runs, leavers: dict[int, Job]) -> Iterator[Job]:
-        """Yield the jobs there that are parked, stay so, and can be saved."""
-        for job in [*here.values()]:
+    def _clear(
+        self, here: dict[int, Job], comer: Job, room: int, taken: Taken, runs: Runs, leavers: dict[int, Job]
+    ) -> bool:
+        """Add to `leavers` those of a place that must leave it; False: it is too full all the same."""
+        stay = [job for number, job in here.items() if number != comer.job_id and number not in leavers]
+        over = sum(map(taken, stay)) + taken(comer) - room
+        for job in stay:
+            if over <= 0:
+                break
+            # What is parked there, stays parked and can be saved.
             is_idle = not job.is_running and runs.get(job.job_id) != job.gpus
-            if is_idle and job.can_migrate and job is not comer and job.job_id not in leavers:
-                yield job
+            if is_idle and job.can_migrate and taken(job):
+                leavers[job.job_id] = job
+                over -= taken(job)
+        return over <= 0
+
+
+def _memory_mib(job: Job) -> int:
+    return job.memory_mib

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.policy.port import Cluster, Plan
+from gandiva_slurm.policy.port import Cluster, Plan, View
 from gandiva_slurm.sim.job import RATE, UNIT, Job
 from gandiva_slurm.sim.measure import Measured
 from gandiva_slurm.sim.residents import Residents
@@ -171,10 +171,11 @@ class World:
         job = self.running.get(job_id)
         return job is not None and job.gpus == gpus
 
-    def observe(self) -> None:
-        """Let policies know the rates of all that have run a mini-batch where they are."""
+    def view(self) -> View:
+        """Return what policies see, with the rates of all that have run a mini-batch where they are."""
         for job in [*self._unseen.values()]:
             self._watch(job)
+        return View(self.now_ns, self.cluster, self.jobs, self.rates, self.down, self.costs.slots)
 
     def _check(self, policy: str, job_id: int, gpus: tuple[int, ...]) -> None:
         job = self.jobs.get(job_id)

@@ -24,7 +24,7 @@ from tests.sim.mixed import CLUSTER, W1, W1C, S, mean_jct_s, rho_of_jobs, settin
 SCALE = "gavel_scale300_s10"
 SLOTS = 4
 USERS = 30
-#: Of the made workload: how often a gang has so many GPUs, and the mean seconds between two arrivals.
+#: Of the made workload: sizes of gangs with their weights, and the mean seconds between two arrivals.
 SIZES, MEAN_S = {1: 50, 2: 20, 4: 20, 8: 10}, 150
 MAKERS: dict[str, Callable[[PolicySettings], Policy]] = {"live": live.make, "plan": gandiva_fair.make}
 

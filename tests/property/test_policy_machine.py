@@ -163,8 +163,7 @@ class PolicyMachine(RuleBasedStateMachine):
     def decide(self) -> None:
         """Ask both policies, and make the plan true; PolicyError: it cannot be."""
         world = self.world
-        world.observe()
-        view = View(world.now_ns, world.cluster, world.jobs, world.rates, world.down, self.slots)
+        view = world.view()
         before = {job_id: (job.gpus, job.is_running) for job_id, job in world.jobs.items()}
         self.plan = self.policy.decide(view)
         assert self.twin.decide(view) == self.plan, "the same events, the same plan"
@@ -262,13 +261,12 @@ class FullMachine(PolicyMachine):
     def change_vc(self, pick: int, vc: str) -> None:
         """See `may_come`."""
 
-    @invariant()
     def nobody_waits_for_what_is_idle_or_lent(self) -> None:
         """There may be no room for a job on what is idle."""
 
     @invariant()
     def no_more_live_there_than_there_is_room(self) -> None:
-        """On each GPU so many jobs, on each node so much memory, running or parked."""
+        """Jobs on a GPU keep to its slots, those on a node to its memory, running or parked."""
         for index, host in enumerate(self.cluster.hosts):
             there = [job for job in self.world.jobs.values() if index in self.cluster.hosts_of(job.gpus)]
             assert sum(job.memory_mib for job in there) <= self.memory_mib

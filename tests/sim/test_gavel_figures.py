@@ -55,7 +55,8 @@ def test_max_min_by_linear_programme(name: str, policy: str, avg_jct_s: float) -
     ("more", "sentence"),
     [
         (("--policy", "srtf"), "--compat gavel knows fifo and gavel_max_min, not srtf"),
-        (("--policy", "fifo", "--switch-cost", "1"), "neither costs nor noise nor failures"),
+        (("--policy", "fifo", "--switch-cost", "1"), "neither costs nor slots nor noise nor failures"),
+        (("--policy", "fifo", "--slots", "4"), "neither costs nor slots nor noise nor failures"),
     ],
 )
 def test_what_gavel_does_not_have_is_refused(more: tuple[str, ...], sentence: str) -> None:

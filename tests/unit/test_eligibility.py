@@ -99,6 +99,25 @@ def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:
     assert seen == [1, 2, 1, 2, 1]
 
 
+def test_what_was_held_before_the_first_question_is_not_charged() -> None:
+    jobs = [stays(1, (0,)), stays(2, (0,))]
+    jobs[0].held_ns, jobs[1].held_ns = 3600 * S, 0
+    policy = gandiva_fair.make(SETTINGS)
+    assert policy.decide(a_view((("v100", 1),), jobs)).runs == {1: (0,)}
+    assert set(policy.passes().values()) == {0}
+
+
+def test_of_two_guests_of_a_model_the_one_comes_that_there_is_room_for() -> None:
+    rates = FixedRates(packed={("a", "b"): (0.9, 0.9)})
+    host = a_job(1, model="a", memory_mib=60)
+    host.gpus, host.is_running = (0,), True
+    large, small = a_job(2, model="b", at_s=1, memory_mib=60), a_job(3, model="b", at_s=2, memory_mib=40)
+    host.can_migrate = False
+    jobs = {job.job_id: job for job in (host, large, small)}
+    view = View(S, Cluster((("v100", 1),), memory_mib=[100]), jobs, rates)
+    assert gandiva_fair.make(SETTINGS).decide(view).runs == {1: (0,), 3: (0,)}
+
+
 def test_jobs_that_stay_are_packed_where_they_are_and_nowhere_else() -> None:
     rates = FixedRates(packed={("a", "a"): (0.9, 0.9), ("a", "b"): (0.9, 0.9)})
     jobs = [stays(1, (0,)), stays(2, (0,)), stays(3, (1,)), stays(4, (1,))]

@@ -110,7 +110,7 @@ def test_tickets_by_the_account_tree(small: tuple[str, ...], tmp_path: Path) -> 
         ),
         (("--rate-noise", "2"), "--rate-noise"),
         (("--half-life", "0"), "--half-life"),
-        (("--compat", "gavel", *NOISE), "neither costs nor noise nor failures"),
+        (("--compat", "gavel", *NOISE), "neither costs nor slots nor noise nor failures"),
     ],
 )
 def test_wrong_use_is_told(

@@ -15,7 +15,7 @@ TABLES = published("stride")
 
 
 def play(table: dict, rounds: int) -> list[dict]:
-    """Run a table's jobs, each as a user of his own, and write down what the table does."""
+    """Run a table's jobs, each as a user of its own, and write down what the table does."""
     gpus, jobs, order = table["numGPUs"], table["jobs"], table["order"]
     accounts = {name: Account(0, jobs[name]["tickets"]) for name in order}
     played = []
@@ -52,7 +52,7 @@ def test_stride_gang_table_repeats_every_five_rounds_without_idle_gpus() -> None
 
 
 def test_round_skips_a_gang_that_does_not_fit_and_does_not_charge_it() -> None:
-    """A user's skipped gang costs him nothing: his next one is asked at once, before higher passes."""
+    """A user's skipped gang costs it nothing: its next one is asked at once, before higher passes."""
     entrants = [
         Entrant("big", "u", 4, 1, (1,), job_pass=0),
         Entrant("small", "u", 1, 1, (2,), job_pass=5),
@@ -83,7 +83,7 @@ def test_round_counts_what_was_charged_before_it() -> None:
 
 
 def test_a_gang_costs_its_user_as_many_gpus_of_the_round_as_it_has() -> None:
-    """After three GPUs of one user the other has his second before the first has his fourth."""
+    """After three GPUs of one user the other has its second before the first has its fourth."""
     entrants = [
         Entrant("wide", "u", 3, 1, (1,)),
         Entrant("more", "u", 1, 1, (2,)),

@@ -289,4 +289,23 @@ VARIANTS = (
         "A job that cannot be saved is packed on another GPU than its own.",
         ("tests/unit/test_eligibility.py::test_jobs_that_stay_are_packed_where_they_are_and_nowhere_else",),
     ),
+    Variant(
+        "plan-guests-of-any-memory",
+        "gandiva_slurm/policy/packing.py:_kind",
+        "job.memory_mib",
+        "0",
+        "Two guests of a model are taken for alike where there is memory for one of them only.",
+        (
+            "tests/unit/test_eligibility.py"
+            "::test_of_two_guests_of_a_model_the_one_comes_that_there_is_room_for",
+        ),
+    ),
+    Variant(
+        "plan-charges-what-was-before",
+        "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._held_since",
+        "before.get(job_id, held_ns)",
+        "before.get(job_id, 0)",
+        "A policy that is asked for the first time charges jobs for all they ever held.",
+        ("tests/unit/test_eligibility.py::test_what_was_held_before_the_first_question_is_not_charged",),
+    ),
 )
