@@ -8,7 +8,7 @@ nothing which runs rightly is fenced, no job is lost, starts go to nodes that ar
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.engine import Engine, EngineSettings
@@ -19,6 +19,7 @@ from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
+from gandiva_slurm.policy.port import Policy
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 
 #: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
@@ -39,6 +40,9 @@ class Proc:
     has_left: bool = False
     #: plans in a row that said it is to leave
     told_to_leave: int = 0
+    #: a policy's plan has it hold its GPUs, and how much GPU time it has held so
+    is_on: bool = False
+    held_ns: int = 0
 
 
 @dataclass
@@ -48,10 +52,12 @@ class FakeWorld:
     nodes: dict[str, int]
     settings: EngineSettings = field(default_factory=EngineSettings)
     users: tuple[str, ...] = ("user1", "user2", "user3")
+    #: makes what decides in the engine; None: the engine's own rules do
+    make_policy: Callable[[], Policy] | None = None
     now_ns: int = 2_000_000 * SECOND_NS
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.settings)
+        self.engine = Engine(self.settings, self._policy())
         #: how the engine is called; whoever records it puts himself here
         self.handle = Engine.handle
         self.jobs: dict[int, SlurmJob] = {}
@@ -86,6 +92,9 @@ class FakeWorld:
         self.fresh = True
         #: dependencies are met; Slurm looks only at those of jobs that nobody holds
         self.dependencies_met = False
+
+    def _policy(self) -> Policy | None:
+        return self.make_policy() if self.make_policy else None
 
     # what users and operators do
 
@@ -136,13 +145,16 @@ class FakeWorld:
     def restart_controller(self, keep_journal: bool) -> None:
         """A new controller: state from the journal or from nothing; all pictures are new to it."""
         data = json.loads(json.dumps(self.engine.to_json()))
-        self.engine = Engine.from_json(self.settings, data) if keep_journal else Engine(self.settings)
+        settings, policy = self.settings, self._policy()
+        self.engine = Engine.from_json(settings, data, policy) if keep_journal else Engine(settings, policy)
         self.fresh = True
         self.outcomes = []
 
     def cycle(self, dt_s: float = 1.0, reports: bool = True, twice: bool = False) -> list[Action]:
         """One cycle of the controller, then what Slurm and the nodes make of its actions."""
         self.now_ns += round(dt_s * SECOND_NS)
+        for proc in self.procs.values():
+            proc.held_ns += proc.is_on * len(proc.gpus) * round(dt_s * SECOND_NS)
         events = [*self.outcomes, *self._news()]
         if reports:
             events += self._reports()
@@ -151,7 +163,8 @@ class FakeWorld:
         before = self.moving()
         actions = self.handle(self.engine, [*events, ev.CycleTick()], self.now_ns)
         self._check_moves(before)
-        assert violations(self.engine) == []
+        found = violations(self.engine)
+        assert not found, found
         live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
         assert no_job_is_lost(self.engine.state, live) == []
         self._publish()
@@ -192,6 +205,8 @@ class FakeWorld:
 
         Two that change places are one move, where no more are allowed.
         """
+        if self.make_policy:
+            return
         after = self.moving()
         at_once = self.engine.settings.moves_at_once(sum(self.nodes.values()))
         for job_id in after - before:
@@ -230,6 +245,7 @@ class FakeWorld:
             here = {key: proc for (where, key), proc in self.procs.items() if where == name}
             for key, proc in sorted(here.items()):
                 events.append(self._told(name, key, proc))
+            events.append(ev.HeldTold(name, tuple((key, proc.held_ns) for key, proc in sorted(here.items()))))
             known = {key for where, key in self.engine.state.sightings if where == name}
             events += [ev.ResidentGone(name, key) for key in sorted(known - here.keys())]
         return events
@@ -269,6 +285,11 @@ class FakeWorld:
             self.plans[name] = {place.key: place.gpus for place in plan}
             self.leaving[name] = {place.key for place in plan if place.is_leaving}
             self._save(name)
+            for place in plan if self.make_policy else ():
+                proc = self.procs.get((name, place.key))
+                if proc is not None:
+                    proc.is_on = bool(place.is_on) and not proc.has_left
+                    proc.state = states.RUNNING if proc.is_on else states.SUSPENDED
             for key in self.engine.fences(name):
                 job = self.jobs.get(key.job_id)
                 assert not _runs(job, key, name), f"{key} runs on {name} and was fenced"

@@ -16,11 +16,12 @@ from gandiva_slurm.cli.table import Field, squeue_lines
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.output import opened, progress, require_folder, write_result
-from gandiva_slurm.policy.port import Cluster, PolicySettings
+from gandiva_slurm.policy.port import Cluster, Policy, PolicySettings
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing
 from gandiva_slurm.sim.faults import Chance, Fault, read_faults
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
+from gandiva_slurm.sim.live import SLOTS, LivePolicy
 from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
 from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
@@ -67,7 +68,11 @@ _SCENE = (
     click.option("--quantum", type=Number(0.001), default=60.0, help="Seconds; 60."),
     click.option("--switch-cost", type=Number(0), default=0.0, help="Seconds to stop and go on."),
     click.option("--restart-cost", type=Number(0), default=0.0, help="Seconds to go on elsewhere."),
-    click.option("--slots", type=click.IntRange(1), help="Jobs a GPU has room for; any number."),
+    click.option("--slots", type=click.IntRange(1), help="Jobs a GPU has room for; any number (slurm: 4)."),
+    click.option(
+        "--world", type=click.Choice(["plan", "slurm"]), default="plan",
+        help="Plans come true at once, or through the engine of the daemons and a small Slurm.",
+    ),
     click.option("--users", type=click.IntRange(1), help="Deal the rows out to so many users."),
     click.option("--users-column", metavar="C", help="Users from a column: its name, or number from 1."),
     click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs to arrive."),
@@ -99,11 +104,13 @@ def run(**options: Any) -> None:
     """Run one policy on one workload."""
     scene, settings = _read(options)
     if options["compat"]:
+        if options["world"] == "slurm":
+            raise UsageError("--compat gavel has a world of its own: leave --world out")
         scene = replace(scene, truth=_together(scene), is_in_rounds=True)
         settings = replace(settings, oracle=scene.truth.rates)
         policy, is_told = gavel_policy(options["policy"], settings), True
     else:
-        policy, is_told = make_policy(options["policy"], settings)
+        policy, is_told = _made(options["policy"], settings, options)
     with _lines(options["events"]) as events, progress("jobs ended", len(scene.specs)) as on_finish:
         outcome = simulate(scene, policy, is_told, events, on_finish)
     summary = outcome.summary()
@@ -120,7 +127,7 @@ def run(**options: Any) -> None:
 def compare(**options: Any) -> None:
     """Run several policies on one workload, side by side."""
     scene, settings = _read(options)
-    made = [make_policy(name.strip(), settings) for name in options["policies"].split(",")]
+    made = [_made(name.strip(), settings, options) for name in options["policies"].split(",")]
     if options["picture"]:
         require_drawing(options["picture"])
     runs = []
@@ -136,6 +143,16 @@ def compare(**options: Any) -> None:
     write_result(options["json_"], {"version": VERSION, "runs": summaries}, table)
 
 
+def _made(name: str, settings: PolicySettings, options: dict[str, Any]) -> tuple[Policy, bool]:
+    """Make a policy, in `--world slurm` with the engine that carries its plans out."""
+    if options["world"] == "plan":
+        return make_policy(name, settings)
+    policy, _ = make_policy(name, replace(settings, oracle=None))  # no cluster tells true rates
+    if isinstance(policy, LivePolicy):
+        raise UsageError(f"--policy {name} is an engine with rules of its own: leave --world out")
+    return LivePolicy(settings, options["slots"] or SLOTS, policy), False
+
+
 def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     if options["users"] and options["users_column"]:
         raise UsageError("--users and --users-column: give one of them")
@@ -146,7 +163,8 @@ def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))
     specs, truth = load(source, cluster)
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
-    costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"], options["slots"] or 0)
+    slots = 0 if options["world"] == "slurm" else options["slots"] or 0  # there the engine keeps to them
+    costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"], slots)
     tree: tuple[Association, ...] = ()
     if options["tickets"]:
         tree = read_tree(options["tickets"])

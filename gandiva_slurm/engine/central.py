@@ -12,17 +12,17 @@ node only tells where its counters stand. Accounts are kept by the ledger, not h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.engine.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.engine.luck import Lucks, union
-from gandiva_slurm.engine.starving import Starving
 from gandiva_slurm.engine.verdict import Seen
 from gandiva_slurm.engine.verdict import Verdict as Verdict
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, STAY, HeldTime, PartStand
+from gandiva_slurm.policy.starving import Starving, Waiter
 
 #: Two clocks measure one interval: a node may say so much more than passed here, and an eighth.
 SLACK_NS = 50_000_000
@@ -55,7 +55,7 @@ class Domain:
         self._owed: list[tuple[JobKey, str, int, int]] = []
         self._over: set[JobKey] = set()
         self.lucks = Lucks()
-        self._starving = Starving()
+        self._starving: Starving[JobKey] = Starving()
 
     def follow(self, nodes: Mapping[str, int], jobs: Mapping[JobKey, Planned]) -> None:
         """Take over the plan: the domain's nodes with their GPUs, and all planned jobs."""
@@ -117,13 +117,24 @@ class Domain:
         if asked:
             chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
-            self._starving.note(self.stride.gangs, self.stride.job_passes(), can_run, chosen)
+            self._note_starving(can_run, chosen)
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
         for key in self._alone():
             self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
+
+    def _note_starving(self, can_run: Collection[JobKey], chosen: Collection[JobKey]) -> None:
+        """Opportunistic gangs go before nobody, and are promoted when they have waited long."""
+        passes = self.stride.job_passes()
+        firm = [gang for gang in self.stride.gangs if not gang.is_opportunistic]
+        waiters = [
+            Waiter(gang.key, (gang.vc, gang.user), (passes.get(gang.key.job_id, 0), gang.order))
+            for gang in firm
+            if gang.key in can_run or gang.key in chosen
+        ]
+        self._starving.note(waiters, chosen)
 
     def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand], move: str = OUT) -> None:
         """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now.

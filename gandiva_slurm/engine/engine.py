@@ -7,13 +7,14 @@ dropped. The live controller, tests and a simulator drive it by the same calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
+from gandiva_slurm.engine.apply import Decider
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.homing import bring_home
 from gandiva_slurm.engine.owners import note_owners, owners_of
@@ -37,6 +38,7 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
+from gandiva_slurm.policy.port import Policy
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
@@ -50,6 +52,7 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.BoundsSeen: follow.bounds_seen,
     ev.ResidentSeen: follow.resident_seen,
     ev.ResidentGone: follow.resident_gone,
+    ev.HeldTold: follow.held_told,
     ev.DaemonSeen: follow.daemon_seen,
     ev.ActionDone: follow.action_done,
 }
@@ -58,9 +61,11 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
 class Engine:
     """All decisions of the cluster's slow clock."""
 
-    def __init__(self, settings: EngineSettings | None = None) -> None:
+    def __init__(self, settings: EngineSettings | None = None, policy: Policy | None = None) -> None:
+        """`policy` decides who is where; without one the engine's own rules do."""
         self.settings = settings or EngineSettings()
         self.state = EngineState()
+        self.decider = Decider(policy) if policy is not None else None
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
 
@@ -126,23 +131,35 @@ class Engine:
         return self.state.to_json()
 
     @classmethod
-    def from_json(cls, settings: EngineSettings, data: Mapping[str, Any]) -> Engine:
-        """Read what `to_json` wrote.
+    def from_json(
+        cls, settings: EngineSettings, data: Mapping[str, Any], policy: Policy | None = None
+    ) -> Engine:
+        """Read what `to_json` wrote; a policy begins anew.
 
         The first cycle must then hear of all of Slurm's jobs and nodes, and a JobGone for each job of `jobs`
         that Slurm shows no more. An engine that starts empty needs the same: it adopts what runs.
         """
-        engine = cls(settings)
+        engine = cls(settings, policy)
         engine.state = EngineState.from_json(data)
         return engine
 
     def _decide(self, at: follow.Cycle) -> None:
-        at.owners = owners_of(self.state, self.settings)
+        if self.decider is None:  # a policy deals virtual clusters out by itself
+            at.owners = owners_of(self.state, self.settings)
         note_owners(at)
         watch_starts(at)
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
+        if self.decider is not None:
+            self.decider.decide(at)
+        else:
+            self._decide_by_board(at)
+        timelimit.give_back(at)
+        fence_strays(at)
+        self._forget(at)
+
+    def _decide_by_board(self, at: follow.Cycle) -> None:
         board, left = place_waiting(at)
         left = start_small(at, board, left)
         bring_home(at, board)
@@ -151,9 +168,6 @@ class Engine:
         promote_waiting(at, left)  # from here on the board is out of date
         note_owners(at)
         decide_packs(at)
-        timelimit.give_back(at)
-        fence_strays(at)
-        self._forget(at)
 
     def _watch_nodes(self, at: follow.Cycle) -> None:
         """Say of jobs on a node that is down why nothing moves."""
@@ -188,13 +202,30 @@ class Engine:
             parts = leaf_tickets(self.state.associations, list(weights))
             for leaf, jobs in weights.items():
                 tickets.update(split(parts[leaf], jobs))
+        on = self.state.on if self.decider is not None else None
         mates = self.state.pairs.mates()
+        if on is not None:
+            mates = _pairs(record for record in placed if record.job.job_id in on)
         plan: dict[str, list[Placement]] = {}
         for record in placed:
-            for node, place in _placements(record, tickets[record.job.job_id]):
-                mate = mates.get(record.job.job_id, 0)
-                plan.setdefault(node, []).append(replace(place, mate=mate))
+            job_id = record.job.job_id
+            for node, place in _placements(record, tickets[job_id]):
+                is_on = None if on is None else job_id in on
+                place = replace(place, mate=mates.get(job_id, 0), is_on=is_on)
+                plan.setdefault(node, []).append(place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
+
+
+def _pairs(on: Iterable[JobRecord]) -> dict[int, int]:
+    """Who is to hold the same GPUs as whom."""
+    first: dict[tuple[tuple[str, tuple[int, ...]], ...], int] = {}
+    mates: dict[int, int] = {}
+    for record in on:
+        job_id, places = record.job.job_id, tuple(sorted(record.places.items()))
+        other = first.setdefault(places, job_id)
+        if other != job_id:
+            mates |= {job_id: other, other: job_id}
+    return mates
 
 
 def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placement]]:

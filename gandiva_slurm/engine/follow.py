@@ -18,6 +18,7 @@ from gandiva_slurm.engine.state import (
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, HoldAgain
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because, of_node
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 
@@ -152,9 +153,32 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     take_reported_gpus(at, record)
+    _learn_rates(at, record, event.node, event.measured)
     if record.state in states.SLICED and event.state in states.SLICED:
         state, reason = _whole_state(at, record)
         _slice(record, state, at.state.pairs.reworded(record.job.job_id, reason), at.now_ns)
+
+
+def held_told(at: Cycle, event: ev.HeldTold) -> None:
+    """Add to each job what it has held since it was told last; a counter that began anew counts whole."""
+    for key, held_ns in event.held_ns:
+        sighting, record = at.state.sightings.get((event.node, key)), at.state.jobs.get(key.job_id)
+        if sighting is None or record is None:
+            continue
+        record.held_ns += held_ns - sighting.held_ns if held_ns >= sighting.held_ns else held_ns
+        sighting.held_ns = held_ns
+
+
+def _learn_rates(at: Cycle, record: JobRecord, node: str, measured: Measured) -> None:
+    """Take over what a job was measured at: alone, and beside the job it is packed with."""
+    home, mate = at.state.nodes.get(node), at.state.jobs.get(measured.mate)
+    if home is None:
+        return
+    rates, kind, gpus = at.state.rates, home.node.gpu_type, sum(map(len, record.places.values()))
+    if measured.rate_alone:
+        rates.learn_alone((record.model, gpus, kind, len(record.places) == 1), measured.rate_alone, 1.0)
+    if measured.rate_packed and mate is not None:
+        rates.learn_packed((record.model, mate.model, kind), measured.rate_packed, 1.0)
 
 
 def take_reported_gpus(at: Cycle, record: JobRecord) -> None:
@@ -244,7 +268,11 @@ def _may_share_limit(waiting: SlurmJob, ended: SlurmJob) -> bool:
 def _give_back(at: Cycle, record: JobRecord) -> None:
     """A new incarnation: whatever was tried before counts no more. One on the move keeps its target."""
     restart, nodes = f"restart {record.job.restart}", record.nodes
-    if record.state == states.CHECKPOINTING:
+    if record.state == states.CHECKPOINTING and not record.target:
+        record.travels.arrive()
+        record.travels.left_ns = 0
+        record.move(states.HELD, because("MadeWay", restart), at.now_ns)
+    elif record.state == states.CHECKPOINTING:
         record.move(states.REQUEUED, because("MovedOut", restart, to=record.target_text), at.now_ns)
     else:
         record.move(states.HELD, because("Requeued", restart), at.now_ns)

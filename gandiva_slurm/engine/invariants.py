@@ -51,8 +51,9 @@ def violations(engine: Engine) -> list[str]:
         *tickets_are_conserved(engine),
         *nothing_running_is_fenced(engine),
         *stories_follow_the_table(state),
-        *moves_are_sound(state, engine.settings),
+        *moves_are_sound(state, engine.settings, engine.decider is not None),
         *packs_are_sound(engine),
+        *plan_is_whole(engine),
         *owners_come_first(engine),
     ]
 
@@ -128,6 +129,25 @@ def packs_are_sound(engine: Engine) -> list[str]:
         f"job {job} is planned beside {mate}" for job, mate in mates.items() if mate and mates[mate] != job
     ]
     return found
+
+
+def plan_is_whole(engine: Engine) -> list[str]:
+    """Where a policy decides: what holds GPUs lives there; a GPU has one job, or two with the same GPUs."""
+    jobs, found = engine.state.jobs, []
+    on: dict[tuple[str, int], list[JobRecord]] = {}
+    for job_id in sorted(engine.state.on):
+        record = jobs.get(job_id)
+        if record is None or not record.is_placed:
+            found.append(f"job {job_id} is planned to hold GPUs and lives nowhere")
+            continue
+        for name, gpus in record.places.items():
+            for gpu in gpus:
+                on.setdefault((name, gpu), []).append(record)
+    return found + [
+        f"GPU {gpu} of {name} is planned for {', '.join(str(record.key) for record in records)}"
+        for (name, gpu), records in sorted(on.items())
+        if len(records) > 2 or len({tuple(sorted(record.places.items())) for record in records}) > 1
+    ]
 
 
 def tickets_are_conserved(engine: Engine) -> list[str]:

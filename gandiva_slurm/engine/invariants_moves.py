@@ -11,20 +11,25 @@ from gandiva_slurm.model import job as states
 _KEEPS = (states.HELD, *states.BOUND_ELSEWHERE)
 
 
-def moves_are_sound(state: EngineState, settings: EngineSettings) -> list[str]:
-    """Who moves has a target, whole and for him alone; nobody moves more often than he may."""
+def moves_are_sound(state: EngineState, settings: EngineSettings, is_led: bool = False) -> list[str]:
+    """What moves has a target, whole and for itself alone; nothing moves more often than it may.
+
+    Where a policy decides (`is_led`) a job may leave for nowhere, and as often as that is planned. What comes
+    in its stead starts when it has left: what is kept for that does not count yet.
+    """
     found = []
     for record in state.jobs.values():
         moves = record.state in states.BOUND_ELSEWHERE
-        if moves != bool(record.target) and record.state != states.HELD:
+        may_lack = record.state == states.HELD or (is_led and record.state == states.CHECKPOINTING)
+        if moves != bool(record.target) and not may_lack:
             found.append(f"job {record.key} is {record.state} with target {record.target}")
         if moves and not record.travels.is_moving:
             found.append(f"job {record.key} is {record.state} and does not count as moving")
         if record.target and not _is_whole(record):
             found.append(f"job {record.key} is to have {record.target}, asked for {record.options.gpus}")
-        if len(record.travels.moved_ns) > settings.moves_per_hour:
+        if not is_led and len(record.travels.moved_ns) > settings.moves_per_hour:
             found.append(f"job {record.key} was moved {len(record.travels.moved_ns)} times within an hour")
-    return [*found, *kept_slots_are_bounded(state, settings.slots_per_gpu)]
+    return found if is_led else [*found, *kept_slots_are_bounded(state, settings.slots_per_gpu)]
 
 
 def kept_slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:

@@ -16,6 +16,8 @@ from gandiva_slurm.policy.placement import Need, Site
 def owners_come_first(engine: Engine) -> list[str]:
     """Who is on others' GPUs is opportunistic there; who has idle ones at home does not wait for a slot."""
     state, settings = engine.state, engine.settings
+    if engine.decider is not None:
+        return []
     owners = owners_of(state, settings)
     records = sorted(state.jobs.values(), key=lambda record: record.order)
     found = [

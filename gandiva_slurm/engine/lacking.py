@@ -13,8 +13,25 @@ from gandiva_slurm.policy.placement import Board, Need, Site
 
 def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:
     """Say why a job has no place: what can never be first, then what must be waited for."""
+    nowhere = no_place(board.sites.values(), need, nodes)
+    if nowhere is not None:
+        return nowhere
+    fitting = [site for site in board.sites.values() if site.may_take(need) and site.is_large_enough(need)]
+    open_ = [site for site in fitting if site.is_open and site.name not in need.closed]
+    roomy = [site for site in open_ if site.has_memory(need)]
+    if _of_one_type(roomy) < need.nodes:
+        full = [site for site in open_ if not site.has_memory(need)]
+        taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
+        facts = {"memory_mib": need.memory_mib, "none_have": _no_node(need, "has", "have")}
+        return because("NoFreeMemory", *taken[:SHOWN], **facts)
+    slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
+    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=_no_node(need, "has", "have"))
+
+
+def no_place(sites: Iterable[Site], need: Need, nodes: Mapping[str, NodeRecord]) -> Reason | None:
+    """Say why a job could not be placed on these nodes were they empty; None when it could."""
     partitions = set(need.partitions)
-    home = [site for site in board.sites.values() if not partitions or partitions & set(site.partitions)]
+    home = [site for site in sites if not partitions or partitions & set(site.partitions)]
     right = [site for site in home if site.may_take(need)]
     never = _never(need, home, right)
     if never is not None:
@@ -25,17 +42,9 @@ def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason
         closed = [_state_of(nodes[site.name]) for site in fitting if not site.is_open]
         return because("NodesDown", *closed[:SHOWN], none_are=_no_node(need, "is", "are"))
     reserved = [site.name for site in open_ if site.name in need.closed]
-    open_ = [site for site in open_ if site.name not in need.closed]
-    if _of_one_type(open_) < need.nodes:
+    if _of_one_type(site for site in open_ if site.name not in need.closed) < need.nodes:
         return because("Reserved", names=", ".join(reserved[:SHOWN]))
-    roomy = [site for site in open_ if site.has_memory(need)]
-    if _of_one_type(roomy) < need.nodes:
-        full = [site for site in open_ if not site.has_memory(need)]
-        taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
-        facts = {"memory_mib": need.memory_mib, "none_have": _no_node(need, "has", "have")}
-        return because("NoFreeMemory", *taken[:SHOWN], **facts)
-    slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
-    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=_no_node(need, "has", "have"))
+    return None
 
 
 def _of_one_type(sites: Iterable[Site]) -> int:

@@ -32,6 +32,25 @@ Places = Mapping[str, tuple[int, ...]]
 _ON_THE_WAY = (*states.BOUND_ELSEWHERE, states.STARTING)
 
 
+def why_bound(at: Cycle, record: JobRecord) -> str:
+    """Why a resident job cannot go on anywhere else now; "" when it can."""
+    job = record.job
+    if record.options.migrate == "never":
+        return "it was submitted with --gandiva-migrate=never"
+    if not job.batch or not job.requeue:
+        return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
+    if lacks_vc(at, record):
+        return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
+    homes = [at.state.nodes.get(name) for name in record.nodes]
+    silent = [name for name, home in zip(record.nodes, homes, strict=True) if not home or not home.has_daemon]
+    if silent:
+        return f"gandivad on {','.join(silent)} does not answer"
+    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
+    if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
+        return "it cannot save itself: not all its ranks have called attach()"
+    return "its last move failed not long ago" if record.travels.wait_until_ns > at.now_ns else ""
+
+
 def begin_move(
     at: Cycle,
     record: JobRecord,

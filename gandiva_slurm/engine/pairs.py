@@ -115,7 +115,7 @@ def _judge(at: Cycle, pack: Pack, here: list[Seat]) -> None:
             _undo(at, pack, here, f"not measured together within {age_ns // SECOND_NS} s")
             pairs.found[_key(at, pack)] = Finding(0.0, 0.0, 0.0, at.now_ns)
         return
-    one, two = (_model(at.state.jobs[job]) for job in pack.jobs)
+    one, two = (at.state.jobs[job].model for job in pack.jobs)
     key, is_turned = key_of(one, two, _type(at, pack))
     pairs.found[key] = replace(found, first=found.second, second=found.first) if is_turned else found
     harmed = _harmed(at, pack, found)
@@ -170,7 +170,7 @@ def _forget(at: Cycle) -> None:
     running = {_key(at, pack) for pack in pairs.packs}
     old_ns = at.now_ns - at.settings.pack_retry_ns
     pairs.found = {key: f for key, f in pairs.found.items() if key in running or f.seen_ns > old_ns}
-    live = {_model(record) for record in at.state.jobs.values() if record.state != states.ENDED}
+    live = {record.model for record in at.state.jobs.values() if record.state != states.ENDED}
     pairs.book.forget(live, {_key(at, pack) for pack in pairs.packs if pack.is_trial})
 
 
@@ -183,7 +183,7 @@ def _pair_up(at: Cycle, here: list[Seat], free: list[JobRecord], trials: dict[Ho
     gpu_type = at.state.nodes[home.node].node.gpu_type
     while len(free) > 1 and home not in trials:
         host, tried = free.pop(0), set(trials.values())
-        guests = [guest for guest in free if key_of(_model(host), _model(guest), gpu_type)[0] not in tried]
+        guests = [guest for guest in free if key_of(host.model, guest.model, gpu_type)[0] not in tried]
         guests = [guest for guest in guests if _fits(at, here, host, guest)]
         bench = Bench([(_view(host), gpu_type)], [_view(guest) for guest in guests], lambda job, kind: 1.0)
         for pair in pairs.book.match(bench, pairs):
@@ -239,7 +239,7 @@ def _seen(at: Cycle, pack: Pack, job_id: int) -> Measured | None:
 
 
 def _key(at: Cycle, pack: Pack) -> PairKey:
-    one, two = (_model(at.state.jobs[job_id]) for job_id in pack.jobs)
+    one, two = (at.state.jobs[job_id].model for job_id in pack.jobs)
     return key_of(one, two, _type(at, pack))[0]
 
 
@@ -256,11 +256,6 @@ def _type(at: Cycle, pack: Pack) -> str:
     return at.state.nodes[pack.node].node.gpu_type
 
 
-def _model(record: JobRecord) -> str:
-    """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not."""
-    return str(record.job.array_job_id or record.job.job_id)
-
-
 def _view(record: JobRecord) -> JobView:
     job = record.job
-    return JobView(job.job_id, job.user, 1, job.submit_s * SECOND_NS, model=_model(record))
+    return JobView(job.job_id, job.user, 1, job.submit_s * SECOND_NS, model=record.model)

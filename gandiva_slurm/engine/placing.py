@@ -71,18 +71,9 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     placed = in_order(at, *states.PLACED)
     for record in placed:
         take_reported_gpus(at, record)
-    ready: dict[int, JobRecord] = {}
-    limited = waiting_for_limits(at)
-    for record in in_order(at, *states.WAITING):
-        # who is only being moved had his part of the limits, and goes first
-        is_moved = record.state == states.REQUEUED
-        reason = obstacle(at, record) or (None if is_moved else behind(at, record, limited))
-        if reason is None:
-            ready[record.job.job_id] = record
-        else:
-            _put_off(at, record, reason)
+    ready = ready_to_start(at)
     board = board_of(at, placed, list(ready.values()))
-    _bind_unknown(at, board, placed)
+    bind_unknown(at, board, placed)
     needs = {job_id: need_now(at, record) for job_id, record in ready.items()}
     start_kept(at, board, ready, needs)
     # a job that may only be told to wait for others must not push those that will run onto busy GPUs
@@ -99,6 +90,21 @@ def place_waiting(at: Cycle) -> tuple[Board, list[JobRecord]]:
     left = [record for job_id, record in ready.items() if job_id not in places]
     _tell_why(at, board, left, later, needs)
     return board, left
+
+
+def ready_to_start(at: Cycle) -> dict[int, JobRecord]:
+    """Return the jobs that wait for room alone; the others are told what else they wait for."""
+    ready: dict[int, JobRecord] = {}
+    limited = waiting_for_limits(at)
+    for record in in_order(at, *states.WAITING):
+        # who is only being moved had his part of the limits, and goes first
+        is_moved = record.state == states.REQUEUED
+        reason = obstacle(at, record) or (None if is_moved else behind(at, record, limited))
+        if reason is None:
+            ready[record.job.job_id] = record
+        else:
+            _put_off(at, record, reason)
+    return ready
 
 
 def _tell_why(
@@ -223,7 +229,7 @@ def board_of(at: Cycle, placed: list[JobRecord], ready: list[JobRecord]) -> Boar
     here = [*placed, *ready, *kept]
     tickets = leaf_tickets(at.state.associations, {record.leaf for record in here})
     tickets |= leaf_tickets(at.state.associations, {r.leaf for r in here if not r.is_opportunistic})
-    sites = {name: _site(at, node) for name, node in at.state.nodes.items()}
+    sites = {name: site_of(at, node) for name, node in at.state.nodes.items()}
     for record in placed:
         need = need_of(record)
         for name, gpus in record.places.items():
@@ -251,7 +257,8 @@ def _kept_stays(at: Cycle, record: JobRecord) -> Iterator[tuple[str, Stay]]:
             yield name, replace(need.stay(more), memory_mib=memory_mib)
 
 
-def _site(at: Cycle, record: NodeRecord) -> Site:
+def site_of(at: Cycle, record: NodeRecord) -> Site:
+    """Return a node as placement sees it, empty."""
     node = record.node
     return Site(
         name=node.name,
@@ -266,7 +273,7 @@ def _site(at: Cycle, record: NodeRecord) -> Site:
     )
 
 
-def _bind_unknown(at: Cycle, board: Board, placed: list[JobRecord]) -> None:
+def bind_unknown(at: Cycle, board: Board, placed: list[JobRecord]) -> None:
     """Assign GPUs to jobs found running, once their node has had time to say which they hold."""
     for record in placed:
         unknown = [name for name, gpus in record.places.items() if not gpus and name in board.sites]

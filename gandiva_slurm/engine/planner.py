@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.moving import begin_move
-from gandiva_slurm.engine.owners import lacks_vc, told_vc
+from gandiva_slurm.engine.moving import begin_move, why_bound
 from gandiva_slurm.engine.placing import in_order, need_now, tell
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
@@ -230,18 +229,9 @@ def horizon_ns(at: Cycle, record: JobRecord) -> int:
 def bar_of(at: Cycle, record: JobRecord) -> str:
     """Why a job must not be moved now; "" when it may."""
     job, travels, settings = record.job, record.travels, at.settings
-    if record.options.migrate == "never":
-        return "it was submitted with --gandiva-migrate=never"
-    if not job.batch or not job.requeue:
-        return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
-    if lacks_vc(at, record):
-        return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
-    silent = [name for name in record.nodes if not at.state.nodes[name].has_daemon]
-    if silent:
-        return f"gandivad on {','.join(silent)} does not answer"
-    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
-    if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
-        return "it cannot save itself: not all its ranks have called attach()"
+    bound = why_bound(at, record)
+    if bound:
+        return bound
     is_parked = record.is_opportunistic and record.state == states.SUSPENDED
     if is_parked and at.now_ns - record.since_ns >= PATIENCE_NS:
         return "it is opportunistic and was parked long: it saves itself in a turn, when there is one for it"
@@ -252,6 +242,4 @@ def bar_of(at: Cycle, record: JobRecord) -> str:
         return f"it has run for less than {settings.min_run_ns // SECOND_NS} s since it was started or moved"
     if len(travels.lately(at.now_ns)) >= settings.moves_per_hour:
         return f"it was moved {settings.moves_per_hour} times within the last hour"
-    if travels.wait_until_ns > at.now_ns:
-        return "its last move failed not long ago"
     return ""

@@ -21,6 +21,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
+from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import GUARANTEED
 from gandiva_slurm.policy.shares import Leaf
 
@@ -79,6 +80,8 @@ class JobRecord:
     #: where there are virtual clusters (`owners`): its own, and whether it has others' GPUs
     vc: str = ""
     is_borrowing: bool = False
+    #: GPU time it has held so far, all its incarnations together; of a shared GPU half
+    held_ns: int = 0
     story: list[StoryLine] = field(default_factory=list)
 
     @property
@@ -90,6 +93,11 @@ class JobRecord:
     def leaf(self) -> Leaf:
         """Where its tickets come from."""
         return Leaf(self.job.account, self.job.user)
+
+    @property
+    def model(self) -> str:
+        """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not."""
+        return str(self.job.array_job_id or self.job.job_id)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -257,6 +265,8 @@ class Placement:
     is_opportunistic: bool = False
     #: its virtual cluster: guaranteed jobs take turns among those of their own
     vc: str = ""
+    #: where a policy decides: True while it is to hold its GPUs; None: the node decides
+    is_on: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -281,6 +291,9 @@ class EngineState:
     givings: dict[int, Giving] = field(default_factory=dict)
     #: who shares a GPU with whom, and what was learnt of it
     pairs: Pairs = field(default_factory=Pairs)
+    #: where a policy decides (`apply`): the jobs that hold their GPUs now, and the rates measured so far
+    on: set[int] = field(default_factory=set)
+    rates: Learnt = field(default_factory=Learnt)
     #: read anew in each life; None until then
     bounds: Bounds | None = None
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
@@ -294,6 +307,8 @@ class EngineState:
             "nodes": [plain(record) for record in self.nodes.values()],
             "associations": [plain(row) for row in self.associations],
             "pairs": self.pairs.to_json(),
+            "on": sorted(self.on),
+            "rates": self.rates.to_json(),
             "givings": [[job_id, plain(giving)] for job_id, giving in self.givings.items()],
             "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
         }
@@ -310,6 +325,8 @@ class EngineState:
             nodes={record.node.name: record for record in nodes},
             associations=tuple(build(Association, raw) for raw in data["associations"]),
             pairs=Pairs.from_json(data.get("pairs", {})),
+            on=set(data.get("on", ())),
+            rates=Learnt.from_json(data.get("rates", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={
                 (node, JobKey(job_id, restart)): _sighting(raw)

@@ -44,6 +44,12 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     return record.reason if record.retry_ns > at.now_ns else None
 
 
+def is_pausing(at: Cycle, record: JobRecord) -> bool:
+    """True while nothing but the pause after a requeue of ours keeps a job from being started."""
+    is_ours = record.state == states.REQUEUED or (record.state == states.HELD and record.code == "MadeWay")
+    return is_ours and record.retry_ns > at.now_ns and obstacle(at, record) is record.reason
+
+
 def heed_slurm(at: Cycle, record: JobRecord) -> None:
     """Take back a start that Slurm, or the job's owner, has put off since."""
     job = record.job

@@ -81,6 +81,14 @@ class ResidentGone:
 
 
 @dataclass(frozen=True)
+class HeldTold:
+    """GPU time that incarnations have held on a node so far, in all; of a shared GPU half."""
+
+    node: str
+    held_ns: tuple[tuple[JobKey, int], ...]
+
+
+@dataclass(frozen=True)
 class DaemonSeen:
     """Whether a node's gandivad answers: where it does not, no job is placed. Never told = it answers."""
 
@@ -111,6 +119,7 @@ Event = (
     | BoundsSeen
     | ResidentSeen
     | ResidentGone
+    | HeldTold
     | DaemonSeen
     | ActionDone
     | CycleTick

@@ -16,6 +16,8 @@ class Measured:
     #: mini-batches a second alone on its GPUs, and beside the job it is packed with
     rate_alone: float = 0.0
     rate_packed: float = 0.0
+    #: that job; 0: none
+    mate: int = 0
     #: how far off the ratio of the two may be, as a part of it
     rate_noise: float = 0.0
     #: bytes: of its smallest GPU, of all its ranks' tensors at their peak (ranks that use no GPU memory tell

@@ -75,6 +75,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "NextCycle": ("many came at once, and others go first", "its turn comes in one of the next cycles"),
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
+    "NoRoomYet": (
+        "its turn has come where there is no free slot, or too little memory, yet",
+        "parked jobs have left there, or a job ends",
+    ),
+    "MadeWay": ("saved and requeued, to make way for others", "its turn comes"),
     "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits"),
     "Limit": ("Slurm does not start it: {words} ({word})", "{then}; asked again every {wait_s} s"),
     "BehindLimit": (
@@ -142,6 +147,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Shrinking": (
         "saves itself in its next turn, to go on with fewer GPUs, on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on as it is",
+    ),
+    "MakingWay": (
+        "saves itself in its next turn, to make way: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),

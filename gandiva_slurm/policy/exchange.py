@@ -20,13 +20,15 @@ _LEAST_GAIN = 1e-9
 class Seeker:
     """A job that is to have `size` GPUs of one type. `worth`: by type; a type that is not there is refused.
 
-    `at`: the type it is on now, "" when it is nowhere.
+    `at`: the type it is on now, "" when it is nowhere. Of those that do not take every type, the lowest rank
+    goes first: they would else keep others out that can go nowhere else.
     """
 
     job_id: int
     size: int
     worth: Mapping[str, float]
     at: str = ""
+    rank: int = 0
 
 
 class _Block(NamedTuple):
@@ -64,9 +66,16 @@ class Exchange:
         return self.at
 
     def _keep(self) -> None:
-        """Whoever is somewhere stays, if there is room; first those who take that type alone."""
-        for seeker in sorted(self._seekers.values(), key=lambda s: (len(s.worth) > 1, -s.size, s.job_id)):
-            if seeker.at in seeker.worth and self._room.get(seeker.at, 0) >= seeker.size:
+        """Whoever is somewhere stays, if there is room; first those that do not take every type, in turn."""
+        choosy = [s for s in self._seekers.values() if not s.worth.keys() >= {*self._types}]
+        for seeker in sorted(choosy, key=lambda s: (s.rank, -s.size, s.job_id)):
+            wanted = sorted(seeker.worth, key=lambda t: (t != seeker.at, -seeker.worth[t], t))
+            found = next((t for t in wanted if self._room.get(t, 0) >= seeker.size), "")
+            if found:
+                self._put(seeker, found)
+        for seeker in sorted(self._seekers.values(), key=lambda s: (-s.size, s.job_id)):
+            is_there = seeker.at in seeker.worth and self._room.get(seeker.at, 0) >= seeker.size
+            if is_there and seeker.job_id not in self.at:
                 self._put(seeker, seeker.at)
 
     def _seat(self) -> int:

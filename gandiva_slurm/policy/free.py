@@ -93,7 +93,9 @@ class FreeGpus:
         for gpu_type in types:
             if self._left[gpu_type] < job.size or (best and best[0] == 0):
                 continue
-            gpus = self.gather(job.size, gpu_type, is_spread)
+            gpus = self.gather_for(job, job.size, gpu_type, is_spread)
+            if gpus is None:
+                continue
             extra = extra_hosts(self._cluster, gpus)
             self.give(gpus)
             if (most_extra is None or extra <= most_extra) and (best is None or extra < best[0]):
@@ -118,6 +120,23 @@ class FreeGpus:
             gpus += part
         return tuple(sorted(gpus))
 
+    def gather_for(
+        self, job: JobView, size: int, gpu_type: str, is_spread: bool = False
+    ) -> tuple[int, ...] | None:
+        """Take GPUs of a type for a job, where it may be and as it asks for; None: there are none so."""
+        hosts = enumerate(self._cluster.hosts)
+        barred = [host.gpus for index, host in hosts if job.hosts is not None and index not in job.hosts]
+        shut = self.shut(gpu for gpus in barred for gpu in gpus)
+        gpus: tuple[int, ...] | None = None
+        if job.nodes:
+            gpus = self.gather_evenly(size, gpu_type, job.nodes)
+        elif job.cell in CELLS:
+            gpus = self.gather_in(size, gpu_type, job.cell)
+        elif self._left[gpu_type] >= size:
+            gpus = self.gather(size, gpu_type, is_spread)
+        self.give(shut)
+        return gpus
+
     def gather_in(self, size: int, gpu_type: str, cell: str) -> tuple[int, ...] | None:
         """Take so many of a type in one such cell (port.CELLS), the tightest; None where there is none."""
         below: dict[tuple[int, int], list[int]] = {}
@@ -135,6 +154,18 @@ class FreeGpus:
         assert chosen is not None
         self.take(chosen)
         return tuple(sorted(chosen))
+
+    def gather_evenly(self, size: int, gpu_type: str, nodes: int) -> tuple[int, ...] | None:
+        """Take as many of a type on each of some nodes, the fullest that have them; None: there are none."""
+        part = size // nodes
+        able = [index for index, host in enumerate(self._cluster.hosts) if host.gpu_type == gpu_type]
+        able = [index for index in able if len(self._free[index]) >= part]
+        if part * nodes != size or len(able) < nodes:
+            return None
+        able.sort(key=lambda index: (len(self._free[index]), index))
+        gpus = [gpu for index in able[:nodes] for gpu in self._near(index, part)]
+        self.take(gpus)
+        return tuple(sorted(gpus))
 
     def _near(self, index: int, count: int) -> list[int]:
         """So many free GPUs of a node, or all it has: those that are nearest to each other."""

@@ -57,7 +57,7 @@ class GandivaFair:
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None
-        self._sharing = Sharing(settings.restart_ns > 0)
+        self._sharing = Sharing(settings.restart_ns > 0, settings.quantum_ns)
         self._classes = Classes()
         self._elastic = Elastic(self._turn_ns)
         self.vcs = VirtualClusters()
@@ -97,6 +97,9 @@ class GandivaFair:
         if self._traits.packs:
             self._sharing.pack(view, merit, last, self._groups, self._last)
         self._wait(last)
+        for name, group in self._groups.items() if is_turn else ():
+            if name != SPARE:
+                group.note_turn(last.runs, self._owners)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
         notes.update(self._elastic.grow(view, runs, last.shared, waiting))
         if self.vcs.names:
@@ -246,7 +249,8 @@ class GandivaFair:
             out = runs.keys() if name == SPARE else borrowers
             jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in out}
             room = self._room(view, name) - (sum(map(len, runs.values())) if name == SPARE else 0)
-            staying = [] if is_turn and self._is_contended(name) else self._staying(jobs, name)
+            is_open = is_turn and self._is_contended(name)
+            staying = self._first(jobs, group, room) if is_open else self._staying(jobs, name)
             turns = Round(
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
@@ -255,6 +259,15 @@ class GandivaFair:
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups
+
+    def _first(self, jobs: Mapping[int, JobView], group: Group, room: int) -> list[Wanted]:
+        """Those that go first whatever the passes say, as far as there is room."""
+        first = []
+        for wanted in group.first() if self._traits.in_turn else ():
+            if wanted.job.job_id in jobs and wanted.size <= room:
+                first.append(wanted)
+                room -= wanted.size
+        return first
 
     def _is_contended(self, group: str) -> bool:
         """False in a virtual cluster whose jobs all have GPUs, own or borrowed: no turns are needed."""

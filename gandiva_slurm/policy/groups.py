@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gandiva_slurm.policy.port import JobView
-from gandiva_slurm.policy.rounds import Runs
+from gandiva_slurm.policy.rounds import Runs, Wanted
+from gandiva_slurm.policy.starving import Starving, Waiter
 from gandiva_slurm.policy.turns import Turns
 
 #: The group of those who have what others leave; no virtual cluster is called so.
@@ -25,6 +26,20 @@ class Group:
     turns: Turns = field(default_factory=Turns)
     jobs: dict[int, JobView] = field(default_factory=dict)
     somebody_waited: bool = False
+    starving: Starving[int] = field(default_factory=Starving)
+
+    def note_turn(self, runs: Runs, owners: Mapping[int, str]) -> None:
+        """A turn was decided: count those that were passed over."""
+        waiters = [
+            Waiter(job_id, owners[job_id], (self.turns.job_pass(owners[job_id], job_id), job.order))
+            for job_id, job in self.jobs.items()
+        ]
+        self.starving.note(waiters, runs.keys())
+
+    def first(self) -> list[Wanted]:
+        """Return those that have been passed over for too long."""
+        starved = [self.jobs[job_id] for job_id in self.starving.starved() if job_id in self.jobs]
+        return [Wanted(job, job.size) for job in starved]
 
     def waiting(self, runs: Runs, owners: Mapping[int, str]) -> list[JobView]:
         """Its jobs that have no GPUs, in the order of their turns."""

@@ -14,6 +14,8 @@ from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
 
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
 _LAG_POWER = 2.0
+#: Lag of a job that is far behind, and the part of its best speed below which it is slow.
+_FAR_BEHIND, _SLOW = 2.0, 0.4
 #: A type must be worth its move so many times over: the gain may not last as long as the turn.
 _MOVE_TIMES = 3
 
@@ -56,6 +58,15 @@ class Merit:
             return {gpu_type: 1.0 for gpu_type, rate in rates.items() if rate > 0}
         weight = self._lags.lag(job.job_id) ** _LAG_POWER
         return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
+
+    def would_lose(self, job: JobView, gpu_type: str) -> bool:
+        """True for a job that is far behind, on a type where it is slow.
+
+        As a guest there it would pay half a GPU's time for a small part of what its own turns bring.
+        """
+        rates = self._rates[job.job_id]
+        is_slow = rates.get(gpu_type, 0.0) < _SLOW * max(rates.values(), default=0.0)
+        return is_slow and self._lags.lag(job.job_id) > _FAR_BEHIND
 
     def rooted(self, job: JobView, is_fixed: bool) -> dict[str, float]:
         """What each type is worth less a move there; `is_fixed`: it stays on the type where it is."""

@@ -49,6 +49,8 @@ class Bench:
     worth: Callable[[JobView, str], float]
     #: guest by host: pairs of the last round, to be kept where they are known to pay
     old: Mapping[int, int] = field(default_factory=dict)
+    #: the hosts of those of them that are on trial, to be kept until they are measured
+    on_trial: Set[int] = frozenset()
     admits: Admits = admits_all
 
 
@@ -109,7 +111,13 @@ class PairBook:
         queues = _by_kind(bench, {pair.guest for pair in pairs})
         offers = list(self._offers(bench, taken, queues, rates))
         offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.kind[:2]))
-        on_trial: set[tuple[str, str, str]] = set()
+        types = {host.job_id: (host.model, gpu_type) for host, gpu_type in bench.hosts}
+        models = {job.job_id: job.model for job in bench.waiting}
+        on_trial = {
+            _key(types[pair.host][0], models[pair.guest], types[pair.host][1])
+            for pair in pairs
+            if pair.is_trial
+        }
         for offer in offers:
             queue, key = queues[offer.kind], _key(offer.host.model, offer.kind.model, offer.gpu_type)
             if offer.host.job_id in taken or not queue or key in on_trial:
@@ -123,7 +131,7 @@ class PairBook:
         return pairs
 
     def _stay(self, bench: Bench, rates: Rates) -> list[Pair]:
-        """Old pairs that were measured, and found good."""
+        """Old pairs that were measured and found good, and those that are being measured."""
         waiting = {job.job_id: job for job in bench.waiting}
         pairs = []
         for host, gpu_type in bench.hosts:
@@ -131,8 +139,9 @@ class PairBook:
             if guest and not bench.admits(host, guest):
                 continue
             both = normal_rates(rates, host.model, guest.model, gpu_type) if guest else None
-            if guest and both and sum(both) > self.floor:
-                pairs.append(Pair(host.job_id, guest.job_id, False))
+            is_trial = guest is not None and both is None and host.job_id in bench.on_trial
+            if guest and (is_trial or (both and sum(both) > self.floor)):
+                pairs.append(Pair(host.job_id, guest.job_id, is_trial))
         return pairs
 
     def _offers(

@@ -89,6 +89,11 @@ class Cluster:
         sizes = Counter(line[level] for gpu, line in enumerate(self.lines) if self.type_of[gpu] == gpu_type)
         return max(sizes.values())
 
+    def are_even(self, gpus: Sequence[int], nodes: int) -> bool:
+        """True when these are as many on each of so many nodes; 0: on any number."""
+        parts = Counter(self.host_of[gpu] for gpu in gpus)
+        return not nodes or (len(parts) == nodes and len({*parts.values()}) == 1)
+
     def share(self, gpus: Sequence[int], cell: str) -> bool:
         """True when all of these are in one such cell; "" and "any": wherever they are."""
         if cell not in CELLS or len(gpus) < 2:
@@ -127,6 +132,8 @@ class JobView:
     hosts: frozenset[int] | None = None
     #: memory it takes on each of its nodes, running or parked
     memory_mib: int = 0
+    #: nodes on which it must be, with as many GPUs on each; 0: any number
+    nodes: int = 0
 
     #: GPUs it runs on, or on which it is parked; () = it has none
     gpus: tuple[int, ...] = ()
@@ -189,6 +196,8 @@ class Plan:
     wake_ns: int | None = None
     #: job → why it waits, is moved or packed, for whom it is not plain
     notes: dict[int, str] = field(default_factory=dict)
+    #: jobs that have been saved and live nowhere now; told by a world, never by a policy
+    homeless: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

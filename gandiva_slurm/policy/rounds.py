@@ -54,7 +54,8 @@ class Round:
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
 
     def _is_choosy(self, job: JobView) -> bool:
-        return bool(job.cell) or job.hosts is not None or (bool(job.gpus) and not job.can_migrate)
+        is_bound = bool(job.gpus) and not job.can_migrate
+        return bool(job.cell or job.nodes) or job.hosts is not None or is_bound
 
     def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:
         """Return who runs, by the passes, beside those who stay."""

@@ -72,10 +72,10 @@ class Seating:
         is_fixed = not may_move and not self._is_turn and job.job_id in self._ran
         worth = self._merit.rooted(job, is_fixed)
         if at and not job.can_migrate:
-            return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at)
+            return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at, wanted.rank)
         if len(job.gpus) < size:
             at = ""  # it cannot go on there as it is
-        return Seeker(job.job_id, size, self._open_types(job, size, worth), at)
+        return Seeker(job.job_id, size, self._open_types(job, size, worth), at, wanted.rank)
 
     def _open_types(self, job: JobView, size: int, worth: Mapping[str, float]) -> Mapping[str, float]:
         """Leave out the types of which too many GPUs are barred."""
@@ -97,5 +97,5 @@ class Seating:
             gpus = ()  # it was tried in pieces, and stands still
         return Guest(
             job.job_id, size, types[job.job_id], gpus, job.is_running, job.can_migrate, job.cell, barred,
-            wanted.rank, can_spread,
+            wanted.rank, can_spread, job.nodes,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.free import FreeGpus
-from gandiva_slurm.policy.port import CELLS, Cluster
+from gandiva_slurm.policy.port import CELLS, NODE, Cluster
 
 Seats = dict[int, tuple[int, ...]]
 
@@ -35,6 +35,13 @@ class Guest:
     rank: int = 0
     #: False: on one node, where it fits on one
     can_spread: bool = True
+    #: nodes on which it must be, with as many GPUs on each; 0: any number
+    nodes: int = 0
+
+    @property
+    def may_spread(self) -> bool:
+        """True when it may be in pieces, on any nodes."""
+        return self.can_spread and not self.nodes and self.cell not in CELLS
 
     @property
     def is_bound(self) -> bool:
@@ -69,8 +76,15 @@ def _seat_type(cluster: Cluster, free: FreeGpus, gpu_type: str, guests: Sequence
     for guest in movable:
         free.give(seats.pop(guest.job_id, ()))
     old = {guest.job_id for guest in stays}
-    if not _seat(free, gpu_type, movable, seats, old):
-        _spread(free, gpu_type, [guest for guest in movable if guest.job_id not in seats], seats)
+    if _seat(free, gpu_type, movable, seats, old):
+        return seats
+    if any(guest.job_id not in seats and not guest.may_spread for guest in movable):
+        # One of them would be left out each time: its turn counts for more than how well GPUs are used.
+        for guest in movable:
+            free.give(seats.pop(guest.job_id, ()))
+        for guest in sorted(movable, key=lambda guest: guest.rank):
+            _seat(free, gpu_type, [guest], seats, old)
+    _spread(free, gpu_type, [guest for guest in movable if guest.job_id not in seats], seats)
     return seats
 
 
@@ -96,8 +110,8 @@ def _seat(
             continue
         shut = free.shut(guest.barred)
         is_wide = guest.size > free.widest(gpu_type)
-        if guest.cell in CELLS:
-            near = free.gather_in(guest.size, gpu_type, guest.cell)
+        if guest.nodes or guest.cell in CELLS:
+            near = _gather(free, guest, gpu_type)
             is_whole &= near is not None
             seats.update({guest.job_id: near} if near else {})
         elif free.left_of(gpu_type) >= guest.size if is_wide else free.has_together(guest.size, gpu_type):
@@ -108,12 +122,18 @@ def _seat(
     return is_whole
 
 
+def _gather(free: FreeGpus, guest: Guest, gpu_type: str) -> tuple[int, ...] | None:
+    """Take GPUs that share the guest's cell, or lie evenly on its nodes; None where there are none."""
+    if guest.nodes > 1:
+        return free.gather_evenly(guest.size, gpu_type, guest.nodes)
+    return free.gather_in(guest.size, gpu_type, guest.cell if guest.cell in CELLS else NODE)
+
+
 def _spread(free: FreeGpus, gpu_type: str, guests: Iterable[Guest], seats: Seats) -> None:
     """Seat these over several nodes: slow, and better than idle GPUs."""
     for guest in sorted(guests, key=_by_choice):
         shut = free.shut(guest.barred)
-        may_spread = guest.can_spread and guest.cell not in CELLS
-        if may_spread and free.left_of(gpu_type) >= guest.size:
+        if guest.may_spread and free.left_of(gpu_type) >= guest.size:
             seats[guest.job_id] = free.gather(guest.size, gpu_type)
         free.give(shut)
 

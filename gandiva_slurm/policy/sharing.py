@@ -12,14 +12,19 @@ from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.packing import Admits, Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Rates, View
 
+#: Quanta after which a trial that could not be measured may make way for another one.
+_LONGEST_TRIAL = 10
+
 
 class Sharing:
     """What was learnt of pairs."""
 
-    def __init__(self, moves_cost: bool) -> None:
-        """`moves_cost`: pairs that were found good stay together."""
-        self._moves_cost = moves_cost
+    def __init__(self, moves_cost: bool, quantum_ns: int) -> None:
+        """`moves_cost`: pairs that were found good, or are on trial, stay together."""
+        self._moves_cost, self._longest_ns = moves_cost, _LONGEST_TRIAL * quantum_ns
         self._pairs, self._guard = PairBook(), Guard()
+        #: host and guest of each pair on trial, and since when
+        self._trials: dict[tuple[int, int], int] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -43,10 +48,17 @@ class Sharing:
     def pack(self, view: View, merit: Merit, last: Last, groups: Mapping[str, Group], before: Last) -> None:
         """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
         old, admits = before.guests if self._moves_cost else {}, _admits(view, last)
+        trials = self._trials
+        fresh = {host for (host, _), since_ns in trials.items() if view.now_ns < since_ns + self._longest_ns}
+        self._trials = {}
         for name, group in groups.items():
             waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
             bench = self._bench(view, merit, last, name, waiting, admits)
-            for pair in self._pairs.match(replace(bench, old=old), view.rates) if bench else ():
+            whole = replace(bench, old=old, on_trial=fresh) if bench else None
+            for pair in self._pairs.match(whole, view.rates) if whole else ():
+                if pair.is_trial:
+                    key = (pair.host, pair.guest)
+                    self._trials[key] = trials.get(key, view.now_ns)
                 last.share(pair.host, pair.guest, name)
                 last.halved |= {pair.host, pair.guest}
         guests = [job for job in groups[SPARE].waiting(last.runs, last.owners) if job.can_migrate]
@@ -77,7 +89,12 @@ class Sharing:
         if not hosts or not small:
             return None
         worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
-        return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=admits)
+        types = {host.job_id: gpu_type for host, gpu_type in hosts}
+
+        def gains(host: JobView, guest: JobView) -> bool:
+            return admits(host, guest) and not merit.would_lose(guest, types[host.job_id])
+
+        return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=gains)
 
 
 def _hosts(view: View, last: Last) -> list[tuple[JobView, str]]:

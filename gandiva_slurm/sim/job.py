@@ -50,6 +50,8 @@ class Spec:
     hosts: frozenset[int] | None = None
     #: memory it takes on each of its nodes
     memory_mib: int = 0
+    #: nodes on which it must be, with as many GPUs on each; 0: any number
+    nodes: int = 0
     #: what its owner changes while it lives: (ns after submission, priority), in that order
     priorities: tuple[tuple[int, int], ...] = ()
 
@@ -71,6 +73,7 @@ class Job(JobView):
             spec.job_id, spec.user, spec.size, spec.submit_ns, spec.model, spec.tickets, spec.priority,
             spec.job_class, spec.vc, spec.gpu_types, spec.min_size or spec.size, spec.max_size or spec.size,
             spec.can_pack, spec.can_migrate, length_ns, spec.account, spec.cell, spec.hosts, spec.memory_mib,
+            spec.nodes,
         )  # fmt: skip
         self.spec, self.work = spec, work
         #: no more than this is done for now

@@ -9,7 +9,7 @@ charges for starting elsewhere and for changing hands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gandiva_slurm.engine.engine import Engine
@@ -21,7 +21,7 @@ from gandiva_slurm.model.action import Action, HoldAgain, Note, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
-from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.port import Cluster, JobView, Plan, Policy, PolicySettings, View
 from gandiva_slurm.sim.live_nodes import LiveNodes
 
 _S = 10**9
@@ -30,6 +30,8 @@ EPOCH_NS = 10**9 * _S
 #: After it did something the controller looks again so soon (controller.loop.SHORT_REST_S).
 REST_NS = _S // 5
 ACCOUNT, PARTITION = "sim", "gandiva"
+#: Slots of a GPU, as in gandiva.yaml.
+SLOTS = 4
 #: Nothing but GPUs is scarce.
 _PLENTY = 10**9
 _LEAST_RATE = 1e-9
@@ -50,10 +52,16 @@ class LivePolicy:
 
     name = "live"
 
-    def __init__(self, settings: PolicySettings, slots_per_gpu: int = 4) -> None:
+    def __init__(
+        self, settings: PolicySettings, slots_per_gpu: int = SLOTS, policy: Policy | None = None
+    ) -> None:
+        """`policy`: what decides in the engine; None: the engine's own rules."""
         self.engine = Engine(
-            EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns)
+            EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns), policy
         )
+        self._policy = policy
+        if policy is not None:
+            self.name = policy.name
         #: how the engine is called; whoever records it puts himself here
         self.handle: Handle = Engine.handle
         self._settings = settings
@@ -81,12 +89,26 @@ class LivePolicy:
         self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
-        is_end = view.now_ns >= self._end_ns
+        is_end = view.now_ns >= self._end_ns and not self.is_led
         if is_end:
             self._end_ns = view.now_ns + self._settings.quantum_ns
         was_left = set(nodes.left)
-        nodes.decide(is_end)
-        return Plan(self._runs(view, nodes), self._wake(view, nodes.left != was_left), dict(self._notes))
+        if self._policy is not None:
+            nodes.obey()
+        else:
+            nodes.decide(is_end)
+        wake_ns = self._wake(view, nodes.left != was_left)
+        return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), self._homeless())
+
+    @property
+    def is_led(self) -> bool:
+        """True when a policy decides in the engine."""
+        return self._policy is not None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What that policy counts, for the simulator's JSON."""
+        return getattr(self._policy, "counts", {})
 
     def _deal(self, view: View) -> None:
         """Once a job has named a virtual cluster: equal parts of each type, one for those who name none."""
@@ -98,6 +120,10 @@ class LivePolicy:
             equal = dict.fromkeys(sorted(self._vcs), part)
             self.engine.settings = replace(self.engine.settings, virtual_clusters=equal)
 
+    def _homeless(self) -> frozenset[int]:
+        """Jobs that were started once and live nowhere now."""
+        return frozenset(job.job_id - 1 for job in self._jobs.values() if job.restart and not job.nodes)
+
     def violations(self) -> list[str]:
         """What is wrong with the engine; called by --check-invariants."""
         return violations(self.engine) + no_job_is_lost(self.engine.state, self._shown)
@@ -107,7 +133,7 @@ class LivePolicy:
     def _nodes_of(self, cluster: Cluster) -> LiveNodes:
         if self._nodes is None:
             gpus = {host.name: len(host.gpus) for host in cluster.hosts}
-            self._nodes = LiveNodes(gpus, self._settings.quantum_ns)
+            self._nodes = LiveNodes(gpus, self._settings.quantum_ns, self.is_led)
             self._down = frozenset(gpus)  # so that all are news
         return self._nodes
 
@@ -165,9 +191,10 @@ class LivePolicy:
             yield self._see(_requeued(job))
 
     def _slurm_job(self, job: JobView, cluster: Cluster) -> SlurmJob:
-        """A job as the submission filter leaves it: held. A user's jobs of one model and size are an array.
+        """A job as the submission filter leaves it: held.
 
-        Of a job without a model no speeds are known; nobody is packed with it.
+        A user's jobs of one model and size are an array; where a policy decides, all jobs of a model, since
+        policies know them by that. Of a job without a model no speeds are known; nobody is packed with it.
         """
         nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
         elastic = f"{job.min_size}-{job.max_size}" if job.min_size < job.max_size else ""
@@ -176,13 +203,14 @@ class LivePolicy:
             pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
             gpus=job.size, nodes=nodes, elastic=elastic,
         )  # fmt: skip
-        alike = (job.user, job.model, job.size)
+        alike = (job.user, job.model, job.size) if not self.is_led else ("", job.model, 0)
         array = self._arrays.setdefault(alike, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
         account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
         return SlurmJob(
             job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
             array_job_id=array, node_count=nodes, cpus=job.size,
             submit_s=(EPOCH_NS + job.submit_ns) // _S, options=options,
+            time_limit_s=-(-(job.length_ns or 0) // _S) if self.is_led else 0,
         )  # fmt: skip
 
     def _see(self, job: SlurmJob) -> ev.JobSeen:
@@ -216,6 +244,12 @@ class LivePolicy:
         for node, key in [where for where in self._told if where not in told]:
             yield ev.ResidentGone(node, key)
         self._told = told
+        held: dict[str, list[tuple[JobKey, int]]] = {}
+        for node, place in alive if self.is_led else ():
+            held_ns = nodes.held_ns.get(place.key, 0) * len(place.gpus)
+            held.setdefault(node, []).append((place.key, held_ns))
+        for node, rows in held.items():
+            yield ev.HeldTold(node, tuple(rows))
 
     def _resident(self, view: View, nodes: LiveNodes, node: str, place: Placement) -> ev.ResidentSeen:
         key, job = place.key, view.jobs[place.key.job_id - 1]
@@ -223,19 +257,21 @@ class LivePolicy:
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
         gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
         mate = view.jobs.get(place.mate - 1)
-        # Jobs of several nodes are not moved here: nobody asks for their rates.
-        knows_rate = has_run and not place.span
-        alone = view.rates.alone(job.model, len(place.gpus), gpu_type) if knows_rate else None
+        # By the engine's own rules jobs of several nodes are not moved here: nobody asks for their rates.
+        may_move = self.is_led or not place.span
+        knows_rate, gpus = has_run and may_move, sum(len(part) for _, part in place.span) or len(place.gpus)
+        alone = view.rates.alone(job.model, gpus, gpu_type, not place.span) if knows_rate else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
-        is_movable = has_run and job.can_migrate and not place.span and nodes.held_ns[key] >= restore_ns
+        is_movable = has_run and job.can_migrate and may_move and nodes.held_ns[key] >= restore_ns
         measured = Measured(
             is_movable=is_movable,
             is_elastic=True,
             rate_alone=alone or 0.0,
             # Measured as nothing (they do not fit) is not the same as not measured.
             rate_packed=max(pair[0], _LEAST_RATE) if pair else 0.0,
+            mate=place.mate,
             # Whether two fit into a GPU's memory is in the rates.
             card_bytes=_AMPLE_BYTES,
             peak_bytes=1,
@@ -258,11 +294,16 @@ class LivePolicy:
         times = [at_ns for at_ns in waits if at_ns > now_ns]
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)
-        return min([self._end_ns, *(at_ns - EPOCH_NS for at_ns in times)])
+        if self.engine.decider is not None:
+            times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
+        ends = [] if self.is_led else [self._end_ns]
+        return min([*ends, *(at_ns - EPOCH_NS for at_ns in times)], default=None)
 
 
 def _nodes_for(job: JobView, cluster: Cluster) -> int:
     """On how few nodes of one type it fits, the same number of GPUs on each; 1 when on none."""
+    if job.nodes:
+        return job.nodes
     for count in range(1, job.size + 1):
         wide = [host.gpu_type for host in cluster.hosts if len(host.gpus) * count >= job.size]
         is_there = any(job.accepts(kind) and wide.count(kind) >= count for kind in set(wide))

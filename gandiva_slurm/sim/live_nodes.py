@@ -26,8 +26,9 @@ Plans = Mapping[str, tuple[Placement, ...]]
 class LiveNodes:
     """All nodes: who lives there, who holds GPUs now, what each has held."""
 
-    def __init__(self, gpus: Mapping[str, int], quantum_ns: int) -> None:
-        self.gpus = dict(gpus)
+    def __init__(self, gpus: Mapping[str, int], quantum_ns: int, is_led: bool = False) -> None:
+        """`is_led`: plans say who holds GPUs; nobody here chooses."""
+        self.gpus, self._is_led = dict(gpus), is_led
         #: who holds GPUs now, and who has saved itself and is parked until it is requeued
         self.on: set[JobKey] = set()
         self.left: set[JobKey] = set()
@@ -37,6 +38,7 @@ class LiveNodes:
         self._central = Central(CentralSettings(quantum_ns, client_wait_ns=0))
         self._plans: Plans = {}
         self._leaving: set[JobKey] = set()
+        self._mates: dict[JobKey, JobKey] = {}
         self._now_ns = 0
 
     def charge(self, now_ns: int) -> None:
@@ -45,7 +47,7 @@ class LiveNodes:
         shared = {place.key for node, place in self.placements() if self._shares(node, place.key)}
         for key in self.on:
             self.held_ns[key] = self.held_ns.get(key, 0) + held_ns // (2 if key in shared else 1)
-        for node, place in self.placements():
+        for node, place in () if self._is_led else self.placements():
             if place.key in self.on:
                 self._locals[node].charge(place.key, held_ns, 0, place.key in shared)
 
@@ -57,9 +59,19 @@ class LiveNodes:
         self.on &= here
         self.left &= self._leaving
         self.held_ns = {key: held for key, held in self.held_ns.items() if key in here}
+        if self._is_led:
+            return
         for node, local in self._locals.items():
             local.set_gangs([_gang(place) for place in plans.get(node, ())])
         self._central.follow(self.gpus, whole_jobs(plans))
+
+    def obey(self) -> None:
+        """Whoever is planned to hold GPUs does; whoever is told to leave has saved itself."""
+        keys = {place.key.job_id: place.key for _, place in self.placements()}
+        self._mates = {place.key: keys[place.mate] for _, place in self.placements() if place.mate in keys}
+        self.left |= self._leaving
+        planned = {place.key for _, place in self.placements() if place.is_on}
+        self.on = planned - self.left
 
     def decide(self, is_end: bool) -> None:
         """Choose who holds GPUs from now on; in mid-quantum nobody who holds some loses them."""
@@ -95,7 +107,8 @@ class LiveNodes:
 
     def _shares(self, node: str, key: JobKey) -> bool:
         """True when it holds its GPUs together with its mate."""
-        return key in self.on and self._locals[node].mate_of(key) in self.on
+        mate = self._mates.get(key) if self._is_led else self._locals[node].mate_of(key)
+        return key in self.on and mate in self.on
 
     def _choose(self, node: str, local: LocalStride, holders: set[JobKey], is_end: bool) -> None:
         """A node's own stride around the spans that are on."""

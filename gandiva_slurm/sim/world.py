@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import Cluster, Plan, View
+from gandiva_slurm.policy.soundness import unfit
 from gandiva_slurm.sim.job import RATE, UNIT, Job
-from gandiva_slurm.sim.measure import Measured
 from gandiva_slurm.sim.residents import Residents
 from gandiva_slurm.sim.truth import Truth
 
@@ -65,7 +66,7 @@ class World:
         self.notes: Mapping[int, str] = {}
         self.jobs: dict[int, Job] = {}
         self.running: dict[int, Job] = {}
-        self.rates = Measured()
+        self.rates = Learnt()
         self.down: frozenset[int] = frozenset()
         self.counts = dict.fromkeys(COUNTED, 0)
         self._on: list[list[Job]] = [[] for _ in range(cluster.size)]
@@ -126,6 +127,9 @@ class World:
     def apply(self, plan: Plan, policy: str = "the policy") -> list[Job]:
         """Make the plan true; return the jobs whose rate or place changed. PolicyError: it cannot be."""
         self.refused, self.notes = set(), plan.notes
+        for job_id in plan.homeless:
+            if job_id in self.jobs and job_id not in self.running:
+                self.jobs[job_id].is_lost = True
         gone = [job for job in self.running.values() if plan.runs.get(job.job_id) != job.gpus]
         comers = [job_id for job_id, gpus in plan.runs.items() if not self._stays(job_id, gpus)]
         if not gone and not comers:
@@ -179,25 +183,7 @@ class World:
 
     def _check(self, policy: str, job_id: int, gpus: tuple[int, ...]) -> None:
         job = self.jobs.get(job_id)
-        wrong = ""
-        if job is None:
-            wrong = "there is no such live job"
-        elif not job.min_size <= len(gpus) <= job.max_size:
-            wrong = f"it takes {job.min_size} to {job.max_size} GPUs" if job.max_size > job.min_size else (
-                f"it takes {job.size} GPUs"
-            )  # fmt: skip
-        elif [*gpus] != sorted({*gpus}) or not 0 <= gpus[0] <= gpus[-1] < self.cluster.size:
-            wrong = f"GPUs are distinct, in order, 0..{self.cluster.size - 1}"
-        elif not self.down.isdisjoint(gpus):
-            wrong = f"GPUs {sorted(self.down.intersection(gpus))} are down"
-        elif not all(job.accepts(self.cluster.type_of[gpu]) for gpu in gpus):
-            wrong = f"it accepts only {', '.join(job.gpu_types)}"
-        elif not self.cluster.share(gpus, job.cell):
-            wrong = f"its GPUs must share a {job.cell}"
-        elif job.hosts is not None and not self.cluster.hosts_of(gpus) <= job.hosts:
-            wrong = "it may not use that node"
-        elif job.gpus and not job.can_migrate and gpus != job.gpus:
-            wrong = f"it cannot be moved from GPUs {[*job.gpus]}"
+        wrong = unfit(self.cluster, self.down, job, gpus) if job else "there is no such live job"
         if wrong:
             raise self._refusal(policy, job_id, gpus, wrong)
 
@@ -255,7 +241,7 @@ class World:
         if job.first_run_ns is None:
             self._say("start", job, gpus)
             return 0
-        if job.is_lost:
+        if job.is_lost and (gpus == job.gpus or not job.gpus):
             self._count("resumes", "restart", job, gpus)
             return self.costs.restart_ns
         if gpus == job.gpus:

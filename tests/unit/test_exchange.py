@@ -51,6 +51,14 @@ def test_room_is_never_exceeded_and_whoever_finds_none_is_left_out() -> None:
     assert sorted(at.values()) == ["k80", "v100"]
 
 
+def test_of_those_that_take_one_type_alone_the_lowest_rank_has_it() -> None:
+    there = Seeker(1, 4, {"v100": 1.0}, "v100", rank=2)
+    comer = Seeker(2, 4, {"v100": 1.0}, rank=1)
+    assert settle([there, comer]) == {2: "v100"}
+    easy = Seeker(3, 4, {"v100": 1.0, "k80": 0.9}, "v100", rank=0)
+    assert settle([easy, comer]) == {2: "v100", 3: "k80"}, "that one can go elsewhere"
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 10), st.integers(0, 10)), min_size=1, max_size=8

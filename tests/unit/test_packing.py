@@ -1,6 +1,7 @@
 """Pairs: profiled alone first, tried where it promises something, kept when it pays, else not run again."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -90,3 +91,14 @@ def test_models_that_never_paid_are_not_tried_with_everybody() -> None:
             rates.pairs[("m0", name)] = (0.3, 0.3)
             book.learn(rates)
     assert 1 <= book.tried <= 5
+
+
+def test_a_pair_stays_together_until_it_is_measured() -> None:
+    book, rates = PairBook(), Measured({"a": 10.0, "b": 10.0, "c": 10.0}, {})
+    hosts, waiting = [job(1, "a"), job(2, "c")], [job(3, "b")]
+    [first] = book.match(bench(hosts, waiting), rates)
+    other = 2 if first.host == 1 else 1
+    kept = replace(bench(hosts, waiting, {other: 3}), on_trial={other})
+    assert book.match(kept, rates) == [Pair(other, 3, True)]
+    rates.pairs[("a", "b")] = rates.pairs[("c", "b")] = (4.0, 5.0)
+    assert book.match(kept, rates) == []

@@ -58,3 +58,21 @@ def test_gangs_of_powers_of_two_fit_whenever_their_sum_does(sizes: list[int]) ->
     used = [gpu for gpus in seats.values() for gpu in gpus]
     assert len(used) == len(set(used))
     assert all(len(cluster.hosts_of(gpus)) == 1 for gpus in seats.values())
+
+
+def test_a_gang_over_nodes_has_as_many_gpus_on_each() -> None:
+    cluster = Cluster([("v100", 4), ("v100", 4), ("v100", 2)])
+    guests = [Guest(1, 4, "v100", nodes=2), Guest(2, 3, "v100", (0, 1, 2), True)]
+    seats = seat_all(cluster, frozenset(), guests)
+    assert cluster.are_even(seats[1], 2) and seats[2] == (0, 1, 2)
+    assert seat_all(cluster, frozenset(), [Guest(1, 4, "v100", nodes=4)]) == {}, "there are three nodes"
+    assert seat_all(cluster, frozenset(), [Guest(1, 5, "v100", nodes=2)]) == {}, "five are not even on two"
+
+
+def test_where_not_all_fit_whole_the_lower_rank_has_its_place() -> None:
+    cluster = Cluster([("v100", 2), ("v100", 1), ("v100", 1)])
+    first = Guest(1, 2, "v100", (0, 1), True, cell="node", rank=1)
+    second = Guest(2, 2, "v100", cell="node", rank=0)
+    assert seat_all(cluster, frozenset(), [first, second]) == {2: (0, 1)}
+    later = Guest(2, 2, "v100", cell="node", rank=2)
+    assert seat_all(cluster, frozenset(), [first, later]) == {1: (0, 1)}

@@ -121,3 +121,31 @@ def test_percentiles_and_jain() -> None:
     assert [percentile([1, 2, 3, 4], at) for at in (0, 50, 100)] == [1, 2.5, 4]
     assert percentile([], 50) == 0
     assert jain([1, 1, 1]) == pytest.approx(1) and jain([1, 0, 0, 0]) == 0.25 and jain([]) == 1
+
+
+LED = [name for name in policy_names() if name not in ("live", "gavel_max_min_alone", "ffdl_spread")]
+
+TOLD = {"fifo", "srtf", "srsf", "gavel_max_min", "backfill"}
+
+
+@pytest.mark.parametrize("name", LED)
+def test_every_policy_is_carried_out_by_the_engine(name: str) -> None:
+    told = (*GAVEL, "--limit", "20", "--users", "3", "--switch-cost", "1", "--restart-cost", "8")
+    at_once = run(*told, "--policy", name)
+    led = run(*told, "--policy", name, "--world", "slurm")
+    assert led["finished"] == 20 and led["policy"] == name
+    if name in TOLD:
+        return  # they are told true rates and lengths where there is no engine
+    assert led["avg_jct_s"] == pytest.approx(at_once["avg_jct_s"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--policy", "live", "--world", "slurm"), "is an engine with rules of its own: leave --world out"),
+        (("--policy", "fifo", "--world", "slurm", "--compat", "gavel"), "has a world of its own"),
+    ],
+)
+def test_worlds_that_cannot_be_are_refused(args: tuple[str, ...], sentence: str) -> None:
+    done = CliRunner().invoke(cli, ["sim", "run", *GAVEL, *args])
+    assert sentence in str(done.exception)

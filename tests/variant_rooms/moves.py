@@ -66,7 +66,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-what-cannot-save",
-        "gandiva_slurm/engine/planner.py:bar_of",
+        "gandiva_slurm/engine/moving.py:why_bound",
         "if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):",
         "if False:",
         "A job that cannot save itself is told to move.",
@@ -74,7 +74,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-against-the-users-word",
-        "gandiva_slurm/engine/planner.py:bar_of",
+        "gandiva_slurm/engine/moving.py:why_bound",
         'if record.options.migrate == "never":',
         "if False:",
         "A job with --gandiva-migrate=never is moved.",

@@ -23,8 +23,8 @@ VARIANTS = (
     ),
     Variant(
         "sim-job-on-a-dead-node",
-        "gandiva_slurm/sim/world.py:World._check",
-        "elif not self.down.isdisjoint(gpus):",
+        "gandiva_slurm/policy/soundness.py:unfit",
+        "elif not down.isdisjoint(gpus):",
         "elif False:",
         "A policy may use GPUs that are down.",
         ("tests/unit/test_sim_world.py::test_a_gpu_that_is_down_is_refused",),

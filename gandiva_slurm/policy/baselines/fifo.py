@@ -56,7 +56,9 @@ class Fifo:
         for gpu_type in types:
             if free.left_of(gpu_type) < job.size:
                 continue
-            gpus = free.gather(job.size, gpu_type)
+            gpus = free.gather_for(job, job.size, gpu_type)
+            if gpus is None:
+                continue
             free.give(gpus)
             is_local = len(view.cluster.hosts_of(gpus)) == 1
             rate = self._oracle.alone(job.model, job.size, gpu_type, is_local) or 0.0

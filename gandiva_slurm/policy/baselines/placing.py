@@ -122,7 +122,7 @@ class Ration:
 def settle(view: View, picks: Sequence[Pick]) -> Runs:
     """Give places to all who were picked: who cannot move first, then who need not, then the largest.
 
-    The counts were right, so there is a place for each.
+    The counts were right, so there is a place for each but for those that may not be everywhere.
     """
     free = FreeGpus(view.cluster, view.down)
     runs: Runs = {}
@@ -134,7 +134,8 @@ def settle(view: View, picks: Sequence[Pick]) -> Runs:
             free.take(gpus)
     for pick in sorted(picks, key=lambda pick: (-pick.size, pick.job.order)):
         if pick.job.job_id not in runs:
-            runs[pick.job.job_id] = _resettle(view.cluster, free, pick)
+            place = _resettle(view.cluster, free, pick)
+            runs.update({pick.job.job_id: place} if place else {})
     return runs
 
 
@@ -142,11 +143,11 @@ def _steadiness(pick: Pick) -> tuple[bool, bool, tuple[int, int]]:
     return (pick.job.can_migrate, not pick.job.is_running, pick.job.order)
 
 
-def _resettle(cluster: Cluster, free: FreeGpus, pick: Pick) -> tuple[int, ...]:
+def _resettle(cluster: Cluster, free: FreeGpus, pick: Pick) -> tuple[int, ...] | None:
     """Find a new place; one whose size changes keeps what it can of the old one."""
     mine = [gpu for gpu in pick.job.gpus if cluster.type_of[gpu] == pick.gpu_type and free.has((gpu,))]
     if not mine or len(pick.job.gpus) == pick.size:
-        return free.gather(pick.size, pick.gpu_type)
+        return free.gather_for(pick.job, pick.size, pick.gpu_type)
     stays = tuple(mine[: pick.size])
     free.take(stays)
     more = free.gather(pick.size - len(stays), pick.gpu_type, near=cluster.hosts_of(stays))

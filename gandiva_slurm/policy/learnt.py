@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 
-class Measured:
+
+class Learnt:
     """Mean rates by what was run: alone by (model, GPUs, type, on one node), in a pair by the two models."""
 
     def __init__(self) -> None:
@@ -29,6 +32,27 @@ class Measured:
     def learn_packed(self, key: tuple[str, str, str], rate: float, seconds: float) -> None:
         """Add what was seen of a job of the first model beside one of the second."""
         self._packed[key] = _mean(self._packed.get(key), rate, seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "alone": [[*key, *seen] for key, seen in self._alone.items()],
+            "packed": [[*key, *seen] for key, seen in self._packed.items()],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Learnt:
+        """Read what `to_json` wrote; nothing when there is nothing."""
+        learnt = cls()
+        learnt._alone = {(*key,): (rate, over_s) for *key, rate, over_s in data.get("alone", ())}
+        learnt._packed = {(*key,): (rate, over_s) for *key, rate, over_s in data.get("packed", ())}
+        return learnt
+
+    def __eq__(self, other: object) -> bool:
+        """True when both know the same."""
+        return isinstance(other, Learnt) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
 
     def knows(self, key: tuple[object, ...]) -> bool:
         """Tell whether anything was learnt by this key."""

@@ -1,0 +1,243 @@
+"""A policy's plan made true: the difference between it and the world becomes starts, moves and leaves.
+
+Whoever is in the plan and lives there holds its GPUs from now on; whoever lives elsewhere leaves for there;
+whoever lives nowhere is started. Whoever is not in the plan is parked where it lives. Where a comer finds no
+slot or no memory, jobs that are parked there and can be saved leave, those parked longest first, and the
+comer waits until they have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.lacking import no_place
+from gandiva_slurm.engine.moving import begin_move, lost_target, why_bound
+from gandiva_slurm.engine.picture import Picture, Places, key_of
+from gandiva_slurm.engine.placing import (
+    bind_unknown,
+    board_of,
+    in_order,
+    need_now,
+    need_of,
+    ready_to_start,
+    site_of,
+    start,
+    tell,
+)
+from gandiva_slurm.engine.sizes import is_elastic
+from gandiva_slurm.engine.state import JobRecord
+from gandiva_slurm.engine.waiting import is_pausing
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.policy.placement import NodeGpus, Place
+from gandiva_slurm.policy.port import Plan, Policy, View
+from gandiva_slurm.policy.soundness import fault_of
+
+#: Of a GPU, or of a node as a whole.
+Spot = tuple[str, int]
+_WHOLE = -1
+
+
+class Decider:
+    """A policy and the numbers by which it knows GPUs."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        #: ask again then, if nothing happens before; 0: only when something happens
+        self.wake_ns = 0
+        #: what was wrong with its last answer; "": nothing
+        self.fault = ""
+        self._picture: Picture | None = None
+
+    def decide(self, at: Cycle) -> None:
+        """Ask the policy, and do what its plan asks for."""
+        if self._picture is None or self._picture.key != key_of(at.state.nodes):
+            self._picture = Picture(at.state.nodes)
+        _bind(at)
+        ready = _placeable(at)
+        pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]
+        view = self._picture.view(at, [*ready.values(), *pausing])
+        plan = self._ask(view)
+        if plan is None:  # who held GPUs goes on, who is on the way arrives
+            on = at.state.on & view.jobs.keys()
+            plan = Plan({job_id: view.jobs[job_id].gpus for job_id in on}, view.now_ns + at.settings.retry_ns)
+        self.wake_ns = plan.wake_ns or 0
+        _apply(at, self._picture, plan, ready)
+
+    def _ask(self, view: View) -> Plan | None:
+        """Return the policy's plan; None: it cannot be, or there is none."""
+        try:
+            plan = self.policy.decide(view)
+            wrong = fault_of(view, plan)
+        except Exception as err:  # whatever a policy of others does
+            plan, wrong = None, f"fails: {type(err).__name__}: {err}"
+        self.fault = f"policy {self.policy.name} {wrong}" if wrong else ""
+        return None if wrong else plan
+
+
+def _bind(at: Cycle) -> None:
+    """Give GPUs to those found running whose GPUs nobody knows."""
+    placed = in_order(at, *states.PLACED)
+    if not all(record.is_bound for record in placed):
+        bind_unknown(at, board_of(at, placed, []), placed)
+
+
+def _placeable(at: Cycle) -> dict[int, JobRecord]:
+    """Return the jobs that wait for room alone, and could be placed; tell the others what they wait for."""
+    ready = ready_to_start(at)
+    sites = [site_of(at, node) for node in at.state.nodes.values()] if ready else []
+    known: dict[tuple[object, ...], Reason | None] = {}
+    for job_id, record in [*ready.items()]:
+        if record.state != states.HELD:
+            continue
+        need = need_now(at, record)
+        if is_elastic(record):
+            need = replace(need, gpus=record.options.sizes[0])
+        if need.shape not in known:
+            known[need.shape] = no_place(sites, need, at.state.nodes)
+        nowhere = known[need.shape]
+        if nowhere is not None:
+            tell(at, record, nowhere)
+            del ready[job_id]
+        if nowhere is not None or lost_target(at, record):
+            record.target = {}
+    return ready
+
+
+def _apply(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
+    jobs, wanted = at.state.jobs, {job_id: picture.places(gpus) for job_id, gpus in plan.runs.items()}
+    comers = [jobs[job_id] for job_id, places in wanted.items() if _must_come(jobs[job_id], places)]
+    starters = [record for record in ready.values() if record.target]
+    if comers:
+        starters += _make_way(at, comers, wanted)
+    if starters:
+        _start(at, starters)
+    at.state.on = {job_id for job_id, places in wanted.items() if jobs[job_id].places == places}
+    for job_id, record in ready.items():
+        if record.state == states.HELD:
+            tell(at, record, because("WaitingTurn") if job_id not in wanted else because("NoRoomYet"))
+
+
+def _must_come(record: JobRecord, places: Places) -> bool:
+    """True when a job is to be where it does not live, and is not on its way yet."""
+    if record.target or record.state == states.STARTING:
+        return False
+    return record.state in (states.HELD, states.CHECKPOINTING) or record.places != places
+
+
+def _make_way(at: Cycle, comers: Sequence[JobRecord], wanted: Mapping[int, Places]) -> list[JobRecord]:
+    """Have comers leave for where they are to be, and others make way; return those that wait to be started.
+
+    Room is what there is when all who leave have left.
+    """
+    movers = {record.job.job_id for record in comers if record.state in states.SLICED}
+    room = Room(at, lambda record: not _is_leaving(record) and record.job.job_id not in movers)
+    starters = []
+    for record in sorted(comers, key=lambda record: record.order):
+        job_id, leavers = record.job.job_id, room.make(at, record, wanted[record.job.job_id], wanted.keys())
+        if leavers is None:
+            if job_id in movers:
+                room.take(record, record.places)
+            continue
+        for leaver in leavers:
+            room.leave(leaver)
+            begin_move(at, leaver, {}, (f"job {job_id} needs its place",), code="MakingWay")
+        room.take(record, wanted[job_id])
+        if record.state in states.SLICED:
+            begin_move(at, record, wanted[job_id], ("its turn has come there",))
+            continue
+        record.target = dict(wanted[job_id])
+        if record.state == states.HELD and record.retry_ns <= at.now_ns:
+            starters.append(record)
+    return starters
+
+
+def _start(at: Cycle, starters: Sequence[JobRecord]) -> None:
+    """Start those for whom there is room by now; those for whom nobody makes any get another place."""
+    now, soon = Room(at, lambda record: True), Room(at, lambda record: not _is_leaving(record))
+    for record in sorted(starters, key=lambda record: record.order):
+        if now.has(record, record.target):
+            start(at, record, Place(tuple(NodeGpus(*part) for part in record.target.items())))
+        elif record.state == states.HELD and not soon.has(record, record.target):
+            record.target = {}
+
+
+class Room:
+    """Slots and memory of all nodes."""
+
+    def __init__(self, at: Cycle, counts: Callable[[JobRecord], bool]) -> None:
+        """Count what those take that live somewhere, as far as they count; else what is kept for them."""
+        self._settings, self._nodes = at.settings, at.state.nodes
+        #: by GPU and by node: those that are there
+        self._there: dict[Spot, dict[int, JobRecord]] = {}
+        for record in at.state.jobs.values():
+            if record.is_placed and counts(record):
+                self.take(record, record.places)
+            elif record.target:
+                self.take(record, record.target)
+
+    def take(self, record: JobRecord, places: Places) -> None:
+        """A job is to live there."""
+        for spot in _spots(places):
+            self._there.setdefault(spot, {})[record.job.job_id] = record
+
+    def leave(self, record: JobRecord) -> None:
+        """A job is to live there no more."""
+        for spot in _spots(record.places):
+            self._there[spot].pop(record.job.job_id, None)
+
+    def has(self, record: JobRecord, places: Places) -> bool:
+        """True when there is a slot on each of these GPUs, and memory on their nodes."""
+        return all(self._over(record, spot) <= 0 for spot in _spots(places))
+
+    def make(
+        self, at: Cycle, comer: JobRecord, places: Places, planned: Set[int]
+    ) -> list[JobRecord] | None:
+        """Return who must leave for one that comes, those parked longest first; None: there is no room."""
+        leavers: dict[int, JobRecord] = {}
+        for spot in _spots(places):
+            over, here = self._over(comer, spot), self._there.get(spot, {})
+            over -= sum(_taken(leavers[job_id], spot) for job_id in leavers.keys() & here.keys())
+            if over <= 0:
+                continue
+            parked = [each for job_id, each in here.items() if job_id not in planned | leavers.keys()]
+            parked.sort(key=lambda each: (each.job.job_id in at.state.on, each.since_ns, each.order))
+            for each in parked:
+                if over > 0 and _can_leave(at, each) and _taken(each, spot):
+                    leavers[each.job.job_id] = each
+                    over -= _taken(each, spot)
+            if over > 0:
+                return None
+        return [*leavers.values()]
+
+    def _over(self, comer: JobRecord, spot: Spot) -> int:
+        """How much is lacking there, in slots or MiB."""
+        node, gpu = spot
+        here = self._there.get(spot, {})
+        others = [each for job_id, each in here.items() if job_id != comer.job.job_id]
+        if gpu != _WHOLE:
+            return len(others) + 1 - self._settings.slots_per_gpu
+        most_mib = self._nodes[node].node.memory_mib
+        return sum(_taken(each, spot) for each in (*others, comer)) - most_mib if most_mib else 0
+
+
+def _spots(places: Places) -> Iterator[Spot]:
+    for node, gpus in places.items():
+        yield (node, _WHOLE)
+        for gpu in gpus:
+            yield (node, gpu)
+
+
+def _taken(record: JobRecord, spot: Spot) -> int:
+    """What a job takes of a GPU's slots, or of a node's memory."""
+    return need_of(record).memory_mib if spot[1] == _WHOLE else 1
+
+
+def _is_leaving(record: JobRecord) -> bool:
+    return record.state == states.CHECKPOINTING
+
+
+def _can_leave(at: Cycle, record: JobRecord) -> bool:
+    return record.state in states.SLICED and not why_bound(at, record)

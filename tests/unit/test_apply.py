@@ -1,0 +1,221 @@
+"""A policy's plan made true by the engine, and what policies are shown of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gandiva_slurm.engine.state import EngineSettings, Placement
+from gandiva_slurm.model import job as states
+from gandiva_slurm.policy.port import Plan, View
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+GPUS = tuple[int, ...]
+
+
+class Says:
+    """A policy that says what it was told to say; `views` has what it was shown."""
+
+    name = "says"
+
+    def __init__(self) -> None:
+        self.runs: dict[int, GPUS] = {}
+        self.views: list[View] = []
+        self.answer: Callable[[View], Plan] = lambda view: Plan(
+            {job_id: gpus for job_id, gpus in self.runs.items() if job_id in view.jobs}
+        )
+
+    def decide(self, view: View) -> Plan:
+        self.views.append(replace(view, jobs={job_id: replace(job) for job_id, job in view.jobs.items()}))
+        return self.answer(view)
+
+
+class Led(FakeWorld):
+    """A small Slurm under such a policy."""
+
+    says: Says
+
+    def plan(self, runs: dict[int, GPUS], cycles: int = 6) -> None:
+        """Let it say this from now on, and some cycles pass."""
+        self.says.runs = runs
+        self.run(cycles)
+
+    def on(self, job_id: int) -> bool | None:
+        """Whether a job is planned to hold its GPUs."""
+        places = [place for name in self.nodes for place in self.engine.plan_jobs(name)]
+        return next(place for place in places if place.key.job_id == job_id).is_on
+
+    def place(self, job_id: int) -> Placement:
+        """Its place on its one node."""
+        places = [place for name in self.nodes for place in self.engine.plan_jobs(name)]
+        return next(place for place in places if place.key.job_id == job_id)
+
+
+def led(nodes: dict[str, int], slots: int = 2) -> Led:
+    """Nodes by their GPUs; in views these are numbered in the order of the names."""
+    says = Says()
+    world = Led(nodes, EngineSettings(slots_per_gpu=slots), make_policy=lambda: says)
+    world.says = says
+    return world
+
+
+def test_a_job_starts_where_it_is_planned_and_is_parked_when_it_is_not() -> None:
+    world = led({"a": 2, "b": 2})
+    one, two = world.submit(), world.submit(gpus=2)
+    world.plan({one: (1,), two: (2, 3)})
+    assert world.engine.jobs[one].places == {"a": (1,)} and world.engine.jobs[two].places == {"b": (0, 1)}
+    assert world.on(one) and world.on(two)
+    world.plan({two: (2, 3)})
+    assert not world.on(one) and world.state_of(one) == states.SUSPENDED and world.on(two)
+
+
+def test_jobs_that_are_not_planned_wait_and_are_told_so() -> None:
+    world = led({"a": 2})
+    job = world.submit()
+    world.plan({})
+    assert (world.state_of(job), world.code_of(job)) == (states.HELD, "WaitingTurn")
+
+
+def test_a_job_that_is_planned_elsewhere_saves_itself_and_goes_on_there() -> None:
+    world = led({"a": 1, "b": 1})
+    job = world.submit()
+    world.plan({job: (0,)})
+    world.plan({job: (1,)}, cycles=1)
+    assert world.state_of(job) == states.CHECKPOINTING and world.engine.jobs[job].target == {"b": (0,)}
+    world.run(8)
+    assert world.engine.jobs[job].places == {"b": (0,)} and world.jobs[job].restart == 1 and world.on(job)
+
+
+def test_the_job_parked_longest_makes_way_for_one_that_comes() -> None:
+    world = led({"a": 1}, slots=2)
+    old, older, comer = (world.submit() for _ in range(3))
+    world.plan({older: (0,)})
+    world.plan({old: (0,)})
+    world.plan({comer: (0,)}, cycles=10)
+    assert world.engine.jobs[comer].places == {"a": (0,)} and world.on(comer)
+    assert (world.state_of(older), world.jobs[older].restart) == (states.HELD, 1)
+    assert world.state_of(old) == states.SUSPENDED and world.jobs[old].restart == 0
+
+
+def test_a_job_comes_when_one_that_cannot_be_saved_has_ended() -> None:
+    world = led({"a": 1}, slots=1)
+    stays = world.submit()
+    world.rigid.add(stays)
+    world.plan({stays: (0,)})
+    comer = world.submit()
+    world.plan({comer: (0,)}, cycles=10)
+    assert (world.state_of(comer), world.code_of(comer)) == (states.HELD, "NoRoomYet")
+    assert world.state_of(stays) == states.SUSPENDED
+    world.finish(stays)
+    world.run(6)
+    assert world.on(comer)
+
+
+def test_two_change_places_though_both_gpus_are_full() -> None:
+    world = led({"a": 1, "b": 1}, slots=1)
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,), two: (1,)})
+    world.plan({one: (1,), two: (0,)}, cycles=12)
+    assert world.engine.jobs[one].places == {"b": (0,)} and world.engine.jobs[two].places == {"a": (0,)}
+    assert world.jobs[one].restart == world.jobs[two].restart == 1, "and nobody else had to leave"
+
+
+def test_two_that_are_planned_on_one_gpu_are_mates() -> None:
+    world = led({"a": 1})
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,), two: (0,)})
+    assert world.place(one).mate == two and world.place(two).mate == one
+    world.plan({one: (0,)})
+    assert world.place(one).mate == world.place(two).mate == 0
+
+
+def test_host_memory_makes_jobs_leave_as_slots_do() -> None:
+    world = led({"a": 2}, slots=4)
+    big, comer = world.submit(memory_mib=200_000), world.submit(memory_mib=200_000)
+    world.plan({big: (0,)})
+    world.plan({comer: (1,)}, cycles=10)
+    assert world.on(comer) and world.state_of(big) == states.HELD
+
+
+def twice(view: View) -> Plan:
+    first, second, third = view.jobs
+    return Plan({first: (0,), second: (0,), third: (0,)})
+
+
+def raises(view: View) -> Plan:
+    raise ValueError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (twice, "puts job 1 on GPUs [0]: two jobs may share all their GPUs, not more jobs"),
+        (lambda view: Plan({99: (0,)}), "puts job 99 on GPUs [0]: there is no such live job"),
+        (lambda view: Plan({1: (0, 1)}), "puts job 1 on GPUs [0, 1]: it takes 1 GPUs"),
+        (lambda view: Plan({1: (7,)}), "puts job 1 on GPUs [7]: GPUs are distinct, in order, 0..1"),
+        (lambda view: Plan({}, view.now_ns), "to be asked again at"),
+        (raises, "fails: ValueError: no idea"),
+        (lambda view: None, "fails: AttributeError"),
+    ],
+)
+def test_a_bad_plan_is_refused_and_the_last_good_one_stays(
+    answer: Callable[[View], Plan], fault: str
+) -> None:
+    world = led({"a": 2})
+    jobs = [world.submit() for _ in range(3)]
+    world.plan({jobs[0]: (0,), jobs[1]: (1,)})
+    good, world.says.answer = world.says.answer, answer
+    world.run(5)
+    assert world.engine.decider is not None and fault in world.engine.decider.fault
+    assert world.on(jobs[0]) and world.on(jobs[1]), "the cluster goes on"
+    world.says.answer = good
+    world.run(2)
+    assert world.engine.decider.fault == ""
+
+
+def test_what_a_policy_is_shown() -> None:
+    world = led({"a": 2, "b": 1, "c": 1})
+    world.types = {"c": "k80"}
+    fixed, moves, gang = world.submit(), world.submit(), world.submit(gpus=2, span=2)
+    world.submit(types=("h100",))
+    held = world.submit(user_hold=True)
+    world.rigid.add(fixed)
+    world.plan({fixed: (0,), moves: (1,)})
+    world.plan({fixed: (0,), moves: (2,)}, cycles=1)
+    world.cycle()
+    view = world.says.views[-1]
+    assert view.cluster.counts == {"v100": 3, "k80": 1} and view.slots == 2
+    assert view.jobs.keys() == {fixed, moves, gang}, f"{held} is held, no node has an h100"
+    assert (view.jobs[fixed].gpus, view.jobs[fixed].can_migrate) == ((0,), False)
+    assert (view.jobs[moves].gpus, view.jobs[moves].can_migrate) == ((2,), False), "on its way there"
+    assert (view.jobs[gang].gpus, view.jobs[gang].nodes, view.jobs[gang].cell) == ((), 2, "")
+    assert view.jobs[gang].gpu_types == ("v100",), "there is one node of the other type"
+    assert view.jobs[fixed].cell == "node" and view.jobs[fixed].held_ns >= 5 * SECOND_NS
+
+
+def test_nodes_that_are_closed_are_no_place_but_for_those_who_live_there() -> None:
+    world = led({"a": 1, "b": 1})
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,)})
+    world.mute.add("a")
+    world.run(2)
+    view = world.says.views[-1]
+    assert (view.jobs[one].hosts, view.jobs[two].hosts) == (frozenset({0, 1}), frozenset({1}))
+    world.mute.clear()
+    world.run(2)
+    assert world.says.views[-1].jobs[two].hosts is None
+
+
+def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:
+    world = led({"a": 1})
+    world.rates = {"v100": 3.0}
+    job = world.submit()
+    world.plan({job: (0,)}, cycles=9)
+    view = world.says.views[-1]
+    assert view.rates.alone(str(job), 1, "v100") == 3.0
+    before = view.jobs[job].held_ns
+    world.plan({}, cycles=4)
+    assert world.says.views[-1].jobs[job].held_ns - before <= 2 * SECOND_NS, "parked it holds nothing"
