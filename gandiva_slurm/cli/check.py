@@ -51,6 +51,8 @@ def _daemons(config: str | None) -> Iterable[Any]:
         yield error("gandivactld", told["slurm_error"], "see that Slurm's commands work where it runs")
     if told["state_error"]:
         yield error("gandivactld", told["state_error"], "free or mend its state_dir")
+    if told.get("policy_error"):
+        yield error("gandivactld", told["policy_error"], "mend it or name another in gandiva.yaml: policy")
     for row in nodes:
         if row["state"] == "silent":
             yield error(f"gandivad on {row['node']}", row["reason"], "start it (`systemctl start gandivad`)")

@@ -17,13 +17,13 @@ from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.output import opened, progress, require_folder, write_result
 from gandiva_slurm.policy.port import Cluster, Policy, PolicySettings
+from gandiva_slurm.policy.registry import make_policy
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing
 from gandiva_slurm.sim.faults import Chance, Fault, read_faults
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
 from gandiva_slurm.sim.live import SLOTS, LivePolicy
 from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
-from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.timeline import Timeline
 from gandiva_slurm.sim.truth import Oracle

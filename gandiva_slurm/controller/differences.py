@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from gandiva_slurm.model.event import (
     DaemonSeen,
     Event,
+    HeldTold,
     JobGone,
     JobSeen,
     NodeGone,
@@ -85,8 +86,10 @@ def report_events(
     guests = {job_id for job_id, job in (others or {}).items() if _is_alive_on(job, report.node)}
     residents = sorted((item for item in report.residents if item.job_id not in guests), key=_key)
     gone = sorted({*held} - {_key(item) for item in residents})
+    times = tuple((_key(item), item.gpu_ns) for item in residents if item.gpu_ns)
     return [
         *(_seen(report.node, item) for item in residents),
+        *([HeldTold(report.node, times)] if times else []),
         *(ResidentGone(report.node, key) for key in gone),
     ]
 

@@ -22,7 +22,7 @@ from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
-from gandiva_slurm.controller.settings import engine_settings, link_settings, span_settings
+from gandiva_slurm.controller.settings import cluster_policy, engine_settings, link_settings, span_settings
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.owners import promised_too_much
@@ -104,6 +104,7 @@ class Controller:
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
+        self._fault = ""
         self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -196,6 +197,7 @@ class Controller:
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
         actions = self._recorder.handle(self.engine, events, self._clock_ns())
+        self._tell_of_policy()
         promises = promised_too_much(self.engine.state, self.engine.settings)
         for sentence in promises if promises != self._promises else ():
             log.error("gandiva.yaml: virtual_clusters: %s; those named last get what is left", sentence)
@@ -205,6 +207,21 @@ class Controller:
             self.status.fail(sentence)
         self._vanished = [event.job_id for event in events if isinstance(event, JobGone) and not event.state]
         return actions
+
+    @property
+    def policy_fault(self) -> str:
+        """What is wrong with the last plan of the policy that decides; "": nothing."""
+        return self.engine.decider.fault if self.engine.decider is not None else ""
+
+    def _tell_of_policy(self) -> None:
+        """Say once what is wrong with a policy's plans, and that it is well again."""
+        fault = self.policy_fault
+        if fault and fault != self._fault:
+            log.error("%s; its last good plan stays", fault)
+            self.status.fail(fault)
+        elif self._fault and not fault:
+            log.info("policy %s makes plans again", self.config.policy)
+        self._fault = fault
 
     async def keep(self, actions: Sequence[Action]) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
@@ -249,29 +266,44 @@ class Controller:
     async def rest(self) -> None:
         """Step 7: sleep until the cycle ends, or something happened that should not wait for it."""
         succeeded = any(not outcome.error for outcome in self._outcomes)
-        rest_s = min(self.config.controller.cycle_s, SHORT_REST_S if succeeded else 60.0)
+        soon_s = SHORT_REST_S if succeeded else 60.0
+        rest_s = min(self.config.controller.cycle_s, soon_s, self._until_round_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(rest_s):
                 await self.nodes.news.wait()
         self.nodes.news.clear()
 
+    def _until_round_s(self) -> float:
+        """Seconds until the policy wants to be asked again."""
+        decider = self.engine.decider
+        if decider is None or not decider.wake_ns:
+            return 60.0
+        return max(0.0, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
+
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
+        if (config.policy, config.quantum_s, config.moves) != (
+            self.config.policy,
+            self.config.quantum_s,
+            self.config.moves,
+        ):
+            self.engine.lead(cluster_policy(config))
+            log.info("from now on %s decides", f"policy {config.policy}" if config.policy else "no policy")
         self.config = config
         self.engine.settings = engine_settings(config)
         self.nodes.apply(link_settings(config, self.nodes.settings.epoch_ns))
         self.spans.apply(span_settings(config))
 
     def _restore(self) -> Engine:
-        settings = engine_settings(self.config)
+        settings, policy = engine_settings(self.config), cluster_policy(self.config)
         state = self.books.journal.engine_state()
         if state is None:
-            return Engine(settings)
+            return Engine(settings, policy)
         try:
-            return Engine.from_json(settings, state)
+            return Engine.from_json(settings, state, policy)
         except (KeyError, TypeError, ValueError) as err:
             log.error("the journalled state cannot be used (%r); it is rebuilt from Slurm and nodes", err)
-            return Engine(settings)
+            return Engine(settings, policy)
 
     def _start_over(self) -> None:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""

@@ -54,6 +54,7 @@ def planned(at: Placement) -> PlannedJob:
         at.mate,
         at.is_opportunistic,
         at.vc,
+        at.is_on,
     )
 
 

@@ -67,7 +67,7 @@ class Recorder:
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
         """Let the engine handle these events; `batch` has then what is to be written of it."""
         part = self._config().controller
-        if not part.replay_hours:
+        if not part.replay_hours or engine.decider is not None:  # a policy's own state is in no frame
             self.batch, self._engine = None, None
             return engine.handle(events, now_ns)
         last, self.batch = self.batch, None

@@ -6,6 +6,9 @@ from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.nodes import LinkSettings
 from gandiva_slurm.controller.spans import SpanSettings
 from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.model.errors import ConfigError, UsageError
+from gandiva_slurm.policy.port import Policy, PolicySettings
+from gandiva_slurm.policy.registry import policy_for_a_cluster
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -30,6 +33,18 @@ def engine_settings(config: Config) -> EngineSettings:
         pack_retry_ns=round(packing.retry_s * NS_PER_S),
         virtual_clusters=config.virtual_clusters,
     )
+
+
+def cluster_policy(config: Config) -> Policy | None:
+    """The policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
+    moves = config.moves
+    settings = PolicySettings(config.quantum_ns, restart_ns=round(moves.cost_s * NS_PER_S))
+    if config.policy and config.virtual_clusters:
+        raise ConfigError("policy: it does not know this file's virtual_clusters yet; leave one of them out")
+    try:
+        return policy_for_a_cluster(config.policy, settings)
+    except UsageError as err:
+        raise ConfigError(f"policy: {err}") from err
 
 
 def link_settings(config: Config, epoch_ns: int) -> LinkSettings:

@@ -106,7 +106,7 @@ class Domain:
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
-            pinned -= {key for key in self.spans if self._is_to_save(key)}
+            pinned -= {key for key in self.spans if self._is_to_save(key) or self._is_off(key)}
             pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
@@ -325,14 +325,26 @@ class Domain:
 
     def _runnable(self, moving: Mapping[JobKey, str]) -> list[JobKey]:
         local = [row.key for _, row in self._local()]
-        return local + [key for key in self.spans if not self._why_out(key, moving)]
+        able = local + [key for key in self.spans if not self._why_out(key, moving)]
+        return [key for key in able if not self._is_off(key)]
+
+    def _is_off(self, key: JobKey) -> bool:
+        """True where a policy has decided that it has no turn; one that leaves has one, to save itself."""
+        plan = self._planned.get(key)
+        return plan is not None and plan.is_on is False and not plan.is_leaving
 
     def _overdue(self) -> list[JobKey]:
         lead_ns = 2 * self.settings.quantum_ns + LEAD_NS
         left = [(row.key, row.left_ns) for _, row in self._local() if row.state == OFF]
         spans = [key for key in self.spans if not self._has_saved(key)]
         left += [(key, part.left_ns) for key in spans for part in self.parts(key).values()]
-        return [key for key, left_ns in left if 0 <= left_ns <= lead_ns]
+        due = [key for key, left_ns in left if 0 <= left_ns <= lead_ns]
+        return due + [key for key in spans if self._must_save(key)]
+
+    def _must_save(self, key: JobKey) -> bool:
+        """True where a policy has it leave and it is parked: it needs a turn at once, to save itself."""
+        plan = self.spans[key]
+        return plan.is_on is not None and plan.is_leaving and not self._is_on(key)
 
     def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:
         is_on = self._is_on(key)

@@ -33,6 +33,8 @@ class PlannedPart(Protocol):
     def vc(self) -> str: ...
     @property
     def is_leaving(self) -> bool: ...
+    @property
+    def is_on(self) -> bool | None: ...
 
 
 class Planned(NamedTuple):
@@ -46,6 +48,8 @@ class Planned(NamedTuple):
     is_opportunistic: bool = False
     vc: str = ""
     is_leaving: bool = False
+    #: a policy decides: whether it is to hold its GPUs; None: the stride of its domain decides
+    is_on: bool | None = None
 
     @property
     def group(self) -> str:
@@ -73,7 +77,7 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             places = part.span or ((node, part.gpus),)
             order, is_spare = part.submitted_ns, part.is_opportunistic
             jobs[part.key] = Planned(
-                part.key, part.user, tickets, order, places, is_spare, part.vc, part.is_leaving
+                part.key, part.user, tickets, order, places, is_spare, part.vc, part.is_leaving, part.is_on
             )
     return jobs
 

@@ -69,6 +69,11 @@ class Engine:
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
 
+    def lead(self, policy: Policy | None) -> None:
+        """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
+        self.decider = Decider(policy) if policy is not None else None
+        self.state.on &= self.state.jobs.keys() if policy is not None else set()
+
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
         """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
 

@@ -69,12 +69,13 @@ class Picture:
             for gpu in (host.gpus if state.nodes[name].is_down else ())
         ]
         slots = at.settings.slots_per_gpu
-        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots)
+        tree = state.associations
+        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree)
 
     def _job(self, at: Cycle, record: JobRecord, eligible: _Eligible) -> JobView:
         job_id, known = record.job.job_id, self._known.get(record.job.job_id)
         if known is None or known.job is not record.job:
-            job = _as_submitted(record, self.cluster)
+            job = _as_submitted(record, self.cluster, at.settings.packing)
             if known is not None and known.view.first_run_ns is not None:
                 job.first_run_ns = known.view.first_run_ns
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
@@ -120,7 +121,7 @@ class _Known(NamedTuple):
     view: JobView
 
 
-def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
+def _as_submitted(record: JobRecord, cluster: Cluster, may_pack: bool) -> JobView:
     job, options, need = record.job, record.options, need_of(record)
     is_resized = is_elastic(record)
     sizes = options.sizes if is_resized else (need.size, need.size)
@@ -130,7 +131,7 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
     return JobView(
         job.job_id, job.user, need.size, job.submit_s * SECOND_NS, record.model, options.tickets,
         options.priority, options.job_class, record.vc, _types(cluster, need), *sizes,
-        can_pack=options.pack != "never",
+        can_pack=may_pack and options.pack != "never",
         # what a site knows of lengths
         length_ns=job.time_limit_s * SECOND_NS or None,
         account=job.account,

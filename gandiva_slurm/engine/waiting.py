@@ -45,9 +45,10 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
 
 
 def is_pausing(at: Cycle, record: JobRecord) -> bool:
-    """True while nothing but the pause after a requeue of ours keeps a job from being started."""
+    """True while a job cannot be started for nothing but that we have just requeued it."""
     is_ours = record.state == states.REQUEUED or (record.state == states.HELD and record.code == "MadeWay")
-    return is_ours and record.retry_ns > at.now_ns and obstacle(at, record) is record.reason
+    reason = obstacle(at, record) if is_ours else None
+    return reason is not None and (reason is record.reason or reason.code == "NotPending")
 
 
 def heed_slurm(at: Cycle, record: JobRecord) -> None:

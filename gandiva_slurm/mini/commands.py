@@ -27,6 +27,7 @@ def mini() -> None:
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
+@click.option("--policy", default="", metavar="NAME", help="what decides: gandiva_fair, fifo, tiresias, …")
 @click.option("--share", "asked", multiple=True, metavar="DIR",
               help="show this directory inside too, as the current one is; may be repeated")
 @click.option("--keep-logs", default="", metavar="DIR", help="copy the logs there before they are removed")
@@ -38,7 +39,7 @@ def up(backend: str | None, suite: str, asked: tuple[str, ...], keep_logs: str, 
     began = time.monotonic()
     spec = MiniSpec(clusters.current_name(), parse_nodes(what["nodes"]), what["quantum"], what["daemons"],
                     what["packing"], chosen_backend(backend, suite))
-    spec = replace(spec, keep_logs=require_log_folder(keep_logs) if keep_logs else "",
+    spec = replace(spec, policy=what["policy"], keep_logs=require_log_folder(keep_logs) if keep_logs else "",
                    shares=shares.choose(asked, spec.backend, lambda text: click.echo(text, err=True)))
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))
     names = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type})" if n.gpus else f"{n.name} (plain)"

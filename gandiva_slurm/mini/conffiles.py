@@ -20,6 +20,8 @@ CPUS_PER_NODE = 32
 MEMORY_PER_NODE_MIB = 65536
 #: Fake GPUs have no memory; so much is said of each.
 GPU_MEMORY_MIB = 16384
+#: What a policy takes a move for, seconds: light trainings are saved and started again within two or three.
+POLICY_MOVE_S = 1
 #: Put before the last line of the site's script: where a job's files go is looked at first.
 LUA_PATHS = """\
 local paths, submit = dofile("/etc/slurm/paths.lua"), slurm_job_submit
@@ -77,6 +79,8 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             "gpu_memory_mib": GPU_MEMORY_MIB,
         },
         "packing": {"enabled": spec.packing},
+        # Policies weigh moves by their cost, which is little here.
+        **({"policy": spec.policy, "moves": {"cost_s": POLICY_MOVE_S}} if spec.policy else {}),
     }
 
 

@@ -5,7 +5,10 @@ import platform
 import re
 from dataclasses import dataclass, field
 
+from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.policy.registry import policy_for_a_cluster
 
 #: Users of every mini cluster, with their uid (= gid); each has fair-share 1 under the account `research`.
 USERS = {"user1": 5001, "user2": 5002, "user3": 5003}
@@ -60,8 +63,11 @@ class MiniSpec:
     keep_logs: str = ""
     #: how long a job may load before it is frozen whole for its turns, seconds
     client_wait_s: float = 30.0
+    #: the policy that decides; "": the engine's own rules
+    policy: str = ""
 
     def __post_init__(self) -> None:
+        policy_for_a_cluster(self.policy, PolicySettings(round(self.quantum_s * NS_PER_S)))
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"cluster name {self.name!r} (variable GANDIVA_MINI): "
                              "use lower-case letters, digits and dashes, at most 31")

@@ -187,6 +187,7 @@ class Admission:
             mate=planned.mate,
             is_opportunistic=planned.is_opportunistic,
             vc=planned.vc,
+            is_on=planned.is_on,
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),

@@ -174,6 +174,8 @@ class Resident:
     is_opportunistic: bool = False
     #: by the plan, the virtual cluster within which it takes turns
     vc: str = ""
+    #: by the plan, whether it is to hold its GPUs; None: this node decides (`leading`)
+    is_on: bool | None = None
     pacing: Pacing = field(default_factory=Pacing)
     usage: Usage = Usage()
     counts: Counts = field(default_factory=Counts)

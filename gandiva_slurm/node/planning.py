@@ -59,12 +59,14 @@ class Planning:
             if job.key in self._node.residents:
                 leaving.tell(self._node.residents[job.key], job.is_leaving)
                 packs.tell(self._node.residents[job.key], job)
+                self._node.residents[job.key].is_on = job.is_on
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
         self._slicer.charge(node.clock.mono())  # what was held so far was held as it was told then
         self._set_size(plan)
         planned = {job.key: job for job in plan.jobs}
+        led = {key: (resident.is_on, resident.leave.is_told) for key, resident in node.residents.items()}
         for key in planned:
             node.know(key)
         for resident in node.residents.values():
@@ -73,6 +75,7 @@ class Planning:
             if job is not None:  # else it may be requeued by now: its old processes must not train on
                 leaving.tell(resident, job.is_leaving)
             packs.tell(resident, job)
+            resident.is_on = job.is_on if job is not None else None
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
         self._await_spans(plan)
@@ -83,7 +86,11 @@ class Planning:
             stale = node.residents.get(JobKey(job_id, restart))
             if stale is not None and not stale.is_ending:
                 self._watcher.fence(stale, "the controller knows a newer incarnation, or its job is over")
-        self._slicer.fill()
+        is_round = any(
+            resident.is_on is not None and led.get(key) != (resident.is_on, resident.leave.is_told)
+            for key, resident in node.residents.items()
+        )
+        (self._slicer.quantum if is_round else self._slicer.fill)()
 
     def _await_spans(self, plan: NodePlan) -> None:
         """Know the parts of planned spans before a process of them comes; forget those that will not come."""
@@ -114,6 +121,7 @@ class Planning:
             part=Part(job.span),
             is_opportunistic=job.is_opportunistic,
             vc=job.vc,
+            is_on=job.is_on,
         )
 
     def _learn_span(self, resident: Resident, job: PlannedJob) -> None:

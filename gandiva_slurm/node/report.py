@@ -77,6 +77,8 @@ def _resident(node: Node, job: Job) -> Resident:
         duty=sharing.duty_of(node, job),
         gpu_percent=job.usage.percent,
         first_ns=counts.first_ns,
+        gpu_ns=(counts.held_ns - counts.shared_ns // 2) * len(job.gpus),
+        mate=job.mate,
         is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,
     )
 

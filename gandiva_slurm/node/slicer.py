@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import packs
+from gandiva_slurm.node import leading, packs
 from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
@@ -104,6 +104,7 @@ class Slicer:
             resident
             for resident in node.holders()
             if not is_leaving(resident)
+            and not leading.must_go(node, resident)
             and (resident.key in stays or resident.key not in apart)
             and (resident.part or resident.key in stays or self._may_stay(resident, claimed))
         ]
@@ -179,7 +180,10 @@ class Slicer:
 
     def _runnable(self) -> list[JobKey]:
         local = [r for r in self._node.residents.values() if not r.is_ending and r.part is None]
-        return [resident.key for resident in local if not is_out(self._node, resident)]
+        return [resident.key for resident in local if not self._is_out(resident)]
+
+    def _is_out(self, resident: Resident) -> bool:
+        return is_out(self._node, resident) or leading.is_out(self._node, resident)
 
     def _forced(self) -> list[JobKey]:
         """Return the spans whose parts hold their GPUs here, or are to."""
@@ -192,7 +196,11 @@ class Slicer:
         return [r.key for r in holders if r.part is None and not is_leaving(r) and r.must_stay(wait_ns)]
 
     def _overdue(self, now: int) -> list[JobKey]:
-        return [resident.key for resident in self._parked() if due_ns(self._node, resident) <= now]
+        return [
+            resident.key
+            for resident in self._parked()
+            if due_ns(self._node, resident) <= now or leading.must_save(self._node, resident)
+        ]
 
     def _parked(self) -> list[Resident]:
         """Return the local gangs that are parked, to come back; the bounds of spans are kept in `span`."""

@@ -163,7 +163,7 @@ class GandivaFair:
     def _admit(self, view: View, merit: Merit) -> dict[int, str]:
         """Take note of jobs, classes and virtual clusters; return sentences by job."""
         self._owners = {job.job_id: job.user if self._traits.by_user else "" for job in view.jobs.values()}
-        tickets = self._tickets.of(view.jobs.values())
+        tickets = self._tickets.of(view.jobs.values(), view.associations)
         notes = self._classes.promote(view, self._last.runs.keys(), tickets, self._owners)
         self.vcs.follow(view)
         names = (*(self.vcs.names or ("",)), SPARE)

@@ -184,6 +184,8 @@ class View:
     down: frozenset[int] = frozenset()
     #: jobs that a GPU has room for, the running and the parked; 0: any number
     slots: int = 0
+    #: the account tree as it is now; (): as the policy was told when it was made
+    associations: tuple[Association, ...] = ()
 
 
 @dataclass(slots=True)

@@ -30,11 +30,11 @@ class TicketBook:
             for user in sorted(self._used.keys() | gpus.keys())
         }
 
-    def of(self, jobs: Iterable[JobView]) -> dict[str, int]:
-        """Return the tickets of the users of these jobs."""
+    def of(self, jobs: Iterable[JobView], tree: Sequence[Association] = ()) -> dict[str, int]:
+        """Return the tickets of the users of these jobs; `tree`: newer than the settings'."""
         settings, present = self._settings, {(job.account, job.user) for job in jobs}
         leaves = [Leaf(account, user) for account, user in present]
-        base = users_tickets(settings.tickets, settings.associations, leaves)
+        base = users_tickets(settings.tickets, tree or settings.associations, leaves)
         if not settings.half_life_ns:
             return base
         whole = sum(base.values())

@@ -48,6 +48,8 @@ class PlannedJob:
     is_opportunistic: bool = False
     #: its virtual cluster: guaranteed jobs take turns among those of their own
     vc: str = ""
+    #: a policy of the controller decides: it is to hold its GPUs, or not; None: the node decides
+    is_on: bool | None = None
 
     @property
     def key(self) -> JobKey:
@@ -125,6 +127,8 @@ class Resident(Measured):
     is_doubted: bool = False
     #: when it had done its 100th mini-batch; 0: not yet
     first_ns: int = 0
+    #: GPU time it has held here, all its GPUs together; of a shared one half
+    gpu_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

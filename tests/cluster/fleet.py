@@ -202,14 +202,15 @@ AnyFleet = TypeVar("AnyFleet", bound=Fleet)
 
 @contextmanager
 def own_cluster(
-    name: str, nodes: str, quantum_s: float, has_daemons: bool = True, **settings: dict[str, Any]
+    name: str, nodes: str, quantum_s: float, has_daemons: bool = True, **settings: dict[str, Any] | str
 ) -> Iterator[MiniCluster]:
     """A cluster of one module's own, taken down at its end; `settings`: of gandiva.yaml, by part."""
     plain = conffiles.gandiva_yaml
 
     def with_settings(spec: MiniSpec, site: Site) -> dict[str, Any]:
         text = plain(spec, site)
-        return text | {part: text.get(part, {}) | values for part, values in settings.items()}
+        parts = {part: values for part, values in settings.items() if isinstance(values, dict)}
+        return text | settings | {part: text.get(part, {}) | values for part, values in parts.items()}
 
     wanted = MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, has_daemons)
     with mock.patch.object(conffiles, "gandiva_yaml", with_settings):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.policy.registry import make_policy
 from gandiva_slurm.sim.clusters import read_cluster
-from gandiva_slurm.sim.policies import make_policy
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.workloads.load import Source, load
 

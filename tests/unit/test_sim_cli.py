@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from gandiva_slurm.cli.main import cli, main
+from gandiva_slurm.policy.registry import make_policy, policy_names
 from gandiva_slurm.sim.outcome import jain, percentile
-from gandiva_slurm.sim.policies import make_policy, policy_names
 
 DATA = Path(__file__).parents[1] / "data"
 KEYS = {

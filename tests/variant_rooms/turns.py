@@ -232,4 +232,31 @@ VARIANTS = (
             "in_its_midst",
         ),
     ),
+    Variant(
+        "plan-is-not-obeyed",
+        "gandiva_slurm/node/leading.py:is_out",
+        "resident.is_on is False",
+        "False",
+        "A job that a policy has planned off takes its turns all the same.",
+        (
+            "tests/node/test_leading.py"
+            "::test_whoever_is_planned_on_holds_the_gpu_and_the_others_have_no_turn",
+        ),
+    ),
+    Variant(
+        "plan-is-obeyed-for-ever",
+        "gandiva_slurm/node/leading.py:is_led",
+        "return node.clock.mono() - node.contact_ns <",
+        "return node.clock.mono() + 0 * node.contact_ns > 0 *",
+        "Without a controller jobs that were planned off never have a turn again.",
+        ("tests/node/test_leading.py::test_without_a_controller_all_have_turns_again",),
+    ),
+    Variant(
+        "plan-never-lets-save",
+        "gandiva_slurm/node/leading.py:must_save",
+        "return is_asked and",
+        "return False and",
+        "A parked job that is to leave waits for a turn that it never has.",
+        ("tests/node/test_leading.py::test_a_parked_job_that_is_to_leave_has_a_turn_to_save_itself",),
+    ),
 )

@@ -9,11 +9,22 @@ from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import Policy, PolicySettings
 
 GROUP = "gandiva_slurm.policies"
+#: The name under which the engine's own rules are in the simulator.
+_ENGINE = "live"
 
 
 def policy_names() -> list[str]:
     """Return the names of all installed policies."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def policy_for_a_cluster(name: str, settings: PolicySettings) -> Policy | None:
+    """Make the policy of gandiva.yaml, which nobody tells true rates; None for "": there is none."""
+    if not name:
+        return None
+    if name == _ENGINE:
+        raise UsageError(f"policy {name!r} is the engine's own rules: leave `policy` out")
+    return make_policy(name, replace(settings, oracle=None))[0]
 
 
 def make_policy(name: str, settings: PolicySettings) -> tuple[Policy, bool]:

@@ -1,0 +1,36 @@
+"""Where a policy of the controller decides which gangs hold GPUs (ADR 0037), this node obeys.
+
+The plan says of each job whether it is on. While the controller is heard of, gangs that are not on have no
+turn; when it is not, the node's own stride over all that live here goes on, as if no plan had said anything.
+"""
+
+from __future__ import annotations
+
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.leaving import has_left
+
+#: A plan leads for so many quanta after it was heard of last, and this much longer.
+LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
+
+
+def is_led(node: Node) -> bool:
+    """True while the controller's word on who is on counts."""
+    return node.clock.mono() - node.contact_ns < LEASE_QUANTA * node.local.quantum_ns + LEASE_NS
+
+
+def is_out(node: Node, resident: Resident) -> bool:
+    """True for a gang that is to have no turn: it is planned off, and has not to save itself."""
+    return resident.is_on is False and not resident.leave.is_told and is_led(node)
+
+
+def must_save(node: Node, resident: Resident) -> bool:
+    """True for a parked gang that needs a turn now, to save itself and leave."""
+    is_asked = resident.is_on is not None and resident.leave.is_told and not resident.leave.rest_quanta
+    return is_asked and resident.state == SUSPENDED and not has_left(resident) and is_led(node)
+
+
+def must_go(node: Node, resident: Resident) -> bool:
+    """True for a gang that holds GPUs it is not to have any more."""
+    return resident.state == RUNNING and is_out(node, resident)

@@ -1,0 +1,150 @@
+"""A policy decides on a real cluster: its plans become starts, parks, moves and leaves (ADR 0037)."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
+from tests.records import holds_of
+from tests.slow import slow
+
+TRAINING = Path(__file__).parents[1] / "node/scripts/attached.py"
+QUANTUM_S = 1.0
+USERS = ("user1", "user2", "user3")
+NODES = ("n1", "n2")
+#: A turn is 18 times what a move costs: so long a job stays where it is. Shares are even over some turns.
+MOVE_S, TURN_S = 0.5, 9.0
+FAIR_S = 10 * TURN_S
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """Two nodes of one GPU, on which gandiva_fair decides."""
+    with own_cluster(
+        "policy", "v100:2x1", QUANTUM_S, policy="gandiva_fair", moves={"cost_s": MOVE_S}
+    ) as made:
+        for user in USERS:
+            made.path(f"/home/{user}/{TRAINING.name}").write_text(TRAINING.read_text())
+        yield made
+
+
+@pytest.fixture
+def fleet(cluster: MiniCluster) -> Iterator[Fleet]:
+    """At the end all jobs have ended and the books are whole."""
+    with mended(Fleet(cluster)) as made:
+        yield made
+
+
+def train(fleet: Fleet, user: str) -> int:
+    """Submit a training that can be moved, and ends when it is told to."""
+    return fleet.submit(user, f"export OUT=~\nexec python {TRAINING.name} 20 1000000")
+
+
+def lines(fleet: Fleet, user: str, job: int) -> list[str]:
+    """What a training has written."""
+    path = fleet.home(user, f"loss.{job}")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def held_s(fleet: Fleet) -> dict[int, float]:
+    """GPU time of each job so far, by the nodes' own event logs."""
+    found: dict[int, float] = {}
+    for node in NODES:
+        for hold in holds_of(fleet.events(node), time.monotonic_ns()):
+            found[hold.job_id] = found.get(hold.job_id, 0.0) + (hold.t1_ns - hold.t0_ns) / 1e9
+    return found
+
+
+def end(fleet: Fleet, jobs: dict[str, int]) -> None:
+    """Let all end; what they computed is what nobody touched would have."""
+    for user, job in jobs.items():
+        fleet.home(user, f"stop.{job}").touch()
+    for user, job in jobs.items():
+        fleet.wait_ended(job, "COMPLETED", deadline_s=90)
+        *found, last = lines(fleet, user, job)
+        loss = 1
+        for number, line in enumerate(found):
+            loss = loss * 48271 % 2147483647
+            assert line == f"{number} {loss}"
+        assert last == "end"
+
+
+def test_three_users_share_two_nodes_by_turns_and_moves(fleet: Fleet) -> None:
+    jobs = {user: train(fleet, user) for user in USERS}
+
+    def is_fair() -> bool:
+        held = held_s(fleet)
+        parts = [held.get(job, 0.0) for job in jobs.values()]
+        return sum(parts) >= FAIR_S and min(parts) >= 0.85 * sum(parts) / 3
+
+    wait_for(is_fair, "even shares", 180)
+    moves = [fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout for job in jobs.values()]
+    assert any("MovedOut" in story for story in moves), "two GPUs of two nodes are shared by moves"
+    end(fleet, jobs)
+
+
+@slow("60 s; what a policy does to gangs over nodes is in test_apply, and test_spans has them on real nodes")
+def test_a_gang_over_both_nodes_has_its_turns_beside_a_job_of_one(fleet: Fleet) -> None:
+    script = f"export OUT=~\nsrun --kill-on-bad-exit sh -c 'exec python {TRAINING.name} 20 1000000'"
+    gang = fleet.submit("user1", script, "-N2", "--ntasks-per-node=1")
+    single = train(fleet, "user2")
+
+    def is_fair() -> bool:
+        held = held_s(fleet)
+        total = held.get(gang, 0.0) + held.get(single, 0.0)
+        return total >= FAIR_S and 0.3 <= held.get(single, 0.0) / total <= 0.6
+
+    wait_for(is_fair, "turns of both", 240)
+    fleet.mini.exec(["scancel", str(gang)])
+    end(fleet, {"user2": single})
+
+
+def test_jobs_train_on_while_the_controller_is_dead_and_it_leads_again(fleet: Fleet) -> None:
+    jobs = {user: train(fleet, user) for user in USERS}
+    wait_for(lambda: all(lines(fleet, user, job) for user, job in jobs.items()), "all to train", 90)
+    fleet.mini.kill("gandivactld")
+    before = {user: len(lines(fleet, user, job)) for user, job in jobs.items()}
+    wait_for(
+        lambda: any(len(lines(fleet, user, job)) > before[user] + 50 for user, job in jobs.items()),
+        "some to train without a controller",
+    )
+    fleet.start_dead()
+    held = held_s(fleet)
+    wait_for(
+        lambda: all(held_s(fleet).get(job, 0.0) > held.get(job, 0.0) + 1 for job in jobs.values()),
+        "a turn for each under the next controller",
+        120,
+    )
+    end(fleet, jobs)
+
+
+def test_another_policy_takes_over_at_a_reload_and_no_job_is_started_again(
+    cluster: MiniCluster, fleet: Fleet
+) -> None:
+    job = train(fleet, "user1")
+    wait_for(lambda: lines(fleet, "user1", job), "it to train")
+    file = cluster.at.etc / "gandiva.yaml"
+    text = file.read_text()
+    try:
+        for name, told in (("fifo", "policy fifo decides"), ("no-such", "there is no policy 'no-such'")):
+            file.write_text(text.replace("policy: gandiva_fair", f"policy: {name}"))
+            cluster.kill("gandivactld", signal.SIGHUP)
+            wait_for(lambda told=told: told in log_of(cluster), told)
+        before = len(lines(fleet, "user1", job))
+        wait_for(lambda: len(lines(fleet, "user1", job)) > before + 50, "it to train on")
+    finally:
+        file.write_text(text)
+        cluster.kill("gandivactld", signal.SIGHUP)
+    assert cluster.exec(["scontrol", "show", "job", str(job)]).stdout.count("Restarts=0")
+    end(fleet, {"user1": job})
+
+
+def log_of(cluster: MiniCluster) -> str:
+    """What gandivactld has logged."""
+    return cluster.log("gandivactld").read_text(errors="replace")
