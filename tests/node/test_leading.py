@@ -44,13 +44,13 @@ def test_a_parked_job_that_is_to_leave_has_a_turn_to_save_itself(make_node: Make
     node = make_node(gpus=1, quantum_s=0.2)
     begin(node, 1, SCRIPT)
     begin(node, 2, LOOP)
+    node.set_quantum(40)
     lead(node, 1, 2)
-    quanta(node, 10)  # its own turn would come after the other's
-    node.set_quantum(60)
+    quanta(node, 1 / 6)  # it is ahead by so much that its own turn would come a quantum later
     lead(node, 2, 1)
     node.wait(lambda: settled(node, 2, 1))
     lead(node, 2, 1, leaving=1)
-    node.wait(lambda: node.resident(1).has_left)
+    node.wait(lambda: node.resident(1).has_left, 15)
     node.wait(lambda: settled(node, 2, 1))
 
 

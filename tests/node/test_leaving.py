@@ -50,7 +50,7 @@ def has_left(node: NodeHarness, job_id: int = 1) -> bool:
     return node.resident(job_id).has_left
 
 
-def quanta(node: NodeHarness, count: int) -> None:
+def quanta(node: NodeHarness, count: float) -> None:
     """Let so many quanta pass."""
     end = time.monotonic() + count * node.quantum_ns / 1e9
     node.wait(lambda: time.monotonic() > end)
