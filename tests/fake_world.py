@@ -57,7 +57,7 @@ class FakeWorld:
     now_ns: int = 2_000_000 * SECOND_NS
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.settings, self._policy())
+        self.engine = Engine(self.settings, self.make_policy)
         #: how the engine is called; whoever records it puts himself here
         self.handle = Engine.handle
         self.jobs: dict[int, SlurmJob] = {}
@@ -92,9 +92,6 @@ class FakeWorld:
         self.fresh = True
         #: dependencies are met; Slurm looks only at those of jobs that nobody holds
         self.dependencies_met = False
-
-    def _policy(self) -> Policy | None:
-        return self.make_policy() if self.make_policy else None
 
     # what users and operators do
 
@@ -145,8 +142,8 @@ class FakeWorld:
     def restart_controller(self, keep_journal: bool) -> None:
         """A new controller: state from the journal or from nothing; all pictures are new to it."""
         data = json.loads(json.dumps(self.engine.to_json()))
-        settings, policy = self.settings, self._policy()
-        self.engine = Engine.from_json(settings, data, policy) if keep_journal else Engine(settings, policy)
+        settings, make = self.settings, self.make_policy
+        self.engine = Engine.from_json(settings, data, make) if keep_journal else Engine(settings, make)
         self.fresh = True
         self.outcomes = []
 

@@ -278,7 +278,7 @@ class Controller:
         decider = self.engine.decider
         if decider is None or not decider.wake_ns:
             return 60.0
-        return max(0.0, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
+        return max(SHORT_REST_S, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
 
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
@@ -295,15 +295,15 @@ class Controller:
         self.spans.apply(span_settings(config))
 
     def _restore(self) -> Engine:
-        settings, policy = engine_settings(self.config), cluster_policy(self.config)
+        settings, make = engine_settings(self.config), cluster_policy(self.config)
         state = self.books.journal.engine_state()
         if state is None:
-            return Engine(settings, policy)
+            return Engine(settings, make)
         try:
-            return Engine.from_json(settings, state, policy)
+            return Engine.from_json(settings, state, make)
         except (KeyError, TypeError, ValueError) as err:
             log.error("the journalled state cannot be used (%r); it is rebuilt from Slurm and nodes", err)
-            return Engine(settings, policy)
+            return Engine(settings, make)
 
     def _start_over(self) -> None:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""

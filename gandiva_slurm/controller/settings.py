@@ -7,8 +7,8 @@ from gandiva_slurm.controller.nodes import LinkSettings
 from gandiva_slurm.controller.spans import SpanSettings
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model.errors import ConfigError, UsageError
-from gandiva_slurm.policy.port import Policy, PolicySettings
-from gandiva_slurm.policy.registry import policy_for_a_cluster
+from gandiva_slurm.policy.port import Maker, PolicySettings
+from gandiva_slurm.policy.registry import maker_for_a_cluster
 
 
 def engine_settings(config: Config) -> EngineSettings:
@@ -27,7 +27,8 @@ def engine_settings(config: Config) -> EngineSettings:
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
         balance_percent=moves.balance_percent,
         faster_percent=moves.faster_percent,
-        packing=packing.enabled,
+        # A policy does not know yet what fits into a GPU's memory.
+        packing=packing.enabled and not config.policy,
         pack_trial_quanta=packing.trial_quanta,
         pack_floor=packing.floor,
         pack_retry_ns=round(packing.retry_s * NS_PER_S),
@@ -35,14 +36,14 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def cluster_policy(config: Config) -> Policy | None:
-    """The policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
+def cluster_policy(config: Config) -> Maker | None:
+    """What makes the policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
     moves = config.moves
     settings = PolicySettings(config.quantum_ns, restart_ns=round(moves.cost_s * NS_PER_S))
     if config.policy and config.virtual_clusters:
         raise ConfigError("policy: it does not know this file's virtual_clusters yet; leave one of them out")
     try:
-        return policy_for_a_cluster(config.policy, settings)
+        return maker_for_a_cluster(config.policy, settings)
     except UsageError as err:
         raise ConfigError(f"policy: {err}") from err
 

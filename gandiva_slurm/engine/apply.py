@@ -32,7 +32,7 @@ from gandiva_slurm.engine.waiting import is_pausing
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.placement import NodeGpus, Place
-from gandiva_slurm.policy.port import Plan, Policy, View
+from gandiva_slurm.policy.port import Maker, Plan, View
 from gandiva_slurm.policy.soundness import fault_of
 
 #: Of a GPU, or of a node as a whole.
@@ -41,10 +41,11 @@ _WHOLE = -1
 
 
 class Decider:
-    """A policy and the numbers by which it knows GPUs."""
+    """A policy and the numbers by which it knows GPUs: where the nodes are other ones, it begins anew."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+        self.policy = make()
         #: ask again then, if nothing happens before; 0: only when something happens
         self.wake_ns = 0
         #: what was wrong with its last answer; "": nothing
@@ -54,7 +55,7 @@ class Decider:
     def decide(self, at: Cycle) -> None:
         """Ask the policy, and do what its plan asks for."""
         if self._picture is None or self._picture.key != key_of(at.state.nodes):
-            self._picture = Picture(at.state.nodes)
+            self._picture, self.policy = Picture(at.state.nodes), self._make()
         _bind(at)
         ready = _placeable(at)
         pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]

@@ -38,7 +38,7 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.port import Policy
+from gandiva_slurm.policy.port import Maker
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
@@ -61,18 +61,18 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
 class Engine:
     """All decisions of the cluster's slow clock."""
 
-    def __init__(self, settings: EngineSettings | None = None, policy: Policy | None = None) -> None:
-        """`policy` decides who is where; without one the engine's own rules do."""
+    def __init__(self, settings: EngineSettings | None = None, make: Maker | None = None) -> None:
+        """`make` makes the policy that decides who is where; without one the engine's own rules do."""
         self.settings = settings or EngineSettings()
         self.state = EngineState()
-        self.decider = Decider(policy) if policy is not None else None
+        self.decider = Decider(make) if make is not None else None
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
 
-    def lead(self, policy: Policy | None) -> None:
+    def lead(self, make: Maker | None) -> None:
         """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
-        self.decider = Decider(policy) if policy is not None else None
-        self.state.on &= self.state.jobs.keys() if policy is not None else set()
+        self.decider = Decider(make) if make is not None else None
+        self.state.on &= self.state.jobs.keys() if make is not None else set()
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
         """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
@@ -137,14 +137,14 @@ class Engine:
 
     @classmethod
     def from_json(
-        cls, settings: EngineSettings, data: Mapping[str, Any], policy: Policy | None = None
+        cls, settings: EngineSettings, data: Mapping[str, Any], make: Maker | None = None
     ) -> Engine:
         """Read what `to_json` wrote; a policy begins anew.
 
         The first cycle must then hear of all of Slurm's jobs and nodes, and a JobGone for each job of `jobs`
         that Slurm shows no more. An engine that starts empty needs the same: it adopts what runs.
         """
-        engine = cls(settings, policy)
+        engine = cls(settings, make)
         engine.state = EngineState.from_json(data)
         return engine
 

@@ -42,6 +42,9 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
     if lacks_vc(at, record):
         return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
     homes = [at.state.nodes.get(name) for name in record.nodes]
+    down = [name for name, home in zip(record.nodes, homes, strict=True) if home is None or home.is_down]
+    if down:
+        return f"its node {','.join(down)} is down"
     silent = [name for name, home in zip(record.nodes, homes, strict=True) if not home or not home.has_daemon]
     if silent:
         return f"gandivad on {','.join(silent)} does not answer"

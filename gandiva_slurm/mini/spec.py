@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import PolicySettings
-from gandiva_slurm.policy.registry import policy_for_a_cluster
+from gandiva_slurm.policy.registry import maker_for_a_cluster
 
 #: Users of every mini cluster, with their uid (= gid); each has fair-share 1 under the account `research`.
 USERS = {"user1": 5001, "user2": 5002, "user3": 5003}
@@ -67,7 +67,7 @@ class MiniSpec:
     policy: str = ""
 
     def __post_init__(self) -> None:
-        policy_for_a_cluster(self.policy, PolicySettings(round(self.quantum_s * NS_PER_S)))
+        maker_for_a_cluster(self.policy, PolicySettings(round(self.quantum_s * NS_PER_S)))
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"cluster name {self.name!r} (variable GANDIVA_MINI): "
                              "use lower-case letters, digits and dashes, at most 31")

@@ -229,6 +229,9 @@ class Policy(Protocol):
         """Say what is to run from now on."""
 
 
+#: Makes a policy anew.
+Maker = Callable[[], Policy]
+
 Factory = TypeVar("Factory", bound=Callable[..., object])
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
 from gandiva_slurm.model.errors import UsageError
-from gandiva_slurm.policy.port import Policy, PolicySettings
+from gandiva_slurm.policy.port import Maker, Policy, PolicySettings
 
 GROUP = "gandiva_slurm.policies"
 #: The name under which the engine's own rules are in the simulator.
@@ -18,13 +18,14 @@ def policy_names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def policy_for_a_cluster(name: str, settings: PolicySettings) -> Policy | None:
-    """Make the policy of gandiva.yaml, which nobody tells true rates; None for "": there is none."""
+def maker_for_a_cluster(name: str, settings: PolicySettings) -> Maker | None:
+    """Return what makes the policy of gandiva.yaml, without true rates; None for "": there is none."""
     if not name:
         return None
     if name == _ENGINE:
         raise UsageError(f"policy {name!r} is the engine's own rules: leave `policy` out")
-    return make_policy(name, replace(settings, oracle=None))[0]
+    make_policy(name, settings)  # what is wrong with the name is said now
+    return lambda: make_policy(name, replace(settings, oracle=None))[0]
 
 
 def make_policy(name: str, settings: PolicySettings) -> tuple[Policy, bool]:

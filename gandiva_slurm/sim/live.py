@@ -56,9 +56,8 @@ class LivePolicy:
         self, settings: PolicySettings, slots_per_gpu: int = SLOTS, policy: Policy | None = None
     ) -> None:
         """`policy`: what decides in the engine; None: the engine's own rules."""
-        self.engine = Engine(
-            EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns), policy
-        )
+        told = EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns)
+        self.engine = Engine(told, (lambda: policy) if policy is not None else None)
         self._policy = policy
         if policy is not None:
             self.name = policy.name

@@ -219,3 +219,30 @@ def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:
     before = view.jobs[job].held_ns
     world.plan({}, cycles=4)
     assert world.says.views[-1].jobs[job].held_ns - before <= 2 * SECOND_NS, "parked it holds nothing"
+
+
+def test_a_policy_begins_anew_when_the_nodes_are_other_ones() -> None:
+    made: list[Says] = []
+
+    def make() -> Says:
+        made.append(Says())
+        return made[-1]
+
+    world = Led({"a": 1}, EngineSettings(slots_per_gpu=2), make_policy=make)
+    world.run(2)
+    count = len(made)
+    world.down.add("a")
+    world.run(2)
+    assert len(made) == count, "a node that is down is the same node"
+    world.nodes["b"] = 2
+    world.run(2)
+    assert len(made) == count + 1 and made[-1].views[-1].cluster.size == 3
+
+
+def test_a_job_on_a_node_that_is_down_is_not_told_to_leave_it() -> None:
+    world = led({"a": 1, "b": 1})
+    job = world.submit()
+    world.plan({job: (0,)})
+    world.down.add("a")
+    world.plan({}, cycles=2)
+    assert not world.says.views[-1].jobs[job].can_migrate and world.says.views[-1].down == {0}
