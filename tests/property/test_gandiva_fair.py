@@ -1,5 +1,7 @@
 """Ours on any small cluster: legal plans, nobody waits beside idle GPUs, every job ends, no surprises."""
 
+from dataclasses import replace
+
 from gandiva_slurm.policy import gandiva, gandiva_fair
 from tests.policy_world import SETTINGS, Case, PolicyWorld, a_job, check_on, conserving_with_homes, on_cases
 
@@ -37,3 +39,16 @@ def test_a_parked_gang_is_not_bound_where_its_cell_is_cut_up_for_others() -> Non
     world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), outages=down, check=conserving_with_homes)
     world.run([*ones, pair, fixed, gang, spare, late])
     assert len(world.ends_ns) == 10
+
+
+def test_a_choosy_job_does_not_wait_beside_idle_gpus_for_one_that_finds_no_seat() -> None:
+    """Job 2 was to have four GPUs of the fast type, two of which were another's."""
+    stays = a_job(2, 4, length_s=1, min_size=1, max_size=4, can_pack=False, can_migrate=False)
+    small = [a_job(number, length_s=1, can_pack=False) for number in range(3, 9)]
+    owned = a_job(9, 2, length_s=30, can_pack=False, vc="x")
+    choosy = a_job(1, 1, 10, 1, can_pack=False, job_class="opportunistic", gpu_types=("fast",))
+    shape = (("fast", 2), ("fast", 4), ("slow", 2))
+    for make in (gandiva.make, gandiva_fair.make):
+        world = PolicyWorld(shape, make(SETTINGS), check=conserving_with_homes)
+        world.run([replace(job) for job in (choosy, stays, *small, owned)])
+        assert len(world.ends_ns) == 9
