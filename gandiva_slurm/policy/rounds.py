@@ -54,8 +54,7 @@ class Round:
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
 
     def _is_choosy(self, job: JobView) -> bool:
-        is_bound = bool(job.gpus) and not job.can_migrate
-        return bool(job.cell or job.nodes) or job.hosts is not None or is_bound
+        return bool(job.cell or job.nodes) or job.hosts is not None or not job.can_migrate
 
     def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:
         """Return who runs, by the passes, beside those who stay."""

@@ -52,3 +52,15 @@ def test_a_choosy_job_does_not_wait_beside_idle_gpus_for_one_that_finds_no_seat(
         world = PolicyWorld(shape, make(SETTINGS), check=conserving_with_homes)
         world.run([replace(job) for job in (choosy, stays, *small, owned)])
         assert len(world.ends_ns) == 9
+
+
+def test_a_job_that_may_be_in_pieces_does_not_wait_for_one_that_needs_a_node() -> None:
+    """Job 2 is to stay where it begins, and no node has three GPUs left; they are refused one by one."""
+    stays = a_job(2, 3, length_s=1, can_pack=False, can_migrate=False)
+    gang = a_job(3, 3, length_s=1, can_pack=False)
+    small = [a_job(number, length_s=1, can_pack=False) for number in (1, 4, 5, 6)]
+    owned = a_job(7, length_s=1, can_pack=False, vc="x")
+    shape = (("fast", 4), ("slow", 4), ("fast", 2), ("fast", 2))
+    world = PolicyWorld(shape, gandiva_fair.make(SETTINGS), check=conserving_with_homes)
+    world.run([stays, gang, *small, owned])
+    assert len(world.ends_ns) == 7
