@@ -184,7 +184,7 @@ class Controller:
         others = self.picture.others if self.picture else {}
         for report in self._new_reports:
             sighted = [key for node, key in self.engine.state.sightings if node == report.node]
-            events += report_events(report, sighted, others)
+            events += report_events(report, sighted, others, self.engine.decider is not None)
             self.reports[report.node] = report
         alive = {link.name: not link.is_silent for link in self.nodes}
         events += daemon_events(self._alive, alive)
@@ -219,7 +219,7 @@ class Controller:
         if fault and fault != self._fault:
             log.error("%s; its last good plan stays", fault)
             self.status.fail(fault)
-        elif self._fault and not fault:
+        elif self._fault and not fault and self.engine.decider is not None:
             log.info("policy %s makes plans again", self.config.policy)
         self._fault = fault
 
@@ -276,17 +276,14 @@ class Controller:
     def _until_round_s(self) -> float:
         """Seconds until the policy wants to be asked again."""
         decider = self.engine.decider
-        if decider is None or not decider.wake_ns:
+        if decider is None or not decider.wake_ns or self.status.slurm_error:
             return 60.0
         return max(SHORT_REST_S, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
 
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
-        if (config.policy, config.quantum_s, config.moves) != (
-            self.config.policy,
-            self.config.quantum_s,
-            self.config.moves,
-        ):
+        new, old = ((each.policy, each.quantum_s, each.moves.cost_s) for each in (config, self.config))
+        if new != old and (config.policy or self.config.policy):
             self.engine.lead(cluster_policy(config))
             log.info("from now on %s decides", f"policy {config.policy}" if config.policy else "no policy")
         self.config = config

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
 from gandiva_slurm.engine.lacking import no_place
 from gandiva_slurm.engine.moving import begin_move, lost_target, why_bound
 from gandiva_slurm.engine.picture import Picture, Places, key_of
@@ -50,6 +50,8 @@ class Decider:
         self.wake_ns = 0
         #: what was wrong with its last answer; "": nothing
         self.fault = ""
+        #: False before its first good plan: until then each node goes by its own stride
+        self.has_plan = False
         self._picture: Picture | None = None
 
     def decide(self, at: Cycle) -> None:
@@ -61,9 +63,11 @@ class Decider:
         pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]
         view = self._picture.view(at, [*ready.values(), *pausing])
         plan = self._ask(view)
-        if plan is None:  # who held GPUs goes on, who is on the way arrives
-            on = at.state.on & view.jobs.keys()
-            plan = Plan({job_id: view.jobs[job_id].gpus for job_id in on}, view.now_ns + at.settings.retry_ns)
+        if plan is None:  # what held GPUs goes on, what is on the way arrives
+            on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
+            plan = Plan(on, view.now_ns + at.settings.retry_ns)
+        else:
+            self.has_plan = True
         self.wake_ns = plan.wake_ns or 0
         _apply(at, self._picture, plan, ready)
 
@@ -81,6 +85,8 @@ class Decider:
 def _bind(at: Cycle) -> None:
     """Give GPUs to those found running whose GPUs nobody knows."""
     placed = in_order(at, *states.PLACED)
+    for record in placed:
+        take_reported_gpus(at, record)
     if not all(record.is_bound for record in placed):
         bind_unknown(at, board_of(at, placed, []), placed)
 

@@ -344,7 +344,8 @@ class Domain:
     def _must_save(self, key: JobKey) -> bool:
         """True where a policy has it leave and it is parked: it needs a turn at once, to save itself."""
         plan = self.spans[key]
-        return plan.is_on is not None and plan.is_leaving and not self._is_on(key)
+        is_asked = plan.is_on is not None and plan.is_leaving and not self.lucks.of(key).rest
+        return is_asked and not self._is_on(key)
 
     def _verdict(self, key: JobKey, is_chosen: bool, kept: str, moving: Mapping[JobKey, str]) -> Verdict:
         is_on = self._is_on(key)

@@ -72,14 +72,14 @@ class Engine:
     def lead(self, make: Maker | None) -> None:
         """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
         self.decider = Decider(make) if make is not None else None
-        self.state.on &= self.state.jobs.keys() if make is not None else set()
+        self._take_over()
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
         """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
 
         The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
         """
-        at = follow.Cycle(self.state, self.settings, now_ns)
+        at = follow.Cycle(self.state, self.settings, now_ns, is_led=self.decider is not None)
         self._placements = None
         for event in events:
             if isinstance(event, ev.CycleTick):
@@ -146,7 +146,16 @@ class Engine:
         """
         engine = cls(settings, make)
         engine.state = EngineState.from_json(data)
+        engine._take_over()
         return engine
+
+    def _take_over(self) -> None:
+        """What the other way of deciding has left behind counts no more."""
+        if self.decider is None:
+            self.state.on = set()
+        else:
+            self.state.pairs.packs = []
+            self.decider.has_plan = bool(self.state.on)
 
     def _decide(self, at: follow.Cycle) -> None:
         if self.decider is None:  # a policy deals virtual clusters out by itself
@@ -191,6 +200,8 @@ class Engine:
         ]
         for job_id in old:
             del self.state.jobs[job_id]
+        if old and self.decider is not None:
+            self.state.rates.forget({record.model for record in self.state.jobs.values()})
 
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
         """Split each user's tickets over his placed jobs: all he has is on the nodes, once in each group."""
@@ -207,7 +218,7 @@ class Engine:
             parts = leaf_tickets(self.state.associations, list(weights))
             for leaf, jobs in weights.items():
                 tickets.update(split(parts[leaf], jobs))
-        on = self.state.on if self.decider is not None else None
+        on = self.state.on if self.decider is not None and self.decider.has_plan else None
         mates = self.state.pairs.mates()
         if on is not None:
             mates = _pairs(record for record in placed if record.job.job_id in on)

@@ -56,6 +56,8 @@ class Cycle:
     left: set[tuple[int, str]] = field(default_factory=set)
     #: of each node's GPUs the virtual cluster that owns it; empty: there are none
     owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: a policy decides: what it goes by is kept
+    is_led: bool = False
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:
@@ -153,7 +155,8 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     take_reported_gpus(at, record)
-    _learn_rates(at, record, event.node, event.measured)
+    if at.is_led:
+        _learn_rates(at, record, event.node, event.measured)
     if record.state in states.SLICED and event.state in states.SLICED:
         state, reason = _whole_state(at, record)
         _slice(record, state, at.state.pairs.reworded(record.job.job_id, reason), at.now_ns)
@@ -286,7 +289,7 @@ def _pending(at: Cycle, record: JobRecord) -> None:
         _give_back(at, record)
     if record.state in states.WAITING and not record.job.is_held and not record.hold_asked_ns:
         record.user_hold_lifted = record.user_hold_lifted or record.is_owner_held
-        if record.code not in ("Requeued", "MovedOut"):
+        if record.code not in ("Requeued", "MovedOut", "MadeWay"):
             record.stay(because("Released", f"priority {record.job.priority}"), at.now_ns)
         hold_again(at, record)
     if record.job.is_held and record.state in states.WAITING:

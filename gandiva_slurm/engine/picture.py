@@ -58,7 +58,7 @@ class Picture:
     def view(self, at: Cycle, ready: Iterable[JobRecord]) -> View:
         """Return the view of this moment; `ready`: jobs that wait for room alone."""
         state = at.state
-        placed = (record for record in state.jobs.values() if record.is_placed and record.is_bound)
+        placed = (record for record in state.jobs.values() if record.is_placed and self._is_known(record))
         records = sorted((*placed, *ready), key=lambda record: record.order)
         eligible = _Eligible(at, self)
         jobs = {record.job.job_id: self._job(at, record, eligible) for record in records}
@@ -72,9 +72,14 @@ class Picture:
         tree = state.associations
         return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree)
 
+    def _is_known(self, record: JobRecord) -> bool:
+        """True when its GPUs are known, and are GPUs of nodes that are there."""
+        gpus = dict(zip(self.names, (len(host.gpus) for host in self.cluster.hosts), strict=True))
+        return record.is_bound and all(max(own) < gpus.get(name, 0) for name, own in record.places.items())
+
     def _job(self, at: Cycle, record: JobRecord, eligible: _Eligible) -> JobView:
         job_id, known = record.job.job_id, self._known.get(record.job.job_id)
-        if known is None or known.job is not record.job:
+        if known is None or known.job is not record.job or is_elastic(record):
             job = _as_submitted(record, self.cluster, at.settings.packing)
             if known is not None and known.view.first_run_ns is not None:
                 job.first_run_ns = known.view.first_run_ns
@@ -128,6 +133,8 @@ def _as_submitted(record: JobRecord, cluster: Cluster, may_pack: bool) -> JobVie
     if is_resized:  # what is more than its size is lent; where no node has as many it asks for fewer
         widest = max((len(host.gpus) for host in cluster.hosts if _accepts(need, host)), default=1)
         need = replace(need, gpus=max(sizes[0], min(options.gpus, widest)))
+    if is_resized and record.travels.rigid_size:  # what it has saved can be loaded by as many ranks only
+        need, sizes = replace(need, gpus=record.travels.rigid_size), (record.travels.rigid_size,) * 2
     return JobView(
         job.job_id, job.user, need.size, job.submit_s * SECOND_NS, record.model, options.tickets,
         options.priority, options.job_class, record.vc, _types(cluster, need), *sizes,

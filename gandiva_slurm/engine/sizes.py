@@ -42,7 +42,7 @@ def rigid(at: Cycle, record: JobRecord) -> str:
 
 def lost_size(at: Cycle, record: JobRecord) -> str:
     """Why a job that has saved itself cannot have as many GPUs as it was to have; "" when it can."""
-    is_resized = sum(map(len, record.target.values())) != gpus_of(record)
+    is_resized = record.target and sum(map(len, record.target.values())) != gpus_of(record)
     return rigid(at, record) if is_resized else ""
 
 

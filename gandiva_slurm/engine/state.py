@@ -143,7 +143,8 @@ class JobRecord:
     @property
     def target_text(self) -> str:
         """Where it is to move to, in words."""
-        return ", ".join(f"{name} GPU {','.join(map(str, gpus))}" for name, gpus in self.target.items())
+        told = (f"{name} GPU {','.join(map(str, gpus))}" for name, gpus in self.target.items())
+        return ", ".join(told) or "any GPU"
 
     @property
     def is_owner_held(self) -> bool:

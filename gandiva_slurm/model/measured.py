@@ -16,8 +16,6 @@ class Measured:
     #: mini-batches a second alone on its GPUs, and beside the job it is packed with
     rate_alone: float = 0.0
     rate_packed: float = 0.0
-    #: that job; 0: none
-    mate: int = 0
     #: how far off the ratio of the two may be, as a part of it
     rate_noise: float = 0.0
     #: bytes: of its smallest GPU, of all its ranks' tensors at their peak (ranks that use no GPU memory tell
@@ -27,6 +25,8 @@ class Measured:
     held_bytes: int = 0
     #: how often its ranks asked for more GPU memory than there was
     ooms: int = 0
+    #: the job beside which `rate_packed` was measured; 0: none
+    mate: int = 0
 
     @property
     def measured(self) -> Measured:

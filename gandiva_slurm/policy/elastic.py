@@ -154,9 +154,9 @@ def _small_place(view: View, free: FreeGpus, job: JobView) -> tuple[int, ...]:
         free.take(job.gpus)
         return job.gpus
     types = [name for name in view.cluster.counts if job.accepts(name)]
-    if job.cell in CELLS:
+    if job.cell in CELLS or job.hosts is not None:
         every = ((name, size) for size in range(job.size - 1, job.min_size - 1, -1) for name in types)
-        return next((gpus for name, size in every if (gpus := free.gather_in(size, name, job.cell))), ())
+        return next((gpus for name, size in every if (gpus := free.gather_for(job, size, name))), ())
     best = max(types, key=free.left_of, default="")
     if not best or free.left_of(best) < job.min_size:
         return ()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
+
+#: Rates beyond which those of models that nobody trains any more are forgotten.
+_MOST_KNOWN = 10_000
 
 
 class Learnt:
@@ -53,6 +56,12 @@ class Learnt:
         return isinstance(other, Learnt) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def forget(self, models: Set[str]) -> None:
+        """Where there are very many, keep those of models that are trained still."""
+        if len(self._alone) + len(self._packed) > _MOST_KNOWN:
+            self._alone = {key: seen for key, seen in self._alone.items() if key[0] in models}
+            self._packed = {key: seen for key, seen in self._packed.items() if {*key[:2]} <= models}
 
     def knows(self, key: tuple[object, ...]) -> bool:
         """Tell whether anything was learnt by this key."""

@@ -289,7 +289,7 @@ class LivePolicy:
         if not view.jobs:
             return None
         now_ns = EPOCH_NS + view.now_ns
-        waits = [record.retry_ns for record in self.engine.jobs.values() if record.state == states.HELD]
+        waits = [record.retry_ns for record in self.engine.jobs.values() if record.state in states.WAITING]
         times = [at_ns for at_ns in waits if at_ns > now_ns]
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)

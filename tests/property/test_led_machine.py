@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from gandiva_slurm.engine.state import SECOND_NS, EngineSettings
 from gandiva_slurm.model import job as states
@@ -65,6 +65,12 @@ class LedMachine(EngineMachine):
     @rule()
     def same_events_give_the_same_actions(self) -> None:
         """A policy's own state is not in the engine's JSON: it begins anew (see `controller_restarts`)."""
+
+    @invariant()
+    def no_plan_was_refused(self) -> None:
+        """The policy plans what can be, whatever nodes and jobs there are."""
+        decider = self.world.engine.decider if hasattr(self, "world") else None
+        assert decider is None or decider.fault == ""
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

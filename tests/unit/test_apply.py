@@ -156,7 +156,7 @@ def raises(view: View) -> Plan:
         (lambda view: Plan({99: (0,)}), "puts job 99 on GPUs [0]: there is no such live job"),
         (lambda view: Plan({1: (0, 1)}), "puts job 1 on GPUs [0, 1]: it takes 1 GPUs"),
         (lambda view: Plan({1: (7,)}), "puts job 1 on GPUs [7]: GPUs are distinct, in order, 0..1"),
-        (lambda view: Plan({}, view.now_ns), "to be asked again at"),
+        (lambda view: Plan({}, view.now_ns), "asks to be asked again at once"),
         (raises, "fails: ValueError: no idea"),
         (lambda view: None, "fails: AttributeError"),
     ],
@@ -246,3 +246,43 @@ def test_a_job_on_a_node_that_is_down_is_not_told_to_leave_it() -> None:
     world.down.add("a")
     world.plan({}, cycles=2)
     assert not world.says.views[-1].jobs[job].can_migrate and world.says.views[-1].down == {0}
+
+
+def test_a_job_that_goes_on_with_as_many_ranks_only_makes_way_too() -> None:
+    world = led({"a": 1}, slots=1)
+    old = world.submit()
+    world.one_size.add(old)
+    world.plan({old: (0,)})
+    comer = world.submit()
+    world.plan({comer: (0,)}, cycles=10)
+    assert world.on(comer) and (world.state_of(old), world.jobs[old].restart) == (states.HELD, 1)
+    assert "Released" not in [line.code for line in world.engine.jobs[old].story], "we requeued it ourselves"
+    assert world.says.views[-1].jobs.keys() == {old, comer}, "and it is shown all the time"
+
+
+def test_before_the_first_good_plan_the_nodes_decide() -> None:
+    world = led({"a": 1})
+    job = world.submit()
+    world.plan({job: (0,)})
+    world.restart_controller(keep_journal=False)
+    world.says.answer = raises
+    world.run(3)
+    assert world.on(job) is None
+    world.says.answer = lambda view: Plan({})
+    world.run(1)
+    assert world.on(job) is False
+
+
+def test_another_policy_or_none_takes_over_with_the_jobs_where_they_are() -> None:
+    world = led({"a": 2})
+    jobs = [world.submit() for _ in range(2)]
+    world.plan({jobs[0]: (0,), jobs[1]: (1,)})
+    world.engine.lead(None)
+    world.run(2)
+    assert world.on(jobs[0]) is None and world.engine.state.on == set()
+    other = Says()
+    other.runs = {jobs[1]: (1,)}
+    world.engine.lead(lambda: other)
+    world.run(2)
+    assert (world.on(jobs[0]), world.on(jobs[1])) == (False, True)
+    assert [world.jobs[job].restart for job in jobs] == [0, 0]
