@@ -156,7 +156,7 @@ class Config(_Section):
     quantum_s: float = Field(default=60, ge=0.2, le=3600)
     #: gres/gpu slots Slurm advertises for each real GPU
     slots_per_gpu: int = Field(default=4, ge=1, le=64)
-    #: the policy that decides who runs where; empty: the rules of the engine (ADR 0037)
+    #: the policy that decides what runs where; empty: the rules of the engine (ADR 0037)
     policy: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     #: where munged listens; empty = munge's own default
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")

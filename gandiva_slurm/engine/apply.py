@@ -1,9 +1,9 @@
 """A policy's plan made true: the difference between it and the world becomes starts, moves and leaves.
 
-Whoever is in the plan and lives there holds its GPUs from now on; whoever lives elsewhere leaves for there;
-whoever lives nowhere is started. Whoever is not in the plan is parked where it lives. Where a comer finds no
-slot or no memory, jobs that are parked there and can be saved leave, those parked longest first, and the
-comer waits until they have left.
+A job of the plan that lives there holds its GPUs from now on; one that lives elsewhere leaves for there; one
+that lives nowhere is started. All others are parked where they live. Where a comer finds no slot or no
+memory, jobs that are parked there and can be saved leave, those parked longest first, and the comer waits
+until they have left.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _must_come(record: JobRecord, places: Places) -> bool:
 def _make_way(at: Cycle, comers: Sequence[JobRecord], wanted: Mapping[int, Places]) -> list[JobRecord]:
     """Have comers leave for where they are to be, and others make way; return those that wait to be started.
 
-    Room is what there is when all who leave have left.
+    Room is what there is when all that leave have left.
     """
     movers = {record.job.job_id for record in comers if record.state in states.SLICED}
     room = Room(at, lambda record: not _is_leaving(record) and record.job.job_id not in movers)
@@ -202,7 +202,7 @@ class Room:
     def make(
         self, at: Cycle, comer: JobRecord, places: Places, planned: Set[int]
     ) -> list[JobRecord] | None:
-        """Return who must leave for one that comes, those parked longest first; None: there is no room."""
+        """Return those that must leave for one that comes, parked longest first; None: there is no room."""
         leavers: dict[int, JobRecord] = {}
         for spot in _spots(places):
             over, here = self._over(comer, spot), self._there.get(spot, {})

@@ -62,7 +62,7 @@ class Engine:
     """All decisions of the cluster's slow clock."""
 
     def __init__(self, settings: EngineSettings | None = None, make: Maker | None = None) -> None:
-        """`make` makes the policy that decides who is where; without one the engine's own rules do."""
+        """`make` makes the policy that decides which job is where; without one the engine's own rules do."""
         self.settings = settings or EngineSettings()
         self.state = EngineState()
         self.decider = Decider(make) if make is not None else None

@@ -97,7 +97,7 @@ def ready_to_start(at: Cycle) -> dict[int, JobRecord]:
     ready: dict[int, JobRecord] = {}
     limited = waiting_for_limits(at)
     for record in in_order(at, *states.WAITING):
-        # who is only being moved had his part of the limits, and goes first
+        # one that is only being moved had its part of the limits, and goes first
         is_moved = record.state == states.REQUEUED
         reason = obstacle(at, record) or (None if is_moved else behind(at, record, limited))
         if reason is None:

@@ -78,7 +78,7 @@ _ROWS = (
         CHECKPOINTING,
         ("RUNNING",),
         "saves itself in its next turn, at a state boundary, and stays parked then; its place is kept, and "
-        "the one it is to move to; a deadline runs",
+        "the one it is to move to (none where it makes way: then it is held afterwards); a deadline runs",
         (RUNNING, REQUEUED, HELD, ENDED),
         "journal; without it the job runs on where it is",
     ),

@@ -11,12 +11,12 @@ from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.leaving import has_left
 
-#: A plan leads for so many quanta after it was heard of last, and this much longer.
+#: Quanta for which a plan leads after the controller was heard of last, and the time beyond.
 LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
 
 
 def is_led(node: Node) -> bool:
-    """True while the controller's word on who is on counts."""
+    """True while the controller's word on which gangs are on counts."""
     return node.clock.mono() - node.contact_ns < LEASE_QUANTA * node.local.quantum_ns + LEASE_NS
 
 

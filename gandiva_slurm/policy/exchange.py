@@ -66,7 +66,7 @@ class Exchange:
         return self.at
 
     def _keep(self) -> None:
-        """Whoever is somewhere stays, if there is room; first those that do not take every type, in turn."""
+        """Keep jobs where they are, if there is room; first those that do not take every type, in turn."""
         choosy = [s for s in self._seekers.values() if not s.worth.keys() >= {*self._types}]
         for seeker in sorted(choosy, key=lambda s: (s.rank, -s.size, s.job_id)):
             wanted = sorted(seeker.worth, key=lambda t: (t != seeker.at, -seeker.worth[t], t))

@@ -90,7 +90,7 @@ class Cluster:
         return max(sizes.values())
 
     def are_even(self, gpus: Sequence[int], nodes: int) -> bool:
-        """True when these are as many on each of so many nodes; 0: on any number."""
+        """True when these are as many on each of `nodes` nodes; 0: any number of nodes."""
         parts = Counter(self.host_of[gpu] for gpu in gpus)
         return not nodes or (len(parts) == nodes and len({*parts.values()}) == 1)
 

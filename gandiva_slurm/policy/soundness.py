@@ -26,7 +26,7 @@ def fault_of(view: View, plan: Plan) -> str:
 
 
 def unfit(cluster: Cluster, down: frozenset[int], job: JobView, gpus: tuple[int, ...]) -> str:
-    """Say why a job cannot have these GPUs, whoever else is there; "" when it can."""
+    """Say why a job cannot have these GPUs, whatever else is there; "" when it can."""
     wrong = ""
     if not job.min_size <= len(gpus) <= job.max_size:
         is_elastic = job.max_size > job.min_size

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-#: Rounds in which a gang is passed over before it goes first: then others lose one in so many, under 5 %.
+#: Rounds in which a gang is passed over before it goes first: others then lose one of 24, under 5 %.
 PASSED_OVER = 24
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Waiter(NamedTuple, Generic[Key]):
-    """A gang that could run: whose it is, and its place among those of the same owner, the lowest first."""
+    """A gang that could run: its owner, and its place among those of the same owner, the lowest first."""
 
     key: Key
     owner: Hashable

@@ -193,7 +193,7 @@ class LivePolicy:
         """A job as the submission filter leaves it: held.
 
         A user's jobs of one model and size are an array; where a policy decides, all jobs of a model, since
-        policies know them by that. Of a job without a model no speeds are known; nobody is packed with it.
+        policies know them by that. Of a job without a model no speeds are known; it is never packed.
         """
         nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
         elastic = f"{job.min_size}-{job.max_size}" if job.min_size < job.max_size else ""

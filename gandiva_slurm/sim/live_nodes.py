@@ -27,7 +27,7 @@ class LiveNodes:
     """All nodes: who lives there, who holds GPUs now, what each has held."""
 
     def __init__(self, gpus: Mapping[str, int], quantum_ns: int, is_led: bool = False) -> None:
-        """`is_led`: plans say who holds GPUs; nobody here chooses."""
+        """`is_led`: plans say which gangs hold GPUs; no stride here chooses."""
         self.gpus, self._is_led = dict(gpus), is_led
         #: who holds GPUs now, and who has saved itself and is parked until it is requeued
         self.on: set[JobKey] = set()
@@ -66,7 +66,7 @@ class LiveNodes:
         self._central.follow(self.gpus, whole_jobs(plans))
 
     def obey(self) -> None:
-        """Whoever is planned to hold GPUs does; whoever is told to leave has saved itself."""
+        """Gangs that are planned to hold GPUs do; those told to leave have saved themselves."""
         keys = {place.key.job_id: place.key for _, place in self.placements()}
         self._mates = {place.key: keys[place.mate] for _, place in self.placements() if place.mate in keys}
         self.left |= self._leaving

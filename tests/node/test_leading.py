@@ -27,7 +27,7 @@ def settled(node: NodeHarness, running: int, parked: int) -> bool:
     return node.states() == {running: "RUNNING", parked: "SUSPENDED"}
 
 
-def test_whoever_is_planned_on_holds_the_gpu_and_the_others_have_no_turn(make_node: MakeNode) -> None:
+def test_the_job_that_is_planned_on_holds_the_gpu_and_the_others_have_no_turn(make_node: MakeNode) -> None:
     node = make_node(gpus=1, quantum_s=0.2)
     begin(node, 1, LOOP)
     begin(node, 2, LOOP)

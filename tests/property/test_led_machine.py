@@ -25,7 +25,7 @@ QUANTUM_S, MOVE_S = 120, 6
 
 
 class LedMachine(EngineMachine):
-    """The same cluster; who is where is decided by gandiva_fair."""
+    """The same cluster; gandiva_fair decides."""
 
     @initialize(
         sizes=st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=4),

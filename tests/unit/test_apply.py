@@ -196,7 +196,7 @@ def test_what_a_policy_is_shown() -> None:
     assert view.jobs[fixed].cell == "node" and view.jobs[fixed].held_ns >= 5 * SECOND_NS
 
 
-def test_nodes_that_are_closed_are_no_place_but_for_those_who_live_there() -> None:
+def test_nodes_that_are_closed_are_no_place_but_for_jobs_that_live_there() -> None:
     world = led({"a": 1, "b": 1})
     one, two = world.submit(), world.submit()
     world.plan({one: (0,)})

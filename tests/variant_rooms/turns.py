@@ -240,7 +240,7 @@ VARIANTS = (
         "A job that a policy has planned off takes its turns all the same.",
         (
             "tests/node/test_leading.py"
-            "::test_whoever_is_planned_on_holds_the_gpu_and_the_others_have_no_turn",
+            "::test_the_job_that_is_planned_on_holds_the_gpu_and_the_others_have_no_turn",
         ),
     ),
     Variant(
