@@ -27,6 +27,7 @@ COSTS_S = {
     "tests/cluster/test_failures.py": 100.0,
     "tests/cluster/test_mini.py": 90.0,
     "tests/cluster/test_living_jobs.py": 90.0,
+    "tests/cluster/test_policy.py": 85.0,
     "tests/contract/test_acting.py": 80.0,
     "tests/node/test_spans.py": 70.0,
     "tests/node/test_freeze.py": 60.0,
@@ -41,5 +42,6 @@ COSTS_S = {
     "tests/node/test_leaving.py": 40.0,
     "tests/node/test_packing.py": 40.0,
     "tests/node/test_refusal.py": 30.0,
+    "tests/node/test_leading.py": 25.0,
     "tests/node/test_driver.py": 30.0,
 }

@@ -141,7 +141,6 @@ class Api:
             "slurm": self._controller.back_end(),
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
-            "policy": self._controller.config.policy,
             "policy_error": self._controller.policy_fault,
             "errors": status.errors,
             "last_error": status.last_error,

@@ -22,11 +22,9 @@ from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
 from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY
+from gandiva_slurm.model.span import BACK, GATHER, IN, LEASE_NS, LEASE_QUANTA, OFF, ON, OUT, ROUND, STAY
 from gandiva_slurm.wire.span import SpanAnswer
 
-#: Without a round for so many quanta, and this much longer, nodes bring their spans in by themselves.
-LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
 #: Between two looks within a quantum, at least.
 REST_S = 0.02
 _MS = 1_000_000

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
 from gandiva_slurm.engine.lacking import no_place
-from gandiva_slurm.engine.moving import begin_move, lost_target, why_bound
-from gandiva_slurm.engine.picture import Picture, Places, key_of
+from gandiva_slurm.engine.moving import begin_move, lost_target
+from gandiva_slurm.engine.picture import Picture, Places, key_of, may_leave
 from gandiva_slurm.engine.placing import (
     bind_unknown,
     board_of,
@@ -212,7 +212,7 @@ class Room:
             parked = [each for job_id, each in here.items() if job_id not in planned | leavers.keys()]
             parked.sort(key=lambda each: (each.job.job_id in at.state.on, each.since_ns, each.order))
             for each in parked:
-                if over > 0 and _can_leave(at, each) and _taken(each, spot):
+                if over > 0 and may_leave(at, each) and _taken(each, spot):
                     leavers[each.job.job_id] = each
                     over -= _taken(each, spot)
             if over > 0:
@@ -244,7 +244,3 @@ def _taken(record: JobRecord, spot: Spot) -> int:
 
 def _is_leaving(record: JobRecord) -> bool:
     return record.state == states.CHECKPOINTING
-
-
-def _can_leave(at: Cycle, record: JobRecord) -> bool:
-    return record.state in states.SLICED and not why_bound(at, record)

@@ -32,13 +32,20 @@ Places = Mapping[str, tuple[int, ...]]
 _ON_THE_WAY = (*states.BOUND_ELSEWHERE, states.STARTING)
 
 
-def why_bound(at: Cycle, record: JobRecord) -> str:
-    """Why a resident job cannot go on anywhere else now; "" when it can."""
-    job = record.job
+def why_fixed(record: JobRecord) -> str:
+    """Why a job, as it was submitted, can never be moved; "" when it can."""
     if record.options.migrate == "never":
         return "it was submitted with --gandiva-migrate=never"
-    if not job.batch or not job.requeue:
+    if not record.job.batch or not record.job.requeue:
         return "Slurm cannot requeue it (a batch job without --no-requeue it can)"
+    return ""
+
+
+def why_bound(at: Cycle, record: JobRecord) -> str:
+    """Why a resident job cannot go on anywhere else now; "" when it can."""
+    fixed = why_fixed(record)
+    if fixed:
+        return fixed
     if lacks_vc(at, record):
         return f"gandiva.yaml has no {told_vc(record.vc)} any more: it would not be started again"
     homes = [at.state.nodes.get(name) for name in record.nodes]

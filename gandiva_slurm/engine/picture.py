@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.moving import why_bound
+from gandiva_slurm.engine.moving import why_bound, why_fixed
 from gandiva_slurm.engine.placing import need_of, site_of
 from gandiva_slurm.engine.sizes import is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, JobRecord, NodeRecord
@@ -101,13 +101,13 @@ class Picture:
         if record.state == states.STARTING:
             return self.numbers(record.places), False
         if record.state in states.SLICED:
-            return self.numbers(record.places), not why_bound(at, record)
-        return (), at.settings.moves and is_movable(record)
+            return self.numbers(record.places), may_leave(at, record)
+        return (), at.settings.moves and not why_fixed(record)
 
 
-def is_movable(record: JobRecord) -> bool:
-    """True when nothing that it was submitted with speaks against a move."""
-    return record.options.migrate != "never" and record.job.batch and record.job.requeue
+def may_leave(at: Cycle, record: JobRecord) -> bool:
+    """True for a resident job that can be saved now, to go on elsewhere or later."""
+    return at.settings.moves and record.state in states.SLICED and not why_bound(at, record)
 
 
 def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], ...]:

@@ -55,6 +55,8 @@ MISS, LATE, STALE, NO = "miss", "late", "stale", "no"
 HOLD_BOUND_NS = 2_000_000_000
 RELEASED_BOUND_NS = 5_000_000_000
 READY_BOUND_NS = 5_000_000_000
+#: Quanta for which a node goes by the controller's word after it heard of it last, and the time beyond.
+LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ turn; when it is not, the node's own stride over all that live here goes on, as 
 from __future__ import annotations
 
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.model.span import LEASE_NS, LEASE_QUANTA
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.leaving import has_left
-
-#: Quanta for which a plan leads after the controller was heard of last, and the time beyond.
-LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
 
 
 def is_led(node: Node) -> bool:

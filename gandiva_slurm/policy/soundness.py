@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, View
 
 
@@ -17,7 +19,7 @@ def fault_of(view: View, plan: Plan) -> str:
             on.setdefault(gpu, []).append(job)
     for jobs in on.values():
         job, *others = jobs
-        wrong = unpaired(job, others, plan) if others else ""
+        wrong = unpaired(job, plan.runs[job.job_id], [(mate, plan.runs[mate.job_id]) for mate in others])
         if wrong:
             return _put(job.job_id, plan.runs[job.job_id], wrong)
     if plan.wake_ns is not None and plan.wake_ns <= view.now_ns:
@@ -48,12 +50,14 @@ def unfit(cluster: Cluster, down: frozenset[int], job: JobView, gpus: tuple[int,
     return wrong
 
 
-def unpaired(job: JobView, others: list[JobView], plan: Plan) -> str:
-    """Say why a job cannot share a GPU with these; "" when it can."""
-    mate = others[0]
-    if len(others) > 1 or plan.runs[mate.job_id] != plan.runs[job.job_id]:
-        return f"two jobs may share all their GPUs, not more jobs, not some GPUs (job {mate.job_id})"
-    return "" if job.can_pack and mate.can_pack else f"it or job {mate.job_id} may not be packed"
+def unpaired(job: JobView, gpus: tuple[int, ...], others: Sequence[tuple[JobView, tuple[int, ...]]]) -> str:
+    """Say why a job cannot share its GPUs with these on theirs; "" when it can."""
+    for mate, theirs in others:
+        if len(others) > 1 or theirs != gpus:
+            return f"two jobs may share all their GPUs, not more jobs, not some GPUs (job {mate.job_id})"
+        if not (job.can_pack and mate.can_pack):
+            return f"it or job {mate.job_id} may not be packed"
+    return ""
 
 
 def _put(job_id: int, gpus: tuple[int, ...], wrong: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import Cluster, Plan, View
-from gandiva_slurm.policy.soundness import unfit
+from gandiva_slurm.policy.soundness import unfit, unpaired
 from gandiva_slurm.sim.job import RATE, UNIT, Job
 from gandiva_slurm.sim.residents import Residents
 from gandiva_slurm.sim.truth import Truth
@@ -194,13 +194,9 @@ class World:
     def _check_pack(self, policy: str, job: Job) -> list[Job]:
         """Whoever shares a GPU shares all of them, with one other who may."""
         mates = self._mates(job)
-        for mate in mates:
-            if len(mates) > 1 or mate.gpus != job.gpus:
-                wrong = f"two jobs may share all their GPUs, not more jobs, not some GPUs (job {mate.job_id})"
-                raise self._refusal(policy, job.job_id, job.gpus, wrong)
-            if not (job.can_pack and mate.can_pack):
-                wrong = f"it or job {mate.job_id} may not be packed"
-                raise self._refusal(policy, job.job_id, job.gpus, wrong)
+        wrong = unpaired(job, job.gpus, [(mate, mate.gpus) for mate in mates])
+        if wrong:
+            raise self._refusal(policy, job.job_id, job.gpus, wrong)
         return mates
 
     def _mates(self, job: Job) -> list[Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gandiva_slurm.node.leading import LEASE_NS
+from gandiva_slurm.model.span import LEASE_NS
 from tests.node.harness import HERE, NodeHarness, a_planned_job
 from tests.node.test_leaving import SCRIPT, begin, quanta
 

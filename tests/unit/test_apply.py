@@ -286,3 +286,18 @@ def test_another_policy_or_none_takes_over_with_the_jobs_where_they_are() -> Non
     world.run(2)
     assert (world.on(jobs[0]), world.on(jobs[1])) == (False, True)
     assert [world.jobs[job].restart for job in jobs] == [0, 0]
+
+
+def test_where_moves_are_off_nothing_is_moved_and_nothing_makes_way() -> None:
+    says = Says()
+    settings = EngineSettings(slots_per_gpu=1, moves=False)
+    world = Led({"a": 1, "b": 1}, settings, make_policy=lambda: says)
+    world.says = says
+    job = world.submit()
+    world.plan({job: (0,)})
+    comer = world.submit()
+    world.plan({comer: (0,)}, cycles=10)
+    assert world.code_of(comer) == "NoRoomYet" and world.jobs[job].restart == 0
+    world.plan({job: (1,)}, cycles=4)
+    assert world.engine.decider is not None and "cannot be moved" in world.engine.decider.fault
+    assert world.jobs[job].restart == 0

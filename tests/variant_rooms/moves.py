@@ -74,7 +74,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-against-the-users-word",
-        "gandiva_slurm/engine/moving.py:why_bound",
+        "gandiva_slurm/engine/moving.py:why_fixed",
         'if record.options.migrate == "never":',
         "if False:",
         "A job with --gandiva-migrate=never is moved.",

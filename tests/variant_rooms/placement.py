@@ -319,7 +319,7 @@ VARIANTS = (
     Variant(
         "plan-has-anybody-leave",
         "gandiva_slurm/engine/apply.py:Room.make",
-        "if over > 0 and _can_leave(at, each) and _taken(each, spot):",
+        "if over > 0 and may_leave(at, each) and _taken(each, spot):",
         "if over > 0 and _taken(each, spot):",
         "A job that cannot be saved is told to make way.",
         ("tests/unit/test_apply.py::test_a_job_comes_when_one_that_cannot_be_saved_has_ended",),
@@ -335,8 +335,8 @@ VARIANTS = (
     Variant(
         "plan-of-two-on-a-gpu",
         "gandiva_slurm/policy/soundness.py:unpaired",
-        "if len(others) > 1 or",
-        "if",
+        "if len(others) > 1 or theirs",
+        "if theirs",
         "Three jobs are planned on one GPU.",
         ("tests/unit/test_apply.py::test_a_bad_plan_is_refused_and_the_last_good_one_stays",),
     ),

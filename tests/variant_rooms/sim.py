@@ -31,15 +31,15 @@ VARIANTS = (
     ),
     Variant(
         "sim-three-on-a-gpu",
-        "gandiva_slurm/sim/world.py:World._check_pack",
-        "if len(mates) > 1 or mate.gpus != job.gpus:",
+        "gandiva_slurm/policy/soundness.py:unpaired",
+        "if len(others) > 1 or theirs != gpus:",
         "if False:",
         "Three jobs may share a GPU.",
         ("tests/unit/test_sim_world.py::test_plans_that_cannot_be_are_refused",),
     ),
     Variant(
         "sim-unwilling-packed",
-        "gandiva_slurm/sim/world.py:World._check_pack",
+        "gandiva_slurm/policy/soundness.py:unpaired",
         "if not (job.can_pack and mate.can_pack):",
         "if False:",
         "A job that may not be packed is.",
