@@ -1,13 +1,14 @@
 """What the engine knows, as policies see it: the view of `policy.port`, and GPUs by their numbers in it.
 
 A job that moves is shown where it is going, and bound to there; one that was told to leave without a target
-lives nowhere. A job for which something other than room is missing is not shown.
+lives nowhere. A job for which something other than room is missing is not shown, but
+one that was requeued by us a moment ago is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,10 +38,10 @@ class Picture:
             [(kind, gpus) for _, kind, gpus, _ in self.key], memory_mib=[memory for *_, memory in self.key]
         )
         self._known: dict[int, _Known] = {}
-        self._first = {
-            name: host.gpus[0] if host.gpus else 0
-            for name, host in zip(self.names, self.cluster.hosts, strict=True)
-        }
+        #: by name: the node's index, its first GPU's number, and how many it has
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self._first = dict(zip(self.names, _firsts(self.cluster), strict=True))
+        self._count = {name: gpus for name, _, gpus, _ in self.key}
 
     def numbers(self, places: Places) -> tuple[int, ...]:
         """Return GPUs of nodes by their numbers in the cluster; those of unknown nodes are left out."""
@@ -74,8 +75,8 @@ class Picture:
 
     def _is_known(self, record: JobRecord) -> bool:
         """True when its GPUs are known, and are GPUs of nodes that are there."""
-        gpus = dict(zip(self.names, (len(host.gpus) for host in self.cluster.hosts), strict=True))
-        return record.is_bound and all(max(own) < gpus.get(name, 0) for name, own in record.places.items())
+        places, count = record.places.items(), self._count
+        return record.is_bound and all(max(gpus) < count.get(name, 0) for name, gpus in places)
 
     def _job(self, at: Cycle, record: JobRecord, eligible: _Eligible) -> JobView:
         job_id, known = record.job.job_id, self._known.get(record.job.job_id)
@@ -116,6 +117,12 @@ def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], 
         (name, nodes[name].node.gpu_type, nodes[name].gpus, nodes[name].node.memory_mib)
         for name in sorted(nodes)
     )
+
+
+def _firsts(cluster: Cluster) -> Iterator[int]:
+    """Yield the number of each node's first GPU; one without GPUs has none, and the number is never used."""
+    for host in cluster.hosts:
+        yield host.gpus[0] if host.gpus else 0
 
 
 class _Known(NamedTuple):
@@ -177,8 +184,8 @@ class _Eligible:
         found = self._known[key]
         if found == self._all:
             return None
-        names = self._picture.names
-        return found.union(names.index(name) for name in record.nodes if name in names)
+        index = self._picture.index
+        return found.union(index[name] for name in record.nodes if name in index)
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
         of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes

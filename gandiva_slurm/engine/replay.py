@@ -22,7 +22,7 @@ from gandiva_slurm.model.event import Event
 from gandiva_slurm.model.ids import JobKey
 
 #: Of the form of frames and cycles; the engine's state has its own.
-SCHEMA = 2
+SCHEMA = 3
 
 #: Why a frame was made: the engine was read from the journal, or began empty; the segment was long enough;
 #: something between was not written.
