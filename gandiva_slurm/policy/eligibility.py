@@ -6,16 +6,19 @@ leave; one that cannot be saved stays until it ends. Room is what those leave.
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.port import Host, JobView, View
+
+#: What jobs have in common that may come to the same GPUs.
+_Kind = tuple[frozenset[int] | None, int]
 
 
 class Eligibility:
     """One question: made from the view, asked for each job."""
 
-    def __init__(self, view: View) -> None:
-        """Count what jobs that cannot be saved take on each GPU and node."""
+    def __init__(self, view: View, stay: bool = False) -> None:
+        """Count what jobs that cannot be saved take on each GPU and node; `stay`: all that live there."""
         self._cluster = view.cluster
-        firm = [job for job in view.jobs.values() if job.gpus and not job.can_migrate]
+        firm = [job for job in view.jobs.values() if job.gpus and (stay or not job.can_migrate)]
         #: by GPU and by node: who stays there
         living: dict[int, int] = {}
         taken_mib: dict[int, int] = {}
@@ -32,7 +35,8 @@ class Eligibility:
             for index, host in enumerate(self._cluster.hosts)
             if host.memory_mib
         }
-        self._known: dict[tuple[frozenset[int] | None, int], frozenset[int]] = {}
+        self._known: dict[_Kind, frozenset[int]] = {}
+        self._rooms: dict[_Kind, tuple[tuple[Host, tuple[int, ...]], ...]] = {}
 
     def barred(self, job: JobView) -> frozenset[int]:
         """Return the GPUs that a job may not come to now. One that cannot be saved is where it is."""
@@ -47,3 +51,14 @@ class Eligibility:
                 or self._left_mib.get(index, job.memory_mib) < job.memory_mib
             ))
         return self._known[key]
+
+    def rooms(self, job: JobView) -> tuple[tuple[Host, tuple[int, ...]], ...]:
+        """Return the nodes with a GPU that is not barred, each with all such GPUs."""
+        key = (job.hosts, job.memory_mib)
+        if key not in self._rooms:
+            barred = self.barred(job)
+            rooms = [
+                (host, tuple(gpu for gpu in host.gpus if gpu not in barred)) for host in self._cluster.hosts
+            ]
+            self._rooms[key] = tuple((host, gpus) for host, gpus in rooms if gpus)
+        return self._rooms[key]

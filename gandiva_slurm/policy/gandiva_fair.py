@@ -1,9 +1,11 @@
 """Gandiva_fair: tickets buy GPU time, fast GPUs go to whom they help most, jobs are packed where it pays.
 
-Every quantum: charge what was held; level the passes; pick by gang-aware stride, users first, then their jobs
+Every turn: charge what was held; level the passes; pick by gang-aware stride, users first, then their jobs
 (`turns`, `rounds`); give each of them a GPU type by what it gains there and how far it is behind (`exchange`,
 `merit`); seat them (`seats`); start elastic jobs small; pack others beside them (`packing`); let elastic jobs
-grow. Between two quanta nobody guaranteed is taken off, and what became idle is filled.
+grow. Where moves cost something turns are long, and cut into slices: at the end of each those that live on
+the same GPUs hand them over, by the same passes; nobody moves, and pairs stay. In between nobody guaranteed
+is taken off, and what became idle is filled.
 
 Jobs take turns in groups: all guaranteed ones, or those of each virtual cluster on its cells (`virtual`);
 then, on what those leave, opportunistic ones (`classes`) and whoever may borrow.
@@ -27,10 +29,13 @@ from gandiva_slurm.policy.sharing import Sharing
 from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.virtual import VirtualClusters
 
-#: A turn is so many times what it costs to come and go, or a quantum if that is more.
+#: A slice is so many times what it costs to change hands, a turn what it costs to come and go; or a quantum
+#: if that is more.
 _MIN_RUN = 18
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10
+#: What begins at a question.
+_SLICE, _TURN = "slice", "turn"
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ class GandivaFair:
         self._settings = settings
         self._traits = traits or Traits()
         self.name = self._traits.name
-        #: whoever is picked runs at least so long
-        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * max(settings.restart_ns, settings.switch_ns))
+        #: whoever is picked runs at least so long: of those who live there, and of all
+        self._slice_ns = max(settings.quantum_ns, _MIN_RUN * settings.switch_ns)
+        self._turn_ns = max(self._slice_ns, _MIN_RUN * settings.restart_ns)
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None
@@ -61,7 +67,7 @@ class GandivaFair:
         self._classes = Classes()
         self._elastic = Elastic(self._turn_ns)
         self.vcs = VirtualClusters()
-        self._now_ns = self._end_ns = self._turn_end_ns = 0
+        self._now_ns = self._end_ns = self._slice_end_ns = self._turn_end_ns = 0
         self._last = Last()
         self._owners: dict[int, str] = {}
         self._held: dict[int, int] = {}
@@ -90,8 +96,10 @@ class GandivaFair:
             self._rest(view, merit)
             return Plan({})
         notes = self._admit(view, merit)
-        is_turn = self._begin(view)
-        runs, groups = self._place(view, Seating(view, merit, self._last.runs.keys(), is_turn), is_turn)
+        begins = self._begin(view)
+        is_turn = begins == _TURN
+        seating = Seating(view, merit, self._last.runs.keys(), is_turn)
+        runs, groups = self._place(view, seating, begins)
         self._start_small(view, runs, groups)
         last = Last(runs, groups, self._owners)
         if self._traits.packs:
@@ -196,16 +204,19 @@ class GandivaFair:
             jobs.setdefault(self._owners[job.job_id], {})[job.job_id] = job.tickets * (job.priority + 1)
         return {user: tickets.get(user, 1) for user in jobs}, jobs
 
-    def _begin(self, view: View) -> bool:
-        """Begin a quantum, if it is time; True at the beginning of a turn."""
+    def _begin(self, view: View) -> str:
+        """Begin a quantum, if it is time; return what else begins, "": nothing."""
         if view.now_ns >= self._end_ns:
             for name, group in self._groups.items():
                 group.turns.settle(self._room(view, name) * self._settings.quantum_ns)
             self._end_ns = view.now_ns + self._settings.quantum_ns
         is_turn = view.now_ns >= self._turn_end_ns
+        if not is_turn and view.now_ns < self._slice_end_ns:
+            return ""
+        self._slice_end_ns = view.now_ns + self._slice_ns
         if is_turn:
             self._turn_end_ns = view.now_ns + self._turn_ns
-        return is_turn
+        return _TURN if is_turn else _SLICE
 
     def _room(self, view: View, group: str) -> int:
         if self.vcs.names and group != SPARE:
@@ -218,12 +229,12 @@ class GandivaFair:
 
     # -- who runs
 
-    def _place(self, view: View, seating: Seating, is_turn: bool) -> tuple[Runs, dict[int, str]]:
-        """Pick and seat. Whoever runs on borrowed GPUs asks for his own only when he would lose those."""
-        borrowers = self._borrowers(is_turn)
-        runs, groups = self._place_but(view, seating, is_turn, borrowers)
+    def _place(self, view: View, seating: Seating, begins: str) -> tuple[Runs, dict[int, str]]:
+        """Pick and seat. A job on borrowed GPUs asks for its own only when it would lose those."""
+        borrowers = self._borrowers(begins == _TURN)
+        runs, groups = self._place_but(view, seating, begins, borrowers)
         if not borrowers <= runs.keys():
-            runs, groups = self._place_but(view, seating, is_turn, set())
+            runs, groups = self._place_but(view, seating, begins, set())
         return runs, groups
 
     def _borrowers(self, is_turn: bool) -> set[int]:
@@ -240,7 +251,7 @@ class GandivaFair:
         }
 
     def _place_but(
-        self, view: View, seating: Seating, is_turn: bool, borrowers: Set[int]
+        self, view: View, seating: Seating, begins: str, borrowers: Set[int]
     ) -> tuple[Runs, dict[int, str]]:
         """Go group by group: whoever has GPUs in one has no part in the next."""
         runs: Runs = {}
@@ -249,16 +260,25 @@ class GandivaFair:
             out = runs.keys() if name == SPARE else borrowers
             jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in out}
             room = self._room(view, name) - (sum(map(len, runs.values())) if name == SPARE else 0)
-            is_open = is_turn and self._is_contended(name)
+            is_open = begins == _TURN and self._is_contended(name)
             staying = self._first(jobs, group, room) if is_open else self._staying(jobs, name)
             turns = Round(
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
+            seated: Runs = {}
+            if begins == _SLICE and name != SPARE and not self.vcs.names:
+                seated = turns.hand_over(self._pairs(staying), seating.homes(jobs.values(), view.down))
+                staying = [Wanted(jobs[job_id], len(gpus)) for job_id, gpus in seated.items()]
             if jobs or self.vcs.names:
-                mine = turns.fill(staying, self._seat(view, seating, name, runs))
+                mine = turns.fill(staying, self._seat(view, seating, name, runs), seated)
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups
+
+    def _pairs(self, staying: Sequence[Wanted]) -> Runs:
+        """The hosts among these, with their GPUs."""
+        last = self._last
+        return {job.job_id: last.runs[job.job_id] for job, *_ in staying if job.job_id in last.guests}
 
     def _first(self, jobs: Mapping[int, JobView], group: Group, room: int) -> list[Wanted]:
         """Those that go first whatever the passes say, as far as there is room."""

@@ -6,23 +6,34 @@ GPUs happen to be free in this round, but where its speed times its likely part 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.merit import Merit
-from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.port import Host, JobView, View
 
 #: GPUs where nobody else stays are worth more: waiting on fast ones beside idle slow ones helps nobody but
 #: where these are slower by more than that.
 _ALONE = 2
 
 
+class _Found(NamedTuple):
+    """A home; the least is the best."""
+
+    cost: float
+    is_odd: bool
+    met: int
+    free: int
+    gpus: tuple[int, ...]
+
+
 class Homes:
     """One question's homes of jobs that have none yet."""
 
-    def __init__(self, view: View, merit: Merit, eligibility: Eligibility) -> None:
-        """`eligibility` has how many live on each GPU that cannot leave."""
-        self._cluster = view.cluster
+    def __init__(self, view: View, merit: Merit, eligibility: Eligibility, stay: bool = False) -> None:
+        """`eligibility` has how many live on each GPU that cannot leave; `stay`: nobody can."""
+        self._cluster, self._stay = view.cluster, stay
         self._merit, self._eligibility = merit, eligibility
         self._living = dict(eligibility.living)
         self._chosen: dict[int, tuple[int, ...]] = {}
@@ -32,7 +43,7 @@ class Homes:
 
         Homes are not chosen among the closed: GPUs that are down, or whose turns are others'.
         """
-        if job.gpus or job.can_migrate:
+        if job.gpus or (job.can_migrate and not self._stay):
             return job.gpus
         if job.job_id not in self._chosen:
             gpus = self._chosen[job.job_id] = self._choose(job, closed)
@@ -41,17 +52,27 @@ class Homes:
         return self._chosen[job.job_id]
 
     def _choose(self, job: JobView, closed: Set[int]) -> tuple[int, ...]:
-        """On one node; () when none is large enough: it is seated as any other."""
-        worth, barred = self._merit.worth(job), self._eligibility.barred(job) | closed
-        best: tuple[float, int, int, tuple[int, ...]] | None = None
-        for host in self._cluster.hosts:
-            free = [gpu for gpu in host.gpus if gpu not in barred]
-            if len(free) < job.size or host.gpu_type not in worth:
+        """Return the best home among all but the closed GPUs, on one node; () when none is large enough."""
+        worth = self._merit.worth(job)
+        best: _Found | None = None
+        for host, room in self._eligibility.rooms(job):
+            gpus = [gpu for gpu in room if gpu not in closed]
+            if len(gpus) < job.size or host.gpu_type not in worth:
                 continue
-            gpus = sorted(free, key=lambda gpu: (self._living.get(gpu, 0), gpu))[: job.size]
-            met = [self._living.get(gpu, 0) for gpu in gpus]
-            part = 1 / (1 + max(met)) if max(met) else _ALONE
-            found = (-worth[host.gpu_type] * part, sum(met), len(free), tuple(sorted(gpus)))
-            if self._cluster.share(found[3], job.cell) and (best is None or found < best):
+            found = self._best_of(gpus, host, job.size, worth[host.gpu_type])
+            if self._cluster.share(found.gpus, job.cell) and (best is None or found < best):
                 best = found
-        return best[3] if best else ()
+        return best.gpus if best else ()
+
+    def _best_of(self, free: Sequence[int], host: Host, size: int, worth: float) -> _Found:
+        """Gangs of one size have the same GPUs or none in common, so that turns of some fit together."""
+        here = {gpu: self._living.get(gpu, 0) for gpu in free}
+        blocks = [host.gpus[first : first + size] for first in range(0, len(host.gpus) - size + 1, size)]
+        blocks = [block for block in blocks if here.keys() >= {*block}]
+        blocks.append(tuple(sorted(sorted(here, key=lambda gpu: (here[gpu], gpu))[:size])))
+        found = []
+        for number, gpus in enumerate(blocks):
+            met = [here[gpu] for gpu in gpus]
+            part = 1 / (1 + max(met)) if max(met) else _ALONE
+            found.append(_Found(-worth * part, number == len(blocks) - 1, sum(met), len(free), gpus))
+        return min(found)

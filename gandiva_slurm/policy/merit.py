@@ -16,7 +16,7 @@ from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
 _LAG_POWER = 2.0
 #: Lag of a job that is far behind, and the part of its best speed below which it is slow.
 _FAR_BEHIND, _SLOW = 2.0, 0.4
-#: A type must be worth its move so many times over: the gain may not last as long as the turn.
+#: GPUs must be worth a move so many times over: the gain may not last as long as the turn.
 _MOVE_TIMES = 3
 
 
@@ -26,11 +26,16 @@ class Merit:
     def __init__(self, cluster: Cluster, settings: PolicySettings, turn_ns: int, by_type: bool) -> None:
         """`by_type` False: all types are taken for alike."""
         self._cluster, self._by_type = cluster, by_type
-        self._restart_ns, self._turn_ns = settings.restart_ns, turn_ns
+        self._restart_ns, self._turn_ns, self._quantum_ns = settings.restart_ns, turn_ns, settings.quantum_ns
         self._lags = LagBook(cluster, settings.quantum_ns / 1e9)
         self._forecast = Forecast(tuple(cluster.counts))
         self._rates: dict[int, Mapping[str, float]] = {}
         self._speeds: dict[int, float] = {}
+
+    @property
+    def is_dear(self) -> bool:
+        """True where a move is not worth a quantum on GPUs that others take turns on."""
+        return _MOVE_TIMES * self._restart_ns > self._quantum_ns
 
     def learn(self, view: View, alone: Mapping[int, str], elapsed_ns: int) -> None:
         """Take over what was done since the last question; `alone`: the types of who ran without a mate."""

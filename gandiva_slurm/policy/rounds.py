@@ -38,12 +38,31 @@ class Round:
     #: False: first come first served inside a user
     in_turn: bool = True
 
-    def fill(self, staying: Sequence[Wanted], seat: Seat) -> Runs:
-        """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
+    def hand_over(self, paired: Runs, homes: Runs) -> Runs:
+        """Pick by the passes, each on the GPUs of its home, beside pairs that keep theirs; return all."""
+        pool, charged = Pool(self.room), dict[str, int]()
+        for job_id, gpus in paired.items():
+            pool.force(len(gpus), _mask(gpus))
+            user = self.owners[job_id]
+            charged[user] = charged.get(user, 0) + len(gpus) * self.quantum_ns
+        entrants = [
+            self._entrant(self.jobs[job_id], _mask(gpus))
+            for job_id, gpus in homes.items()
+            if job_id not in paired
+        ]
+        picked = run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged)
+        return paired | {key: homes[key] for key in picked if isinstance(key, int)}
+
+    def fill(self, staying: Sequence[Wanted], seat: Seat, seated: Runs) -> Runs:
+        """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left.
+
+        `seated`: those of the staying whose GPUs are known.
+        """
         refused: set[int] = set()
-        runs: Runs = {}
+        runs = dict(seated)
+        entrants = [self._entrant(job) for job in self.jobs.values()]
         while True:
-            picked = self._pick(staying, refused)
+            picked = self._pick(staying, entrants, refused)
             runs = seat(picked, runs)
             unseated = [wanted.job for wanted in picked if wanted.job.job_id not in runs]
             if not unseated or sum(map(len, runs.values())) == self.room:
@@ -56,7 +75,9 @@ class Round:
     def _is_choosy(self, job: JobView) -> bool:
         return bool(job.cell or job.nodes) or job.hosts is not None or not job.can_migrate
 
-    def _pick(self, staying: Sequence[Wanted], refused: Set[int]) -> list[Wanted]:
+    def _pick(
+        self, staying: Sequence[Wanted], entrants: Sequence[Entrant], refused: Set[int]
+    ) -> list[Wanted]:
         """Return who runs, by the passes, beside those who stay."""
         pool = Pool(self.room)
         charged: dict[str, int] = {}
@@ -66,12 +87,8 @@ class Round:
             user = self.owners[job.job_id]
             charged[user] = charged.get(user, 0) + size * self.quantum_ns
             sizes[job.job_id] = size
-        entrants = [
-            self._entrant(job)
-            for job in self.jobs.values()
-            if job.job_id not in sizes and job.job_id not in refused
-        ]
-        for key in run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged):
+        others = [each for each in entrants if each.key not in sizes and each.key not in refused]
+        for key in run_round(others, self.turns.standing(), pool, self.quantum_ns, charged):
             assert isinstance(key, int)
             sizes[key] = self.jobs[key].size
         ranks = {job_id: rank for rank, job_id in enumerate(sizes)}
@@ -79,7 +96,11 @@ class Round:
             Wanted(job, sizes[job_id], ranks[job_id]) for job_id, job in self.jobs.items() if job_id in sizes
         ]
 
-    def _entrant(self, job: JobView) -> Entrant:
+    def _entrant(self, job: JobView, mask: int = 0) -> Entrant:
         user = self.owners[job.job_id]
         value = self.turns.job_pass(user, job.job_id) if self.in_turn else 0
-        return Entrant(job.job_id, user, job.size, job.tickets, job.order, value)
+        return Entrant(job.job_id, user, job.size, job.tickets, job.order, value, mask)
+
+
+def _mask(gpus: Sequence[int]) -> int:
+    return sum(1 << gpu for gpu in gpus)

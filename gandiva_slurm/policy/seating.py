@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from gandiva_slurm.policy.elastic import trimmed
 from gandiva_slurm.policy.eligibility import Eligibility
@@ -24,6 +24,10 @@ class Seating:
         """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something."""
         self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
         self._eligibility = Eligibility(view)
+        #: GPUs that change hands in this turn: parked jobs do not pay a dear move for a part of it
+        self._lived = frozenset[int]()
+        if merit.is_dear and not is_turn:
+            self._lived = self._lived.union(*(job.gpus for job in view.jobs.values()))
         self._homes = Homes(view, merit, self._eligibility)
 
     def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset(), may_move: bool = False) -> Seat:
@@ -46,6 +50,19 @@ class Seating:
 
         return seat
 
+    def homes(self, jobs: Iterable[JobView], closed: Set[int]) -> Runs:
+        """Return where each lives, one that lives nowhere where there is room for it and nobody leaves.
+
+        Jobs that have no such place, or whose place is closed, are left out.
+        """
+        homes = Homes(self._view, self._merit, Eligibility(self._view, stay=True), stay=True)
+        found = {}
+        for job in jobs:
+            gpus = () if self._is_stuck(job, job.size) else trimmed(homes.of(job, closed), job.size)
+            if len(gpus) == job.size and closed.isdisjoint(gpus):
+                found[job.job_id] = gpus
+        return found
+
     def choices(
         self, wanted: Sequence[Wanted], room: Mapping[str, int]
     ) -> list[tuple[Wanted, tuple[str, ...]]]:
@@ -61,16 +78,26 @@ class Seating:
     def _types(
         self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], may_move: bool
     ) -> dict[int, str]:
-        """Return the GPU type of each job that finds room on one."""
-        seekers = [self._seeker(each, places[each.job.job_id], may_move) for each in wanted]
+        """Return the GPU type of each job that finds room on one.
+
+        In the middle of a turn those that run stay on their type, but where there is no room for them.
+        """
+        fixed = frozenset[int]() if may_move or self._is_turn else frozenset(self._ran)
+        types = self._settle(wanted, places, room, fixed)
+        lost = fixed.intersection(each.job.job_id for each in wanted) - types.keys()
+        return self._settle(wanted, places, room, fixed - lost) if lost else types
+
+    def _settle(
+        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], fixed: Set[int]
+    ) -> dict[int, str]:
+        seekers = [self._seeker(each, places[each.job.job_id], fixed) for each in wanted]
         return Exchange(seekers, room).settle(_MOST_SWEEPS)
 
-    def _seeker(self, wanted: Wanted, place: tuple[int, ...], may_move: bool) -> Seeker:
+    def _seeker(self, wanted: Wanted, place: tuple[int, ...], fixed: Set[int]) -> Seeker:
         """A job with a place that it cannot leave seeks that type alone."""
         job, size = wanted.job, wanted.size
         at = type_of(self._view.cluster, place)
-        is_fixed = not may_move and not self._is_turn and job.job_id in self._ran
-        worth = self._merit.rooted(job, is_fixed)
+        worth = self._merit.rooted(job, job.job_id in fixed)
         if at and not job.can_migrate:
             return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at, wanted.rank)
         if len(job.gpus) < size:
@@ -79,7 +106,7 @@ class Seating:
 
     def _open_types(self, job: JobView, size: int, worth: Mapping[str, float]) -> Mapping[str, float]:
         """Leave out the types of which too many GPUs are barred."""
-        barred = self._eligibility.barred(job)
+        barred = self._barred(job)
         if not barred:
             return worth
         room, type_of_gpu = dict(self._view.cluster.counts), self._view.cluster.type_of
@@ -89,13 +116,27 @@ class Seating:
 
     def _guest(self, wanted: Wanted, places: Runs, types: Mapping[int, str]) -> Guest:
         job, size = wanted.job, wanted.size
-        gpus, barred = trimmed(places[job.job_id], size), self._eligibility.barred(job)
-        # One that is to stay where it begins does not begin in pieces.
-        apart = self._view.rates.alone(job.model, size, types[job.job_id], is_local=False)
-        can_spread = job.can_migrate and (apart is None or apart > 0)
-        if job.can_migrate and not can_spread and len(self._view.cluster.hosts_of(gpus)) > 1:
-            gpus = ()  # it was tried in pieces, and stands still
+        gpus, barred = trimmed(places[job.job_id], size), self._barred(job)
+        can_spread = self._can_spread(job, size, types[job.job_id])
+        if self._is_stuck(job, size):
+            gpus = ()
         return Guest(
             job.job_id, size, types[job.job_id], gpus, job.is_running, job.can_migrate, job.cell, barred,
             wanted.rank, can_spread, job.nodes,
         )  # fmt: skip
+
+    def _barred(self, job: JobView) -> frozenset[int]:
+        barred = self._eligibility.barred(job)
+        is_parked = bool(job.gpus) and not job.is_running
+        return barred | self._lived.difference(job.gpus) if is_parked else barred
+
+    def _can_spread(self, job: JobView, size: int, gpu_type: str) -> bool:
+        """One that is to stay where it begins does not begin in pieces; nor one that stood still so."""
+        apart = self._view.rates.alone(job.model, size, gpu_type, is_local=False)
+        return job.can_migrate and (apart is None or apart > 0)
+
+    def _is_stuck(self, job: JobView, size: int) -> bool:
+        """True for one that could move and stands still where it is, in pieces."""
+        if not job.can_migrate or len(self._view.cluster.hosts_of(job.gpus)) < 2:
+            return False
+        return not self._can_spread(job, size, type_of(self._view.cluster, job.gpus))

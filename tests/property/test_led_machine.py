@@ -83,7 +83,7 @@ class LedMachine(EngineMachine):
         self.dependencies_are_met()
         world.run(1200, dt_s=20)
         before = {job_id: record.held_ns for job_id, record in world.engine.jobs.items()}
-        world.run(100 * QUANTUM_S, dt_s=QUANTUM_S / 4)
+        world.run(self._quanta() * QUANTUM_S, dt_s=QUANTUM_S / 4)
         for job_id, record in world.engine.jobs.items():
             most = min((world.nodes[name] for name in record.nodes), default=record.options.gpus_per_node)
             # Slurm may have started it where an operator released it, on a node with too few GPUs.
@@ -93,6 +93,11 @@ class LedMachine(EngineMachine):
             assert record.held_ns > before.get(job_id, 0), f"job {job_id} had no turn\n{record.told()}"
         strays = [where for where in world.procs if where[1].job_id not in world.jobs]
         assert strays == [], "processes of finished jobs are fenced in the end"
+
+    def _quanta(self) -> int:
+        """In which all have a turn. A move takes a quantum here, and gangs leave GPUs idle beside them."""
+        there, jobs = sum(self.world.nodes.values()), self.world.engine.jobs.values()
+        return 100 * (1 + sum(job.options.gpus for job in jobs if job.options.gpus <= there) // (8 * there))
 
 
 TestLedMachine = LedMachine.TestCase

@@ -27,7 +27,8 @@ from gandiva_slurm.sim.world import Costs, World
 from tests.policy_world import could_start
 from tests.sim_scenes import S
 
-QUANTUM_S = 60
+#: DEAR_S: what a move costs where turns are cut into slices.
+QUANTUM_S, DEAR_S = 60, 30
 SHAPE, PARTS = [("v100", 4), ("v100", 4), ("k80", 4)], [(2, 4), (2, 4), (4, 4)]
 
 
@@ -60,7 +61,7 @@ class PolicyMachine(RuleBasedStateMachine):
     #: jobs that a GPU has room for, and a node's memory; 0: any
     slots, memory_mib = 0, 0
 
-    @initialize(restart_s=st.sampled_from((0, 0, 3)))
+    @initialize(restart_s=st.sampled_from((0, 0, 3, DEAR_S)))
     def begin(self, restart_s: int) -> None:
         """Start an empty cluster."""
         self.cluster = Cluster(SHAPE, PARTS, [self.memory_mib] * len(SHAPE))
@@ -68,6 +69,7 @@ class PolicyMachine(RuleBasedStateMachine):
         told = PolicySettings(QUANTUM_S * S, restart_ns=restart_s * S)
         self.policy: GandivaFair = gandiva_fair.make(told)
         self.twin: GandivaFair = gandiva_fair.make(told)
+        self.is_dear = restart_s == DEAR_S
         self.plan = Plan({})
         self.arrived = self.ended = 0
         self.decide()
@@ -193,12 +195,15 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_what_is_idle_or_lent(self) -> None:
-        """Growth is given back, and whoever started small makes way, before anybody waits."""
+        """Growth is given back, and whoever started small makes way, before anybody waits.
+
+        Where moves are dear a parked job waits on its own GPUs until a turn begins.
+        """
         jobs = self.view.jobs
         small = {job_id for job_id, gpus in self.plan.runs.items() if len(gpus) < jobs[job_id].size}
         asked = {n: gpus[: jobs[n].size] for n, gpus in self.plan.runs.items() if n not in small}
         waiting = set(could_start(self.view, Plan(asked))) - small
-        stays = {job.job_id for job in jobs.values() if not job.can_migrate}
+        stays = {job.job_id for job in jobs.values() if not job.can_migrate or (self.is_dear and job.gpus)}
         assert not {job_id for job_id in waiting - stays if not jobs[job_id].cell}, self.plan
 
     @invariant()
@@ -277,3 +282,16 @@ FullMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25
 TestFullMachine = FullMachine.TestCase
 PolicyMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestPolicyMachine = PolicyMachine.TestCase
+
+
+def test_a_gang_that_lost_its_type_in_mid_turn_goes_on_another() -> None:
+    """A node fails; one that cannot be saved begins again on the gang's GPUs, and others are idle."""
+    machine = PolicyMachine()
+    machine.begin(restart_s=3)
+    told = {"minutes": 1, "model": "a", "user": "u", "vc": "one"}
+    machine.arrive(kind="bound", size=1, **told)
+    machine.arrive(kind="plain", size=4, **told)
+    machine.break_node(host=0)
+    machine.nobody_waits_for_what_is_idle_or_lent()
+    assert len(machine.plan.runs[1]) == 4
+    machine.teardown()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -62,9 +62,11 @@ class Bounded:
         return self.policy.decide(view)
 
 
-def plans(specs: Sequence[Spec], cluster: Cluster, truth: Truth, make: Make, cost_s: float) -> Plans:
-    """The first 110 plans."""
-    told = settings(60, cost_s / 8, cost_s)
+def plans(
+    specs: Sequence[Spec], cluster: Cluster, truth: Truth, make: Make, cost_s: float, switch_s: float = -1
+) -> Plans:
+    """The first 110 plans; a switch costs an eighth of a move unless it is told."""
+    told = settings(60, cost_s / 8 if switch_s < 0 else switch_s, cost_s)
     watched = Plans(make(told), 110)
     with pytest.raises(EnoughSeen):
         simulate(Scene(specs, cluster, truth, Costs(told.switch_ns, told.restart_ns)), watched)
@@ -148,3 +150,33 @@ def test_everybody_gets_on_whatever_a_turn_costs(name: str, sizes: list[int], co
     lost_gpu_s = summary["held_gpu_s"] - summary["useful_gpu_s"]
     # one in TURN, and what an end in the middle of a turn makes others come and go for
     assert lost_gpu_s <= summary["held_gpu_s"] / TURN + 4 * sum(costs) * len(sizes)
+
+
+@pytest.mark.parametrize("name", ["gandiva_fair", "gandiva"])
+def test_those_that_live_on_one_gpu_hand_it_over_each_quantum_however_dear_moves_are(name: str) -> None:
+    specs = [Spec(n, str(n), f"u{n}", 1, 0, length_ns=10**6 * S, can_pack=False) for n in range(3)]
+    seen = plans(specs, Cluster([("v100", 1)]), Homogeneous(), OURS[name], 480, 1).seen
+    holders = [[*runs] for _, runs in seen[3:]]
+    assert all(len({*map(tuple, holders[at : at + 3])}) == 3 for at in range(len(holders) - 2))
+
+
+@examples(max_examples=30)
+@given(
+    sizes=st.lists(st.sampled_from([1, 1, 2, 4]), min_size=2, max_size=14).filter(lambda s: sum(s) > 8),
+)
+def test_parked_jobs_come_back_in_a_slice_where_they_live_or_where_nobody_does(sizes: list[int]) -> None:
+    """Eight GPUs and more jobs than they hold."""
+    specs = [replace(spec, can_pack=False) for spec in gangs(sizes)]
+    seen = plans(specs, Cluster([("v100", 4)] * 2), Homogeneous(), gandiva_fair.make, 120, 1).seen
+    turn_ns, lived, handed = TURN * 120 * S, dict[int, tuple[int, ...]](), 0
+    last: tuple[int, dict[int, tuple[int, ...]]] = (0, {})
+    for at_ns, runs in seen:
+        if at_ns > len(sizes) * 60 * S and at_ns // turn_ns == last[0] // turn_ns:
+            handed += runs != last[1]
+            back = [job_id for job_id in runs if job_id not in last[1] and job_id in lived]
+            movers = [job_id for job_id in back if lived[job_id] != runs[job_id]]
+            used = {gpu for job_id, gpus in lived.items() if job_id not in movers for gpu in gpus}
+            assert used.isdisjoint(gpu for job_id in movers for gpu in runs[job_id])
+        lived.update(runs)
+        last = (at_ns, runs)
+    event(f"handed over {min(handed, 3)} times or more")

@@ -88,9 +88,9 @@ def test_first_come_first_served_inside_a_user_makes_some_job_wait_too_long() ->
 
 
 def test_costs_are_borne_by_few_moves() -> None:
-    """A second to switch, eight to move: within 5 % of what it does for nothing."""
+    """A second to switch, each minute, and eight to move: within 6 % of what it does for nothing."""
     free, _ = whole(W1C, 60)
     paid, _ = whole(W1C, 60, 1, 8)
     moves = paid.counts["migrations"] / len(paid.books.specs)
-    assert mean_jct_s(paid) <= 1.05 * mean_jct_s(free)
+    assert mean_jct_s(paid) <= 1.06 * mean_jct_s(free)
     assert moves <= 60, f"{moves:.0f} moves a job; blind to costs: {free.counts['migrations'] / 100:.0f}"

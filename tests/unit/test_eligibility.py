@@ -65,7 +65,7 @@ class Speeds:
         self._slow = slow
 
     def worth(self, job: JobView) -> dict[str, float]:
-        return {"fast": 1.0, "slow": self._slow}
+        return {"fast": 1.0, "slow": self._slow, "v100": 1.0}
 
 
 @pytest.mark.parametrize(("slow", "gpu"), [(0.2, 0), (0.3, 1)])
@@ -85,6 +85,21 @@ def test_jobs_that_come_together_do_not_meet_each_other() -> None:
     assert [homes.of(job, set()) for job in jobs] == [(0,), (1,), (2,), (3,)]
     gang = a_job(9, 3, can_migrate=False)
     assert homes.of(gang, set()) == (), "no node is large enough: it is seated as any other"
+
+
+def test_homes_of_gangs_are_the_same_gpus_or_have_none_in_common() -> None:
+    view = a_view((("v100", 4),), [stays(1, (2,))])
+    homes = Homes(view, Speeds(1.0), Eligibility(view))
+    gangs = [a_job(number, 2, can_migrate=False) for number in (2, 3, 4)]
+    assert [homes.of(gang, set()) for gang in gangs] == [(0, 1), (2, 3), (0, 1)]
+
+
+def test_who_lives_nowhere_has_a_home_where_nobody_must_leave() -> None:
+    here, comer = stays(1, (0,)), a_job(2)
+    here.can_migrate = True
+    view = view_of([here, comer], slots=1)
+    assert Homes(view, Speeds(1.0), Eligibility(view, stay=True), stay=True).of(comer, {1, 2}) == (3,)
+    assert Homes(view, Speeds(1.0), Eligibility(view)).of(comer, set()) == ()
 
 
 def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:

@@ -267,11 +267,52 @@ VARIANTS = (
     ),
     Variant(
         "plan-home-wherever-it-is-fast",
-        "gandiva_slurm/policy/homes.py:Homes._choose",
+        "gandiva_slurm/policy/homes.py:Homes._best_of",
         "part = 1 / (1 + max(met)) if max(met) else _ALONE",
         "part = 1.0",
         "Jobs that cannot be saved crowd the fastest GPUs.",
         ("tests/unit/test_eligibility.py::test_jobs_that_come_together_do_not_meet_each_other",),
+    ),
+    Variant(
+        "plan-homes-of-gangs-cross",
+        "gandiva_slurm/policy/homes.py:Homes._best_of",
+        "number == len(blocks) - 1",
+        "False",
+        "Gangs of one size live on GPUs that overlap by a part: their turns do not fit together.",
+        ("tests/unit/test_eligibility.py::test_homes_of_gangs_are_the_same_gpus_or_have_none_in_common",),
+    ),
+    Variant(
+        "plan-hands-nothing-over",
+        "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._place_but",
+        "begins == _SLICE and",
+        "False and",
+        "Where moves are dear jobs on one GPU wait for a turn of 18 moves to get their quantum.",
+        (
+            "tests/property/test_settled.py::"
+            "test_those_that_live_on_one_gpu_hand_it_over_each_quantum_however_dear_moves_are[gandiva_fair]",
+        ),
+    ),
+    Variant(
+        "plan-moves-for-a-slice",
+        "gandiva_slurm/policy/seating.py:Seating.__init__",
+        "if merit.is_dear and not is_turn:",
+        "if False:",
+        "Parked jobs pay a dear move for a quantum on GPUs that others take back.",
+        (
+            "tests/property/test_settled.py::"
+            "test_parked_jobs_come_back_in_a_slice_where_they_live_or_where_nobody_does",
+        ),
+    ),
+    Variant(
+        "plan-has-no-other-type-in-mid-turn",
+        "gandiva_slurm/policy/seating.py:Seating._types",
+        "return self._settle(wanted, places, room, fixed - lost) if lost else types",
+        "return types",
+        "A job whose GPUs failed waits beside idle ones of another type until the turn is over.",
+        (
+            "tests/property/test_policy_machine.py::"
+            "test_a_gang_that_lost_its_type_in_mid_turn_goes_on_another",
+        ),
     ),
     Variant(
         "plan-one-of-two-that-stay",
