@@ -89,6 +89,7 @@ class Picture:
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
         job.is_running = job_id in at.state.on and record.state in states.SLICED
+        job.restart_ns = record.travels.cost_ns
         job.held_ns, job.ran_ns = record.held_ns, record.held_ns // job.size
         if job.length_ns:
             job.left_ns = max(0, job.length_ns - job.ran_ns)

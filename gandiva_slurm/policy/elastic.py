@@ -37,8 +37,8 @@ class Elastic:
     """Who has grown, who had to give back, and since when GPUs are idle."""
 
     def __init__(self, turn_ns: int) -> None:
-        """`turn_ns`: GPUs must have been idle for so long before a job grows into them."""
-        self._turn_ns = turn_ns
+        #: GPUs must have been idle for so long before a job grows into them
+        self.turn_ns = turn_ns
         self._idle_since: dict[int, int] = {}
         #: who has grown, and how many GPUs he had in the last plan
         self._grown: dict[int, int] = {}
@@ -136,7 +136,7 @@ class Elastic:
                 notes[job.job_id] = f"grown from {len(gpus)} to {size} GPUs: nobody waited for them"
 
     def _patience_ns(self, job: JobView) -> int:
-        return self._turn_ns << min(_MOST_DOUBLINGS, self._given_back.get(job.job_id, 0))
+        return self.turn_ns << min(_MOST_DOUBLINGS, self._given_back.get(job.job_id, 0))
 
     def _is_patient(self, job: JobView, now_ns: int) -> bool:
         resized_ns = self._resized_ns.get(job.job_id)

@@ -22,6 +22,7 @@ from gandiva_slurm.policy.classes import Classes
 from gandiva_slurm.policy.elastic import Elastic
 from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
+from gandiva_slurm.policy.pace import Pace
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.rounds import Round, Runs, Seat, Wanted
 from gandiva_slurm.policy.seating import Seating
@@ -29,9 +30,6 @@ from gandiva_slurm.policy.sharing import Sharing
 from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.virtual import VirtualClusters
 
-#: A slice is so many times what it costs to change hands, a turn what it costs to come and go; or a quantum
-#: if that is more.
-_MIN_RUN = 18
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10
 #: What begins at a question.
@@ -57,15 +55,13 @@ class GandivaFair:
         self._settings = settings
         self._traits = traits or Traits()
         self.name = self._traits.name
-        #: whoever is picked runs at least so long: of those who live there, and of all
-        self._slice_ns = max(settings.quantum_ns, _MIN_RUN * settings.switch_ns)
-        self._turn_ns = max(self._slice_ns, _MIN_RUN * settings.restart_ns)
+        self._pace = Pace(settings.quantum_ns, settings.switch_ns, settings.restart_ns)
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None
         self._sharing = Sharing(settings.restart_ns > 0, settings.quantum_ns)
         self._classes = Classes()
-        self._elastic = Elastic(self._turn_ns)
+        self._elastic = Elastic(self._pace.turn_ns)
         self.vcs = VirtualClusters()
         self._now_ns = self._end_ns = self._slice_end_ns = self._turn_end_ns = 0
         self._last = Last()
@@ -98,7 +94,7 @@ class GandivaFair:
         notes = self._admit(view, merit)
         begins = self._begin(view)
         is_turn = begins == _TURN
-        seating = Seating(view, merit, self._last.runs.keys(), is_turn)
+        seating = Seating(view, merit, self._last.runs.keys(), is_turn, self._pace.is_dear)
         runs, groups = self._place(view, seating, begins)
         self._start_small(view, runs, groups)
         last = Last(runs, groups, self._owners)
@@ -143,7 +139,7 @@ class GandivaFair:
                 # What nobody else wanted is owed to nobody: all begin anew, whoever comes now too.
                 group.turns.settle(0)
         if self._merit is None:
-            self._merit = Merit(view.cluster, self._settings, self._turn_ns, self._traits.by_type)
+            self._merit = Merit(view.cluster, self._pace, self._traits.by_type)
         alone = {j: view.cluster.type_of[gpus[0]] for j, gpus in last.runs.items() if j not in last.shared}
         self._merit.learn(view, alone, elapsed_ns)
         self._sharing.learn(view.rates)
@@ -213,9 +209,11 @@ class GandivaFair:
         is_turn = view.now_ns >= self._turn_end_ns
         if not is_turn and view.now_ns < self._slice_end_ns:
             return ""
-        self._slice_end_ns = view.now_ns + self._slice_ns
+        self._slice_end_ns = view.now_ns + self._pace.slice_ns
         if is_turn:
-            self._turn_end_ns = view.now_ns + self._turn_ns
+            self._pace.learn(view.jobs.values())
+            self._elastic.turn_ns = self._pace.turn_ns
+            self._turn_end_ns = view.now_ns + self._pace.turn_ns
         return _TURN if is_turn else _SLICE
 
     def _room(self, view: View, group: str) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from gandiva_slurm.policy.forecast import Forecast
+from gandiva_slurm.policy.pace import Pace
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.seats import Guest, seat_all
 from gandiva_slurm.policy.shares import SCALE
@@ -20,9 +21,6 @@ from gandiva_slurm.policy.stride import Entrant, Pool, run_round
 from gandiva_slurm.policy.tickets import TicketBook
 from gandiva_slurm.policy.trading import Desk, Division, claimants_of
 from gandiva_slurm.policy.turns import Turns
-
-#: A turn is so many times what it costs to come and go, or a quantum if that is more.
-_MIN_RUN = 18
 
 Runs = dict[int, tuple[int, ...]]
 
@@ -42,7 +40,7 @@ class GandivaMarket:
         self._members: dict[str, Set[str]] = {}
         self._forecast = Forecast(())
         self._now_ns = 0
-        self._turn_ns = max(settings.quantum_ns, _MIN_RUN * max(settings.restart_ns, settings.switch_ns))
+        self._turn_ns = Pace(settings.quantum_ns, settings.switch_ns, settings.restart_ns).turn_ns
         self._turn_end_ns = 0
         #: the last plan, and whose jobs they are
         self._runs: Runs = {}

@@ -10,32 +10,25 @@ from collections.abc import Mapping
 
 from gandiva_slurm.policy.forecast import Forecast
 from gandiva_slurm.policy.lag import LagBook
-from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
+from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.port import Cluster, JobView, View
 
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
 _LAG_POWER = 2.0
 #: Lag of a job that is far behind, and the part of its best speed below which it is slow.
 _FAR_BEHIND, _SLOW = 2.0, 0.4
-#: GPUs must be worth a move so many times over: the gain may not last as long as the turn.
-_MOVE_TIMES = 3
 
 
 class Merit:
     """Rates and lags of all live jobs of a cluster."""
 
-    def __init__(self, cluster: Cluster, settings: PolicySettings, turn_ns: int, by_type: bool) -> None:
+    def __init__(self, cluster: Cluster, pace: Pace, by_type: bool) -> None:
         """`by_type` False: all types are taken for alike."""
-        self._cluster, self._by_type = cluster, by_type
-        self._restart_ns, self._turn_ns, self._quantum_ns = settings.restart_ns, turn_ns, settings.quantum_ns
-        self._lags = LagBook(cluster, settings.quantum_ns / 1e9)
+        self._cluster, self._by_type, self._pace = cluster, by_type, pace
+        self._lags = LagBook(cluster, pace.quantum_ns / 1e9)
         self._forecast = Forecast(tuple(cluster.counts))
         self._rates: dict[int, Mapping[str, float]] = {}
         self._speeds: dict[int, float] = {}
-
-    @property
-    def is_dear(self) -> bool:
-        """True where a move is not worth a quantum on GPUs that others take turns on."""
-        return _MOVE_TIMES * self._restart_ns > self._quantum_ns
 
     def learn(self, view: View, alone: Mapping[int, str], elapsed_ns: int) -> None:
         """Take over what was done since the last question; `alone`: the types of who ran without a mate."""
@@ -76,12 +69,12 @@ class Merit:
     def rooted(self, job: JobView, is_fixed: bool) -> dict[str, float]:
         """What each type is worth less a move there; `is_fixed`: it stays on the type where it is."""
         worth = self.worth(job)
-        if not self._restart_ns:
+        if not self._pace.restart_ns:
             return worth
         at = type_of(self._cluster, job.gpus)
         if is_fixed and at in worth:
             return {at: worth[at]}
-        left = 1 - _MOVE_TIMES * self._restart_ns / self._turn_ns
+        left = 1 - self._pace.loss
         return {name: value if at in ("", name) else value * left for name, value in worth.items()}
 
 

@@ -148,6 +148,8 @@ class JobView:
     migrations: int = 0
     #: (epochs, loss) pairs it has told, in order; empty: it tells none
     losses: tuple[tuple[float, float], ...] = ()
+    #: what its last move took, from saved to running again; 0: not measured, or as the settings say
+    restart_ns: int = 0
     #: run time alone that is left, where the world tells lengths (clairvoyant baselines)
     left_ns: int | None = None
 

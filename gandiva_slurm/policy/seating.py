@@ -20,13 +20,16 @@ _MOST_SWEEPS = 4
 class Seating:
     """One question's types and seats."""
 
-    def __init__(self, view: View, merit: Merit, ran: Set[int], is_turn: bool) -> None:
-        """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something."""
+    def __init__(self, view: View, merit: Merit, ran: Set[int], is_turn: bool, is_dear: bool) -> None:
+        """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something.
+
+        `is_dear`: it costs too much for a part of a turn (`Pace.is_dear`).
+        """
         self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
         self._eligibility = Eligibility(view)
         #: GPUs that change hands in this turn: parked jobs do not pay a dear move for a part of it
         self._lived = frozenset[int]()
-        if merit.is_dear and not is_turn:
+        if is_dear and not is_turn:
             self._lived = self._lived.union(*(job.gpus for job in view.jobs.values()))
         self._homes = Homes(view, merit, self._eligibility)
 

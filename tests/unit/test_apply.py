@@ -87,6 +87,7 @@ def test_a_job_that_is_planned_elsewhere_saves_itself_and_goes_on_there() -> Non
     assert world.state_of(job) == states.CHECKPOINTING and world.engine.jobs[job].target == {"b": (0,)}
     world.run(8)
     assert world.engine.jobs[job].places == {"b": (0,)} and world.jobs[job].restart == 1 and world.on(job)
+    assert 0 < world.says.views[-1].jobs[job].restart_ns < 8 * SECOND_NS, "what that took is told"
 
 
 def test_the_job_parked_longest_makes_way_for_one_that_comes() -> None:

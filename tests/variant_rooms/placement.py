@@ -295,7 +295,7 @@ VARIANTS = (
     Variant(
         "plan-moves-for-a-slice",
         "gandiva_slurm/policy/seating.py:Seating.__init__",
-        "if merit.is_dear and not is_turn:",
+        "if is_dear and not is_turn:",
         "if False:",
         "Parked jobs pay a dear move for a quantum on GPUs that others take back.",
         (

@@ -1,0 +1,52 @@
+"""How long jobs have GPUs, by what it costs to give them up."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.port import PolicySettings
+from tests.policy_world import S, a_job, a_view
+
+
+@pytest.mark.parametrize(
+    ("switch_s", "restart_s", "slice_s", "turn_s"),
+    [(0, 0, 60, 60), (1, 2, 60, 60), (1, 8, 60, 144), (5, 8, 90, 144), (0, 60, 60, 1080)],
+)
+def test_turns_are_eighteen_times_what_they_cost(
+    switch_s: int, restart_s: int, slice_s: int, turn_s: int
+) -> None:
+    pace = Pace(60 * S, switch_s * S, restart_s * S)
+    assert (pace.slice_ns, pace.turn_ns) == (slice_s * S, turn_s * S)
+
+
+def test_the_mean_of_what_was_measured_counts_and_stays_when_those_jobs_have_ended() -> None:
+    pace = Pace(60 * S, 0, 60 * S)
+    pace.learn([a_job(1)])
+    assert pace.restart_ns == 60 * S and pace.is_dear
+    pace.learn([a_job(1), a_job(2, restart_ns=4 * S), a_job(3, restart_ns=8 * S)])
+    pace.learn([a_job(1)])
+    assert pace.restart_ns == 6 * S and not pace.is_dear
+    assert pace.loss == pytest.approx(1 / 6)
+
+
+def first_turn_s(restart_s: int) -> int:
+    """When the second of two jobs on two nodes, who fills both, has its turn; `restart_s` was measured."""
+    wide = [a_job(number, 2, length_s=None, nodes=2, restart_ns=restart_s * S) for number in (1, 2)]
+    policy = gandiva_fair.make(PolicySettings(60 * S, restart_ns=60 * S))
+    for at_s in range(0, 2000, 60):
+        runs = policy.decide(a_view((("v100", 1), ("v100", 1)), wide, at_s)).runs
+        if 2 in runs:
+            return at_s
+        for job in wide:
+            job.is_running = job.job_id in runs
+            job.gpus = runs.get(job.job_id, job.gpus)
+            job.held_ns += 120 * S * job.is_running
+    return -1
+
+
+def test_turns_follow_what_moves_are_measured_to_take() -> None:
+    """A gang over nodes has no home before its first turn."""
+    assert first_turn_s(0) == 1080
+    assert first_turn_s(10) == 180
