@@ -80,6 +80,12 @@ class FakeWorld:
         self.rates: dict[str, float] = {}
         #: the same of single jobs that differ from the rest
         self.own_rates: dict[int, dict[str, float]] = {}
+        #: the same beside another on the same GPU, of a policy's pairs; 0: not measured
+        self.packed_rate = 0.0
+        #: memory of each GPU, and by job: the most its tensors took of it, and how often it asked for more
+        self.card_bytes = 1 << 40
+        self.peaks: dict[int, int] = {}
+        self.ooms: dict[int, int] = {}
         #: GPU types of nodes that have another than the rest
         self.types: dict[str, str] = {}
         self.wanted_nodes: dict[int, tuple[str, ...]] = {}
@@ -252,12 +258,17 @@ class FakeWorld:
         is_movable = proc.is_movable and key.job_id not in self.rigid and key.job_id in self.jobs
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
+        places = self.engine.plan_jobs(name) if self.packed_rate else ()
+        mate = next((place.mate for place in places if place.key == key), 0)
         measured = Measured(
             is_movable=is_movable,
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
-            card_bytes=1 << 40,
-            peak_bytes=1,
+            rate_packed=self.packed_rate if mate else 0.0,
+            mate=mate,
+            card_bytes=self.card_bytes,
+            peak_bytes=self.peaks.get(key.job_id, 1),
+            ooms=self.ooms.get(key.job_id, 0),
         )
         words = (proc.reason, detail)
         return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, proc.has_left, measured)

@@ -27,8 +27,7 @@ def engine_settings(config: Config) -> EngineSettings:
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
         balance_percent=moves.balance_percent,
         faster_percent=moves.faster_percent,
-        # A policy does not know yet what fits into a GPU's memory.
-        packing=packing.enabled and not config.policy,
+        packing=packing.enabled,
         pack_trial_quanta=packing.trial_quanta,
         pack_floor=packing.floor,
         pack_retry_ns=round(packing.retry_s * NS_PER_S),

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
 from gandiva_slurm.engine.lacking import no_place
+from gandiva_slurm.engine.led_packs import note_packs, watch_packs
 from gandiva_slurm.engine.moving import begin_move, lost_target
 from gandiva_slurm.engine.picture import Picture, Places, key_of, may_leave
 from gandiva_slurm.engine.placing import (
@@ -61,7 +62,9 @@ class Decider:
         _bind(at)
         ready = _placeable(at)
         pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]
-        view = self._picture.view(at, [*ready.values(), *pausing])
+        watch_packs(at)
+        may_pack = at.settings.packing and getattr(self.policy, "fits_memory", False)
+        view = self._picture.view(at, [*ready.values(), *pausing], may_pack)
         plan = self._ask(view)
         if plan is None:  # what held GPUs goes on, what is on the way arrives
             on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
@@ -122,6 +125,7 @@ def _apply(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRecor
     if starters:
         _start(at, starters)
     at.state.on = {job_id for job_id, places in wanted.items() if jobs[job_id].places == places}
+    note_packs(at)
     for job_id, record in ready.items():
         if record.state == states.HELD:
             tell(at, record, because("WaitingTurn") if job_id not in wanted else because("NoRoomYet"))

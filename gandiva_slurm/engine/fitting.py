@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model.measured import Measured
-from gandiva_slurm.policy.room import CONTEXT_BYTES, need, room
+from gandiva_slurm.policy.room import CONTEXT_BYTES, fits, need
 
 MIB = 1 << 20
 
@@ -57,8 +57,8 @@ def misfit(here: Sequence[Seat], one: int, two: int) -> Misfit | None:
         evidence = "it is told when a job parks, and while it is packed"
         return Misfit(f"the peak memory of {' and '.join(unknown)} is not known yet", (evidence,))
     others = [seat.seen.held_bytes for seat in here if seat not in both]
-    asked = sum(need(seat.seen.peak_bytes) for seat in both)
-    if asked <= room(min(seat.seen.card_bytes for seat in both), others):
+    card = min(seat.seen.card_bytes for seat in both)
+    if fits(card, [seat.seen.peak_bytes for seat in both], others):
         return None
     return Misfit("both do not fit into their GPU's memory together", memory(here, one, two))
 

@@ -108,7 +108,8 @@ def node_seen(at: Cycle, event: ev.NodeSeen) -> None:
     at.state.has_read_slurm = True
     known = at.state.nodes.get(event.node.name)
     gpus = event.node.slots // at.settings.slots_per_gpu
-    at.state.nodes[event.node.name] = NodeRecord(event.node, gpus, known is None or known.has_daemon)
+    has_daemon, card_bytes = (known.has_daemon, known.card_bytes) if known is not None else (True, 0)
+    at.state.nodes[event.node.name] = NodeRecord(event.node, gpus, has_daemon, card_bytes)
 
 
 def node_gone(at: Cycle, event: ev.NodeGone) -> None:
@@ -149,6 +150,9 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
         # the next park keeps as much
         held_bytes=new.held_bytes if event.state == states.SUSPENDED else old.held_bytes,
     )
+    home = at.state.nodes.get(event.node)
+    if home is not None and new.card_bytes:
+        home.card_bytes = min(new.card_bytes, home.card_bytes or new.card_bytes)
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)

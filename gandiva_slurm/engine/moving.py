@@ -83,6 +83,7 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     travels, home = record.travels, at.state.nodes.get(event.node)
+    travels.peak_bytes = max(travels.peak_bytes, event.measured.peak_bytes)
     if event.measured.rate_alone > 0 and home is not None:
         note_rate(record, home.node.gpu_type, event.measured.rate_alone)
     if event.measured.is_movable:

@@ -154,7 +154,7 @@ def _measured(at: Cycle, pack: Pack) -> Finding | None:
 
 def _undo(at: Cycle, pack: Pack, here: list[Seat], why: str) -> None:
     at.state.pairs.packs.remove(pack)
-    evidence = _evidence(at, pack, here)
+    evidence = evidence_of(at, pack, here)
     for job_id in pack.jobs:
         _say(at, job_id, _undone(at, pack, job_id, why, *evidence))
 
@@ -210,13 +210,14 @@ def _fits(at: Cycle, here: list[Seat], host: JobRecord, guest: JobRecord) -> boo
 
 def _begin(at: Cycle, pack: Pack, here: list[Seat]) -> None:
     """Pack two, and say so."""
-    pack = replace(pack, least_s=trial_ns(at.settings) // SECOND_NS, evidence=_evidence(at, pack, here))
+    pack = replace(pack, least_s=trial_ns(at.settings) // SECOND_NS, evidence=evidence_of(at, pack, here))
     at.state.pairs.packs.append(pack)
     for job_id in pack.jobs:
         _say(at, job_id, pack.reason(job_id))
 
 
-def _evidence(at: Cycle, pack: Pack, here: list[Seat]) -> tuple[str, ...]:
+def evidence_of(at: Cycle, pack: Pack, here: list[Seat]) -> tuple[str, ...]:
+    """What is known of two that share a GPU: their speeds alone and together, and its memory."""
     told = [f"GPU {pack.gpu} of {pack.node}, {_type(at, pack) or 'no type'}"]
     for job_id in pack.jobs:
         seen = _seen(at, pack, job_id)

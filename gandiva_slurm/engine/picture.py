@@ -56,13 +56,15 @@ class Picture:
             found[name] = (*found.get(name, ()), number - self._first[name])
         return found
 
-    def view(self, at: Cycle, ready: Iterable[JobRecord]) -> View:
+    def view(self, at: Cycle, ready: Iterable[JobRecord], may_pack: bool) -> View:
         """Return the view of this moment; `ready`: jobs that wait for room alone."""
         state = at.state
         placed = (record for record in state.jobs.values() if record.is_placed and self._is_known(record))
         records = sorted((*placed, *ready), key=lambda record: record.order)
         eligible = _Eligible(at, self)
         jobs = {record.job.job_id: self._job(at, record, eligible) for record in records}
+        for job_id, job in jobs.items():
+            job.can_pack = may_pack and _note_memory(at, state.jobs[job_id], job)
         self._known = {job_id: self._known[job_id] for job_id in jobs}
         down = [
             gpu
@@ -71,7 +73,8 @@ class Picture:
         ]
         slots = at.settings.slots_per_gpu
         tree = state.associations
-        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree)
+        cards = tuple(state.nodes[name].card_bytes for name in self.names)
+        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree, cards)
 
     def _is_known(self, record: JobRecord) -> bool:
         """True when its GPUs are known, and are GPUs of nodes that are there."""
@@ -81,7 +84,7 @@ class Picture:
     def _job(self, at: Cycle, record: JobRecord, eligible: _Eligible) -> JobView:
         job_id, known = record.job.job_id, self._known.get(record.job.job_id)
         if known is None or known.job is not record.job or is_elastic(record):
-            job = _as_submitted(record, self.cluster, at.settings.packing)
+            job = _as_submitted(record, self.cluster)
             if known is not None and known.view.first_run_ns is not None:
                 job.first_run_ns = known.view.first_run_ns
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
@@ -105,6 +108,14 @@ class Picture:
         if record.state in states.SLICED:
             return self.numbers(record.places), may_leave(at, record)
         return (), at.settings.moves and not why_fixed(record)
+
+
+def _note_memory(at: Cycle, record: JobRecord, job: JobView) -> bool:
+    """Tell what a job takes of its GPUs; True when it may be packed, as far as that goes."""
+    told = [at.state.sightings.get((node, record.key)) for node in record.places]
+    job.held_bytes = sum(sighting.measured.held_bytes for sighting in told if sighting is not None)
+    job.peak_bytes = record.travels.peak_bytes
+    return record.options.pack != "never" and job.peak_bytes > 0
 
 
 def may_leave(at: Cycle, record: JobRecord) -> bool:
@@ -134,7 +145,7 @@ class _Known(NamedTuple):
     view: JobView
 
 
-def _as_submitted(record: JobRecord, cluster: Cluster, may_pack: bool) -> JobView:
+def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
     job, options, need = record.job, record.options, need_of(record)
     is_resized = is_elastic(record)
     sizes = options.sizes if is_resized else (need.size, need.size)
@@ -146,7 +157,6 @@ def _as_submitted(record: JobRecord, cluster: Cluster, may_pack: bool) -> JobVie
     return JobView(
         job.job_id, job.user, need.size, job.submit_s * SECOND_NS, record.model, options.tickets,
         options.priority, options.job_class, record.vc, _types(cluster, need), *sizes,
-        can_pack=may_pack and options.pack != "never",
         # what a site knows of lengths
         length_ns=job.time_limit_s * SECOND_NS or None,
         account=job.account,

@@ -223,6 +223,8 @@ class NodeRecord:
     node: SlurmNode
     gpus: int = 0
     has_daemon: bool = True
+    #: memory of its smallest GPU, as its residents were told it; 0: not known
+    card_bytes: int = 0
 
     @property
     def is_down(self) -> bool:
@@ -356,4 +358,4 @@ def _job_record(raw: Mapping[str, Any]) -> JobRecord:
 def _node_record(raw: Mapping[str, Any]) -> NodeRecord:
     node = build(SlurmNode, raw["node"])
     node = build(SlurmNode, {**vars(node), "state": frozenset(raw["node"]["state"])})
-    return NodeRecord(node, raw["gpus"], raw["has_daemon"])
+    return NodeRecord(node, raw["gpus"], raw["has_daemon"], raw.get("card_bytes", 0))

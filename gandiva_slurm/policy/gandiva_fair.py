@@ -51,6 +51,8 @@ class Traits:
 class GandivaFair:
     """The policy; made by `make`."""
 
+    fits_memory = True
+
     def __init__(self, settings: PolicySettings, traits: Traits | None = None) -> None:
         self._settings = settings
         self._traits = traits or Traits()

@@ -7,6 +7,8 @@ from typing import Any
 
 #: Rates beyond which those of models that nobody trains any more are forgotten.
 _MOST_KNOWN = 10_000
+#: What was watched for so long is changed by nothing that is measured later.
+_FOR_EVER_S = 1e15
 
 
 class Learnt:
@@ -35,6 +37,11 @@ class Learnt:
     def learn_packed(self, key: tuple[str, str, str], rate: float, seconds: float) -> None:
         """Add what was seen of a job of the first model beside one of the second."""
         self._packed[key] = _mean(self._packed.get(key), rate, seconds)
+
+    def forbid(self, model: str, other: str, gpu_type: str) -> None:
+        """Two models cannot be on one GPU: whatever is measured from now on, together they do nothing."""
+        for key in ((model, other, gpu_type), (other, model, gpu_type)):
+            self._packed[key] = (0.0, _FOR_EVER_S)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""

@@ -191,10 +191,12 @@ class _Kind(NamedTuple):
     #: the GPUs that they cannot leave
     bound: tuple[int, ...]
     memory_mib: int
+    peak_bytes: int
 
 
 def _kind(job: JobView) -> _Kind:
-    return _Kind(job.model, job.gpu_types, job.hosts, () if job.can_migrate else job.gpus, job.memory_mib)
+    bound = () if job.can_migrate else job.gpus
+    return _Kind(job.model, job.gpu_types, job.hosts, bound, job.memory_mib, job.peak_bytes)
 
 
 class _Promise(NamedTuple):

@@ -135,6 +135,10 @@ class JobView:
     memory_mib: int = 0
     #: nodes on which it must be, with as many GPUs on each; 0: any number
     nodes: int = 0
+    #: what its tensors took of GPU memory at their peak (0: not known), and what is left of them on its GPUs
+    #: while it is parked
+    peak_bytes: int = 0
+    held_bytes: int = 0
 
     #: GPUs it runs on, or on which it is parked; () = it has none
     gpus: tuple[int, ...] = ()
@@ -189,6 +193,8 @@ class View:
     slots: int = 0
     #: the account tree as it is now; (): as the policy was told when it was made
     associations: tuple[Association, ...] = ()
+    #: by node: the memory of each of its GPUs, 0 where it is not known; (): any two jobs fit into it
+    card_bytes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -224,7 +230,11 @@ class PolicySettings:
 
 
 class Policy(Protocol):
-    """A scheduling policy; made by a function of the entry point group `gandiva_slurm.policies`."""
+    """A scheduling policy; made by a function of the entry point group `gandiva_slurm.policies`.
+
+    One that heeds GPU memory when it packs has an attribute `fits_memory` that is true; on a cluster only
+    such a policy may pack.
+    """
 
     name: str
 

@@ -21,6 +21,11 @@ def room(card: int, held: Iterable[int]) -> int:
     return card - sum(one + CONTEXT_BYTES for one in held)
 
 
+def fits(card: int, peaks: Iterable[int], held: Iterable[int]) -> bool:
+    """True when trainings of these peaks can have a GPU at the same time, beside those parked on it."""
+    return sum(map(need, peaks)) <= room(card, held)
+
+
 def caps(free: int, peaks: Sequence[int]) -> list[int]:
     """Share out what is free among those that run: each its peak, and the same part of what is left.
 

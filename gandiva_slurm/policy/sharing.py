@@ -11,6 +11,7 @@ from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.packing import Admits, Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Rates, View
+from gandiva_slurm.policy.room import fits
 
 #: Quanta after which a trial that could not be measured may make way for another one.
 _LONGEST_TRIAL = 10
@@ -107,12 +108,23 @@ def _hosts(view: View, last: Last) -> list[tuple[JobView, str]]:
 
 
 def _admits(view: View, last: Last) -> Admits:
-    """Guests come where they may come; one that cannot be saved only to where it is."""
-    eligibility = Eligibility(view)
+    """Guests come where they may come and fit in; one that cannot be saved only to where it is."""
+    eligibility, living = Eligibility(view), dict[int, list[JobView]]()
+    for job in view.jobs.values() if view.card_bytes else ():
+        for gpu in job.gpus:
+            living.setdefault(gpu, []).append(job)
+
+    def fit(host: JobView, guest: JobView, gpu: int) -> bool:
+        if not view.card_bytes:
+            return True
+        peaks, card = (host.peak_bytes, guest.peak_bytes), view.card_bytes[view.cluster.host_of[gpu]]
+        others = [job.held_bytes for job in living.get(gpu, ()) if job is not host and job is not guest]
+        return card > 0 and all(peaks) and fits(card, peaks, others)
 
     def admits(host: JobView, guest: JobView) -> bool:
         gpus = last.runs[host.job_id]
-        return eligibility.barred(guest).isdisjoint(gpus) and (guest.can_migrate or guest.gpus == gpus)
+        can_come = eligibility.barred(guest).isdisjoint(gpus) and (guest.can_migrate or guest.gpus == gpus)
+        return can_come and fit(host, guest, gpus[0])
 
     return admits
 

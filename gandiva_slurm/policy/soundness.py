@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, View
+from gandiva_slurm.policy.room import fits
 
 
 def fault_of(view: View, plan: Plan) -> str:
@@ -20,6 +21,7 @@ def fault_of(view: View, plan: Plan) -> str:
     for jobs in on.values():
         job, *others = jobs
         wrong = unpaired(job, plan.runs[job.job_id], [(mate, plan.runs[mate.job_id]) for mate in others])
+        wrong = wrong or _lacking(view, job, others, plan.runs[job.job_id])
         if wrong:
             return _put(job.job_id, plan.runs[job.job_id], wrong)
     if plan.wake_ns is not None and plan.wake_ns <= view.now_ns:
@@ -58,6 +60,18 @@ def unpaired(job: JobView, gpus: tuple[int, ...], others: Sequence[tuple[JobView
         if not (job.can_pack and mate.can_pack):
             return f"it or job {mate.job_id} may not be packed"
     return ""
+
+
+def _lacking(view: View, job: JobView, others: Sequence[JobView], gpus: tuple[int, ...]) -> str:
+    """Say that jobs do not fit into the memory of a GPU together; "" when they do."""
+    if not others or not view.card_bytes:
+        return ""
+    card = min(view.card_bytes[host] for host in view.cluster.hosts_of(gpus))
+    peaks = [each.peak_bytes for each in (job, *others)]
+    if card and all(peaks) and fits(card, peaks, ()):
+        return ""
+    mates = ", ".join(str(mate.job_id) for mate in others)
+    return f"it and job {mates} are not known to fit into its memory together"
 
 
 def _put(job_id: int, gpus: tuple[int, ...], wrong: str) -> str:

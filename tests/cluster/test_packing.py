@@ -115,6 +115,28 @@ def test_two_that_are_in_each_others_way_are_undone_and_not_tried_again(fleet: F
     check_packs(fleet)
 
 
+@slow("40 s; unit/test_led_packs has what a policy's pairs are told and asked")
+def test_a_policy_packs_two_of_a_user_and_says_so(slurm_here: None) -> None:
+    """The second waits for the first one's GPU; both gain by having it together."""
+    packing, moves = {"enabled": True}, {"cost_s": 0.5}
+    with own_cluster(
+        "packs", "v100:1x1", QUANTUM_S, policy="gandiva_fair", packing=packing, moves=moves
+    ) as cluster:
+        cluster.path("/home/user1/light.py").write_text(LIGHT)
+        fleet = Fleet(cluster)
+        one, two = (fleet.submit("user1", "exec python light.py count stop") for _ in range(2))
+        wait_for(lambda: queue_row(fleet, one)["reason"] == "Packed", "the pair to be kept", VERDICT_S)
+        (node,) = fleet.ask("nodes")["nodes"]
+        (pack,) = node["packs"]
+        assert (pack["jobs"], pack["trial"]) == ([one, two], False) and pack["gain"] > 1.05
+        assert any("packed" in line for line in fleet.ask("why", str(one))["evidence"])
+        fleet.home("user1", "stop").touch()
+        for job in (one, two):
+            fleet.wait_ended(job, "COMPLETED")
+        check_packs(fleet)
+        fleet.finish()
+
+
 def test_who_said_never_is_left_alone(fleet: Fleet) -> None:
     one = fleet.submit("user1", "exec python light.py count never.stop", "--gandiva-pack=never")
     two = fleet.submit("user2", "exec python light.py count never.stop")

@@ -3,63 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.state import EngineSettings, Placement
+from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.port import Plan, View
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld
-
-GPUS = tuple[int, ...]
-
-
-class Says:
-    """A policy that says what it was told to say; `views` has what it was shown."""
-
-    name = "says"
-
-    def __init__(self) -> None:
-        self.runs: dict[int, GPUS] = {}
-        self.views: list[View] = []
-        self.answer: Callable[[View], Plan] = lambda view: Plan(
-            {job_id: gpus for job_id, gpus in self.runs.items() if job_id in view.jobs}
-        )
-
-    def decide(self, view: View) -> Plan:
-        self.views.append(replace(view, jobs={job_id: replace(job) for job_id, job in view.jobs.items()}))
-        return self.answer(view)
-
-
-class Led(FakeWorld):
-    """A small Slurm under such a policy."""
-
-    says: Says
-
-    def plan(self, runs: dict[int, GPUS], cycles: int = 6) -> None:
-        """Let it say this from now on, and some cycles pass."""
-        self.says.runs = runs
-        self.run(cycles)
-
-    def on(self, job_id: int) -> bool | None:
-        """Whether a job is planned to hold its GPUs."""
-        places = [place for name in self.nodes for place in self.engine.plan_jobs(name)]
-        return next(place for place in places if place.key.job_id == job_id).is_on
-
-    def place(self, job_id: int) -> Placement:
-        """Its place on its one node."""
-        places = [place for name in self.nodes for place in self.engine.plan_jobs(name)]
-        return next(place for place in places if place.key.job_id == job_id)
-
-
-def led(nodes: dict[str, int], slots: int = 2) -> Led:
-    """Nodes by their GPUs; in views these are numbered in the order of the names."""
-    says = Says()
-    world = Led(nodes, EngineSettings(slots_per_gpu=slots), make_policy=lambda: says)
-    world.says = says
-    return world
+from tests.led_world import Led, Says, led
 
 
 def test_a_job_starts_where_it_is_planned_and_is_parked_when_it_is_not() -> None:
@@ -122,15 +73,6 @@ def test_two_change_places_though_both_gpus_are_full() -> None:
     world.plan({one: (1,), two: (0,)}, cycles=12)
     assert world.engine.jobs[one].places == {"b": (0,)} and world.engine.jobs[two].places == {"a": (0,)}
     assert world.jobs[one].restart == world.jobs[two].restart == 1, "and nobody else had to leave"
-
-
-def test_two_that_are_planned_on_one_gpu_are_mates() -> None:
-    world = led({"a": 1})
-    one, two = world.submit(), world.submit()
-    world.plan({one: (0,), two: (0,)})
-    assert world.place(one).mate == two and world.place(two).mate == one
-    world.plan({one: (0,)})
-    assert world.place(one).mate == world.place(two).mate == 0
 
 
 def test_host_memory_makes_jobs_leave_as_slots_do() -> None:

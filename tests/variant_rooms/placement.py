@@ -147,7 +147,7 @@ VARIANTS = (
     Variant(
         "pack-without-memory-check",
         "gandiva_slurm/engine/fitting.py:misfit",
-        "if asked <= room(min(seat.seen.card_bytes for seat in both), others):",
+        "if fits(card, [seat.seen.peak_bytes for seat in both], others):",
         "if True:",
         "Two jobs are packed that do not fit into their GPU's memory together.",
         (
@@ -313,6 +313,30 @@ VARIANTS = (
             "tests/property/test_policy_machine.py::"
             "test_a_gang_that_lost_its_type_in_mid_turn_goes_on_another",
         ),
+    ),
+    Variant(
+        "plan-packs-what-does-not-fit",
+        "gandiva_slurm/policy/sharing.py:_admits",
+        "return card > 0 and all(peaks) and fits(card, peaks, others)",
+        "return True",
+        "A policy plans two on a GPU that has no memory for both, and each of its plans is refused.",
+        ("tests/unit/test_led_packs.py::test_gandiva_fair_packs_two_of_a_user_where_both_fit[8-False]",),
+    ),
+    Variant(
+        "plan-packs-what-is-not-known",
+        "gandiva_slurm/engine/picture.py:_note_memory",
+        'return record.options.pack != "never" and job.peak_bytes > 0',
+        'return record.options.pack != "never"',
+        "Two are packed before anybody knows what they take of a GPU's memory.",
+        ("tests/unit/test_led_packs.py::test_what_is_not_known_to_fit_is_refused_by_its_name",),
+    ),
+    Variant(
+        "plan-packs-again-what-ran-out",
+        "gandiva_slurm/engine/led_packs.py:watch_packs",
+        "if (broke or is_short) and",
+        "if broke and",
+        "Two that ran out of GPU memory together are planned together again.",
+        ("tests/unit/test_led_packs.py::test_two_that_ran_out_of_memory_together_are_known_for_it",),
     ),
     Variant(
         "plan-one-of-two-that-stay",

@@ -1,0 +1,97 @@
+"""Two jobs on one GPU by a policy's plan: only where there is memory for both, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.port import PolicySettings
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+from tests.led_world import Led, led
+
+GIB = 1 << 30
+
+
+def two_residents() -> tuple[Led, int, int]:
+    """Two jobs that live on one GPU, of which the second runs."""
+    world = led({"a": 1})
+    world.rates, world.packed_rate = {"v100": 10.0}, 8.0
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,)})
+    world.plan({two: (0,)})
+    return world, one, two
+
+
+def fault(world: FakeWorld) -> str:
+    assert world.engine.decider is not None
+    return world.engine.decider.fault
+
+
+def test_two_that_are_planned_on_one_gpu_are_mates_and_are_told_so() -> None:
+    world, one, two = two_residents()
+    world.plan({one: (0,), two: (0,)}, cycles=1)
+    assert world.place(one).mate == two and world.place(two).mate == one
+    (pack,) = world.engine.state.pairs.packs
+    assert pack.jobs == (one, two) and pack.is_trial
+    world.run(3)
+    (pack,) = world.engine.state.pairs.packs
+    assert not pack.is_trial and pack.gain == pytest.approx(1.6)
+    assert any("10 mini-batches a second alone, 8 packed" in line for line in pack.evidence)
+    world.plan({one: (0,)})
+    assert world.place(one).mate == world.place(two).mate == 0 and not world.engine.state.pairs.packs
+
+
+def test_what_is_not_known_to_fit_is_refused_by_its_name() -> None:
+    world = led({"a": 1})
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,), two: (0,)})
+    assert f"it or job {two} may not be packed" in fault(world), "nobody knows yet what they take"
+    world, one, two = two_residents()
+    world.card_bytes, world.peaks = 16 * GIB, {one: 8 * GIB, two: 8 * GIB}
+    world.run(3)
+    world.plan({one: (0,), two: (0,)})
+    assert fault(world).endswith(f"[0]: it and job {two} are not known to fit into its memory together")
+    assert world.on(two), "the cluster goes on"
+
+
+def test_a_policy_that_does_not_heed_memory_packs_nobody() -> None:
+    world, one, two = two_residents()
+    world.says.fits_memory = False
+    world.plan({one: (0,), two: (0,)})
+    assert "may not be packed" in fault(world)
+
+
+def test_two_that_ran_out_of_memory_together_are_known_for_it() -> None:
+    world, one, two = two_residents()
+    world.plan({one: (0,), two: (0,)})
+    world.ooms = {two: 1}
+    world.run(3)
+    rates = world.says.views[-1].rates
+    assert rates.packed(str(one), str(two), "v100") == rates.packed(str(two), str(one), "v100") == (0.0, 0.0)
+    world.run(20)
+    assert world.says.views[-1].rates.packed(str(one), str(two), "v100") == pytest.approx((0.0, 0.0))
+
+
+def test_a_job_that_ended_for_want_of_memory_is_known_for_it() -> None:
+    world, one, two = two_residents()
+    world.plan({one: (0,), two: (0,)})
+    world.says.runs = {two: (0,)}
+    world.finish(one, "OUT_OF_MEMORY")
+    world.run(3)
+    assert world.says.views[-1].rates.packed(str(one), str(two), "v100") == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("gib", "is_packed"), [(4, True), (8, False)])
+def test_gandiva_fair_packs_two_of_a_user_where_both_fit(gib: int, is_packed: bool) -> None:
+    told = EngineSettings(60 * SECOND_NS, slots_per_gpu=2)
+    policy = PolicySettings(told.quantum_ns, restart_ns=told.restart_cost_ns)
+    world = FakeWorld({"a": 1}, told, make_policy=lambda: gandiva_fair.make(policy))
+    world.rates, world.packed_rate, world.card_bytes = {"v100": 10.0}, 8.0, 16 * GIB
+    jobs = [world.submit("user1") for _ in range(2)]
+    world.peaks = dict.fromkeys(jobs, gib * GIB)
+    world.run(300)
+    assert fault(world) == ""
+    packs = world.engine.state.pairs.packs
+    assert [pack.jobs for pack in packs] == ([tuple(jobs)] if is_packed else [])
