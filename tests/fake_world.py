@@ -156,8 +156,9 @@ class FakeWorld:
     def cycle(self, dt_s: float = 1.0, reports: bool = True, twice: bool = False) -> list[Action]:
         """One cycle of the controller, then what Slurm and the nodes make of its actions."""
         self.now_ns += round(dt_s * SECOND_NS)
-        for proc in self.procs.values():
-            proc.held_ns += proc.is_on * len(proc.gpus) * round(dt_s * SECOND_NS)
+        for (name, key), proc in self.procs.items():
+            gpus = proc.gpus or self.plans[name].get(key, ())  # one that was found running has the plan's
+            proc.held_ns += proc.is_on * len(gpus) * round(dt_s * SECOND_NS)
         events = [*self.outcomes, *self._news()]
         if reports:
             events += self._reports()

@@ -187,7 +187,7 @@ class _Eligible:
         self._all = frozenset(range(len(picture.names)))
 
     def hosts(self, need: Need, record: JobRecord) -> frozenset[int] | None:
-        """Return the indexes of these nodes, those where it lives among them; None: all."""
+        """Return the indexes of these nodes, those where it lives or goes to among them; None: all."""
         closed = frozenset(closed_nodes(self._at, record))
         key = (need.partitions, need.cpus, need.memory_mib, closed)
         if key not in self._known:
@@ -196,7 +196,7 @@ class _Eligible:
         if found == self._all:
             return None
         index = self._picture.index
-        return found.union(index[name] for name in record.nodes if name in index)
+        return found.union(index[name] for name in (*record.nodes, *record.target) if name in index)
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
         of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes

@@ -103,9 +103,9 @@ class GandivaFair:
         if self._traits.packs:
             self._sharing.pack(view, merit, last, self._groups, self._last)
         self._wait(last)
-        for name, group in self._groups.items() if is_turn else ():
+        for name, group in self._groups.items() if begins else ():
             if name != SPARE:
-                group.note_turn(last.runs, self._owners)
+                group.note(last.runs, self._owners, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
         notes.update(self._elastic.grow(view, runs, last.shared, waiting))
         if self.vcs.names:
@@ -267,7 +267,8 @@ class GandivaFair:
             )
             seated: Runs = {}
             if begins == _SLICE and name != SPARE and not self.vcs.names:
-                seated = turns.hand_over(self._pairs(staying), seating.homes(jobs.values(), view.down))
+                homes = seating.homes(jobs.values(), view.down)
+                seated = turns.hand_over(self._kept(group, homes), homes)
                 staying = [Wanted(jobs[job_id], len(gpus)) for job_id, gpus in seated.items()]
             if jobs or self.vcs.names:
                 mine = turns.fill(staying, self._seat(view, seating, name, runs), seated)
@@ -275,15 +276,21 @@ class GandivaFair:
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups
 
-    def _pairs(self, staying: Sequence[Wanted]) -> Runs:
-        """The hosts among these, with their GPUs."""
-        last = self._last
-        return {job.job_id: last.runs[job.job_id] for job, *_ in staying if job.job_id in last.guests}
+    def _kept(self, group: Group, homes: Runs) -> Runs:
+        """Return those at home in this slice whatever the passes say: the long passed over, then pairs."""
+        starved = [wanted.job.job_id for wanted in group.first(is_turn=False) if self._traits.in_turn]
+        paired = [job_id for job_id in self._last.guests if homes.get(job_id) == self._last.runs[job_id]]
+        kept, taken = Runs(), set[int]()
+        for job_id in (*starved, *paired):
+            if job_id in homes and taken.isdisjoint(homes[job_id]):
+                kept[job_id] = homes[job_id]
+                taken.update(homes[job_id])
+        return kept
 
     def _first(self, jobs: Mapping[int, JobView], group: Group, room: int) -> list[Wanted]:
         """Those that go first whatever the passes say, as far as there is room."""
         first = []
-        for wanted in group.first() if self._traits.in_turn else ():
+        for wanted in group.first(is_turn=True) if self._traits.in_turn else ():
             if wanted.job.job_id in jobs and wanted.size <= room:
                 first.append(wanted)
                 room -= wanted.size

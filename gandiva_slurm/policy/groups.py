@@ -26,20 +26,24 @@ class Group:
     turns: Turns = field(default_factory=Turns)
     jobs: dict[int, JobView] = field(default_factory=dict)
     somebody_waited: bool = False
+    #: those passed over in turns, and at home in slices of these
     starving: Starving[int] = field(default_factory=Starving)
+    starving_at_home: Starving[int] = field(default_factory=Starving)
 
-    def note_turn(self, runs: Runs, owners: Mapping[int, str]) -> None:
-        """A turn was decided: count those that were passed over."""
+    def note(self, runs: Runs, owners: Mapping[int, str], is_turn: bool) -> None:
+        """A turn or a slice was decided: count those that were passed over."""
+        jobs = self.jobs.values() if is_turn else [job for job in self.jobs.values() if job.gpus]
         waiters = [
-            Waiter(job_id, owners[job_id], (self.turns.job_pass(owners[job_id], job_id), job.order))
-            for job_id, job in self.jobs.items()
+            Waiter(job.job_id, owner, (self.turns.job_pass(owner, job.job_id), job.order))
+            for job, owner in ((job, owners[job.job_id]) for job in jobs)
         ]
-        self.starving.note(waiters, runs.keys())
+        (self.starving if is_turn else self.starving_at_home).note(waiters, runs.keys())
 
-    def first(self) -> list[Wanted]:
+    def first(self, is_turn: bool) -> list[Wanted]:
         """Return those that have been passed over for too long."""
-        starved = [self.jobs[job_id] for job_id in self.starving.starved() if job_id in self.jobs]
-        return [Wanted(job, job.size) for job in starved]
+        starved = (self.starving if is_turn else self.starving_at_home).starved()
+        jobs = [self.jobs[job_id] for job_id in starved if job_id in self.jobs]
+        return [Wanted(job, job.size) for job in jobs]
 
     def waiting(self, runs: Runs, owners: Mapping[int, str]) -> list[JobView]:
         """Its jobs that have no GPUs, in the order of their turns."""

@@ -226,11 +226,18 @@ class Board:
         return self._load(need, need.size, None)
 
     def bind(self, need: Need, site: Site) -> tuple[int, ...]:
-        """Give a job that runs here already the least loaded GPUs, full or not; () where it asks too many."""
+        """Give a job that runs here already the least loaded GPUs; () where it asks too many.
+
+        Full ones, by all that live there and not by what is kept, only where there are no others.
+        """
         if need.gpus > site.gpus:
             return ()
-        loads = self.loads(site)
-        gpus = tuple(sorted(sorted(range(site.gpus), key=lambda gpu: (loads[gpu], gpu))[: need.gpus]))
+        loads, living = self.loads(site), [0] * site.gpus
+        for gpu in (gpu for key, stay in site.stays.items() if key > 0 for gpu in stay.gpus):
+            living[gpu] += 1
+        is_full = [count >= site.slots_per_gpu for count in living]
+        order = sorted(range(site.gpus), key=lambda gpu: (is_full[gpu], loads[gpu], gpu))
+        gpus = tuple(sorted(order[: need.gpus]))
         site.stays[need.job_id] = need.stay(gpus)
         return gpus
 

@@ -152,6 +152,20 @@ def test_nodes_that_are_closed_are_no_place_but_for_jobs_that_live_there() -> No
     assert world.says.views[-1].jobs[two].hosts is None
 
 
+def test_a_job_that_has_left_may_use_the_node_it_goes_to_though_that_takes_no_others_now() -> None:
+    world = led({"a": 1, "b": 1, "c": 1})
+    world.refuse_requeues = True
+    job = world.submit()
+    world.plan({job: (0,)})
+    world.plan({job: (1,)}, cycles=3)
+    assert world.code_of(job) == "Saved"
+    world.mute.add("b")
+    world.run(3)
+    view = world.says.views[-1]
+    assert (view.jobs[job].gpus, view.jobs[job].hosts) == ((1,), frozenset({0, 1, 2}))
+    assert world.engine.decider is not None and world.engine.decider.fault == ""
+
+
 def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:
     world = led({"a": 1})
     world.rates = {"v100": 3.0}

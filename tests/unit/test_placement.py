@@ -139,6 +139,14 @@ def test_running_job_is_bound_even_where_all_is_full() -> None:
     assert wall.bind(need(98, "cat", 5), home) == ()
 
 
+def test_running_job_is_bound_where_nothing_is_but_kept_before_where_all_slots_are_taken() -> None:
+    cat = Leaf(ACCOUNT, "cat")
+    living = {1: Stay(1, cat, (0,), 100), 2: Stay(2, cat, (0,), 100, is_leaving=True)}
+    kept = {-3: Stay(3, cat, (1,), 100), -4: Stay(4, cat, (1,), 100)}
+    home = Site("n1", "v100", 2, 2, stays={**living, **kept})
+    assert Board([home], {}).bind(need(99, "cat"), home) == (1,)
+
+
 # jobs of several nodes
 
 
