@@ -91,6 +91,8 @@ class Picture:
         job = known.view
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
+        if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has
+            job.size = job.min_size = job.max_size = len(job.gpus)
         job.is_running = job_id in at.state.on and record.state in states.SLICED
         job.restart_ns = record.travels.cost_ns
         job.held_ns, job.ran_ns = record.held_ns, record.held_ns // job.size

@@ -166,6 +166,19 @@ def test_a_job_that_has_left_may_use_the_node_it_goes_to_though_that_takes_no_ot
     assert world.engine.decider is not None and world.engine.decider.fault == ""
 
 
+def test_a_grown_job_that_cannot_be_saved_now_takes_its_turns_with_what_it_has() -> None:
+    world = led({"a": 2})
+    job = world.submit(elastic="1-2")
+    world.plan({job: (0, 1)})
+    view = world.says.views[-1].jobs[job]
+    assert (view.size, view.min_size, view.max_size) == (1, 1, 2)
+    world.rigid.add(job)
+    world.run(2)
+    view = world.says.views[-1].jobs[job]
+    assert (view.gpus, view.can_migrate) == ((0, 1), False)
+    assert (view.size, view.min_size, view.max_size) == (2, 2, 2)
+
+
 def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:
     world = led({"a": 1})
     world.rates = {"v100": 3.0}
