@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gandiva_slurm.config import NS_PER_S, Config
+from gandiva_slurm.controller.bounded import Bounded
 from gandiva_slurm.controller.nodes import LinkSettings
 from gandiva_slurm.controller.spans import SpanSettings
 from gandiva_slurm.engine.settings import EngineSettings
@@ -42,9 +43,10 @@ def cluster_policy(config: Config) -> Maker | None:
     if config.policy and config.virtual_clusters:
         raise ConfigError("policy: it does not know this file's virtual_clusters yet; leave one of them out")
     try:
-        return maker_for_a_cluster(config.policy, settings)
+        make = maker_for_a_cluster(config.policy, settings)
     except UsageError as err:
         raise ConfigError(f"policy: {err}") from err
+    return (lambda: Bounded(make)) if make is not None else None
 
 
 def link_settings(config: Config, epoch_ns: int) -> LinkSettings:

@@ -78,7 +78,8 @@ class Decider:
         """Return the policy's plan; None: it cannot be, or there is none."""
         try:
             plan = self.policy.decide(view)
-            wrong = fault_of(view, plan)
+            is_plan = isinstance(plan, Plan)
+            wrong = fault_of(view, plan) if is_plan else f"answers {type(plan).__name__}, not a plan"
         except Exception as err:  # whatever a policy of others does
             plan, wrong = None, f"fails: {type(err).__name__}: {err}"
         self.fault = f"policy {self.policy.name} {wrong}" if wrong else ""

@@ -339,6 +339,28 @@ VARIANTS = (
         ("tests/unit/test_led_packs.py::test_two_that_ran_out_of_memory_together_are_known_for_it",),
     ),
     Variant(
+        "plan-waits-for-a-slow-policy-each-time",
+        "gandiva_slurm/controller/bounded.py:Bounded.decide",
+        "if self._clock() < self._rest_until_s:",
+        "if False:",
+        "A policy that takes too long holds gandivactld up for ten seconds in each cycle.",
+        (
+            "tests/controller/test_bounded.py::"
+            "test_one_that_takes_long_is_left_and_begins_anew_after_a_rest[sleeps]",
+        ),
+    ),
+    Variant(
+        "plan-of-a-target-that-closed",
+        "gandiva_slurm/engine/picture.py:_Eligible.hosts",
+        "for name in (*record.nodes, *record.target) if name in index)",
+        "for name in record.nodes if name in index)",
+        "A policy that leaves a job where it is going is refused while that node takes no others.",
+        (
+            "tests/unit/test_apply.py::"
+            "test_a_job_that_has_left_may_use_the_node_it_goes_to_though_that_takes_no_others_now",
+        ),
+    ),
+    Variant(
         "plan-one-of-two-that-stay",
         "gandiva_slurm/policy/seats.py:_stay_order",
         "rank = 0 if guest.can_move else guest.rank",
