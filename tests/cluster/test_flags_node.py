@@ -100,7 +100,7 @@ def test_batch_and_steps_see_the_gpus_of_their_slots(
     assert beside or f"none 0 gpus= {of}\n" in told
     refused = beside and "--gpus-per-node and --gres=gpu are mutually exclusive" in told
     assert refused or f"one 0 gpus=2 {of}\n" in told
-    assert f"overlap 0 gpus={'2' if per_task else '2,3'} {of}\n" in told
+    assert f"overlap 0 gpus={'2' if per_task else '2,3'} {of}\n" in told, told
     assert "beyond 0" not in told and re.search("srun: (error|fatal): ", told)
     assert [str(job_id), "0", "batch", "0", "3,4", "-"] in binder.asked
 

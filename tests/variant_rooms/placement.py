@@ -333,7 +333,7 @@ VARIANTS = (
     Variant(
         "plan-packs-again-what-ran-out",
         "gandiva_slurm/engine/led_packs.py:watch_packs",
-        "if (broke or is_short) and",
+        "if (broke or _ooms(at, pack) > pack.ooms) and",
         "if broke and",
         "Two that ran out of GPU memory together are planned together again.",
         ("tests/unit/test_led_packs.py::test_two_that_ran_out_of_memory_together_are_known_for_it",),
