@@ -16,12 +16,12 @@ from types import FrameType
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.port import Maker, Plan, Policy, View
 
-#: Less than nodes go on by their last plan when they hear nothing (`model.span`).
+#: Nodes go on by their last plan for longer than that without a word from gandivactld (`model.span`).
 DEADLINE_S = 10.0
-#: How long a policy that took too long is not asked again: so much of the time can be lost to it.
+#: How long a policy that took too long is not asked again.
 REST_S = 60.0
-#: Not the signal of itimers: those are others'.
-_SIGNAL = signal.SIGVTALRM
+#: Not SIGALRM, which other timers of the process use; and after how long it is sent again.
+_SIGNAL, _AGAIN_S = signal.SIGVTALRM, 1.0
 
 
 class TooSlow(GandivaError):
@@ -47,13 +47,16 @@ class Bounded:
     def decide(self, view: View) -> Plan:
         """Ask the policy. TooSlow: it does not answer in time, or has not not long ago."""
         if self._clock() < self._rest_until_s:
-            raise TooSlow(f"took more than {self._deadline_s:g} s; it is asked again within {REST_S:g} s")
+            raise self._too_slow()
         try:
             with _deadline(self._deadline_s):
                 return self._policy.decide(view)
         except _Over:
             self._policy, self._rest_until_s = self._make(), self._clock() + REST_S
-            raise TooSlow(f"took more than {self._deadline_s:g} s; it begins anew in {REST_S:g} s") from None
+            raise self._too_slow() from None
+
+    def _too_slow(self) -> TooSlow:
+        return TooSlow(f"took more than {self._deadline_s:g} s; it begins anew {REST_S:g} s after that")
 
 
 @contextmanager
@@ -62,20 +65,25 @@ def _deadline(limit_s: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    is_asked = True
+    is_asked, over, main = True, threading.Event(), threading.get_ident()
 
     def end(number: int, frame: FrameType | None) -> None:
         if is_asked:
             raise _Over
 
-    before = signal.signal(_SIGNAL, end)
-    watch = threading.Timer(limit_s, signal.pthread_kill, (threading.get_ident(), _SIGNAL))
-    watch.daemon = True
-    watch.start()
+    def watch() -> None:
+        wait_s = limit_s
+        while not over.wait(wait_s):  # again: what a destructor raises is lost
+            signal.pthread_kill(main, _SIGNAL)
+            wait_s = _AGAIN_S
+
+    before, watcher = signal.signal(_SIGNAL, end), threading.Thread(target=watch, daemon=True)
     try:
+        watcher.start()
         yield
     finally:
         is_asked = False
-        watch.cancel()
-        watch.join()  # lest its signal come when the handler of before is back
+        over.set()
+        if watcher.ident is not None:
+            watcher.join()  # lest its signal come when the handler of before is back
         signal.signal(_SIGNAL, before)

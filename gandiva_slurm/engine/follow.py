@@ -152,7 +152,7 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     )
     home = at.state.nodes.get(event.node)
     if home is not None and new.card_bytes:
-        home.card_bytes = min(new.card_bytes, home.card_bytes or new.card_bytes)
+        home.card_bytes = new.card_bytes
     if event.state in states.SLICED:
         sighting.state, sighting.reason, sighting.detail = event.state, event.reason, event.detail
     record = at.state.jobs.get(event.key.job_id)

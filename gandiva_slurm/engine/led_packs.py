@@ -1,15 +1,16 @@
 """Packs that a policy plans: what is said of them, and what is learnt when one lacks GPU memory.
 
-The policy decides who shares a GPU, by what was measured (`state.rates`); two that ran out of memory together
-are never on one GPU again, nor are others of their models.
+The policy decides which jobs share a GPU, by what was measured (`state.rates`). Where two ran out of memory
+together, or one of them failed, jobs of their models are not packed on GPUs of that type any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gandiva_slurm.engine.findings import Pack
-from gandiva_slurm.engine.fitting import Home, seats
+from gandiva_slurm.engine.fitting import Home, Seat, seats
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.pairs import BROKE, evidence_of
 from gandiva_slurm.engine.settings import SECOND_NS
@@ -38,26 +39,35 @@ def note_packs(at: Cycle) -> None:
             for gpu in gpus if len(gpus) == 1 else ():
                 on.setdefault(Home(node, gpu), []).append(job_id)
     old = {(Home(pack.node, pack.gpu), *pack.jobs): pack for pack in at.state.pairs.packs}
-    at.state.pairs.packs = [
-        _pack(at, home, jobs[0], jobs[1], old.get((home, jobs[0], jobs[1])))
-        for home, jobs in sorted(on.items())
-        if len(jobs) == 2
-    ]
+    at.state.pairs.packs, here = [], None
+    for home, jobs in sorted(on.items()):
+        if len(jobs) != 2:
+            continue
+        one, two = jobs
+        pack, both = old.get((home, one, two)), _both(at, home, one, two)
+        if pack is None or pack.is_trial != (both is None):
+            here = here or seats(at)
+            pack = _pack(at, pack, Pack(*home, one, two, at.now_ns), both, here.get(home, []))
+        at.state.pairs.packs.append(pack)
 
 
-def _pack(at: Cycle, home: Home, one: int, two: int, old: Pack | None) -> Pack:
+def _both(at: Cycle, home: Home, one: int, two: int) -> tuple[float, float] | None:
+    """What two keep of their speed together; None when it was not measured."""
     first, second = (at.state.jobs[job_id].model for job_id in (one, two))
-    both = normal_rates(at.state.rates, first, second, at.state.nodes[home.node].node.gpu_type)
-    if old is not None and old.is_trial == (both is None):
-        return old
-    pack = old or Pack(*home, one, two, at.now_ns)
+    return normal_rates(at.state.rates, first, second, at.state.nodes[home.node].node.gpu_type)
+
+
+def _pack(
+    at: Cycle, old: Pack | None, new: Pack, both: tuple[float, float] | None, here: Sequence[Seat]
+) -> Pack:
+    pack = old or new
     return replace(
         pack,
         ooms=pack.ooms if old else _ooms(at, pack),
         is_trial=both is None,
         gain=sum(both) if both else 0.0,
         least_s=at.settings.quantum_ns // SECOND_NS,
-        evidence=evidence_of(at, pack, seats(at).get(home, [])),
+        evidence=evidence_of(at, pack, [*here]),
     )
 
 

@@ -115,7 +115,7 @@ class Picture:
 def _note_memory(at: Cycle, record: JobRecord, job: JobView) -> bool:
     """Tell what a job takes of its GPUs; True when it may be packed, as far as that goes."""
     told = [at.state.sightings.get((node, record.key)) for node in record.places]
-    job.held_bytes = sum(sighting.measured.held_bytes for sighting in told if sighting is not None)
+    job.held_bytes = max((each.measured.held_bytes for each in told if each is not None), default=0)
     job.peak_bytes = record.travels.peak_bytes
     return record.options.pack != "never" and job.peak_bytes > 0
 

@@ -223,7 +223,7 @@ class NodeRecord:
     node: SlurmNode
     gpus: int = 0
     has_daemon: bool = True
-    #: memory of its smallest GPU, as its residents were told it; 0: not known
+    #: memory of a GPU, as the node said it last of one on which a job lives; 0: not known
     card_bytes: int = 0
 
     @property

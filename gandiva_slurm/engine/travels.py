@@ -31,7 +31,7 @@ class Travels:
     wait_until_ns: int = 0
     #: what its last move cost, from saved to attached again; 0: none was measured
     cost_ns: int = 0
-    #: bytes: what its ranks' tensors on one GPU took at their peak; 0: not known
+    #: bytes: what its ranks' tensors on a node took of GPU memory at their peak; 0: not known
     peak_bytes: int = 0
     #: mini-batches a second while it ran alone, by GPU type
     rates: dict[str, float] = field(default_factory=dict)

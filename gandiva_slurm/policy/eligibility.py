@@ -17,7 +17,7 @@ class Eligibility:
 
     def __init__(self, view: View, stay: bool = False) -> None:
         """Count what jobs that cannot be saved take on each GPU and node; `stay`: all that live there."""
-        self._cluster = view.cluster
+        self._cluster, self._slots = view.cluster, view.slots
         firm = [job for job in view.jobs.values() if job.gpus and (stay or not job.can_migrate)]
         #: by GPU and by node: who stays there
         living: dict[int, int] = {}
@@ -27,7 +27,7 @@ class Eligibility:
                 living[gpu] = living.get(gpu, 0) + 1
             for host in self._cluster.hosts_of(job.gpus):
                 taken_mib[host] = taken_mib.get(host, 0) + job.memory_mib
-        #: by GPU: how many live there that cannot be saved
+        #: by GPU: how many of these live there
         self.living = living
         self._full = frozenset(gpu for gpu, count in living.items() if view.slots and count >= view.slots)
         self._left_mib = {
@@ -51,6 +51,15 @@ class Eligibility:
                 or self._left_mib.get(index, job.memory_mib) < job.memory_mib
             ))
         return self._known[key]
+
+    def take(self, job: JobView, gpus: tuple[int, ...]) -> None:
+        """A job is to live there, too."""
+        for gpu in gpus:
+            self.living[gpu] = self.living.get(gpu, 0) + 1
+        self._full |= {gpu for gpu in gpus if self._slots and self.living[gpu] >= self._slots}
+        for host in self._cluster.hosts_of(gpus) & self._left_mib.keys():
+            self._left_mib[host] -= job.memory_mib
+        self._known, self._rooms = {}, {}
 
     def rooms(self, job: JobView) -> tuple[tuple[Host, tuple[int, ...]], ...]:
         """Return the nodes with a GPU that is not barred, each with all such GPUs."""

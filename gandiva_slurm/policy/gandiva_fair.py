@@ -1,11 +1,11 @@
 """Gandiva_fair: tickets buy GPU time, fast GPUs go to whom they help most, jobs are packed where it pays.
 
-Every turn: charge what was held; level the passes; pick by gang-aware stride, users first, then their jobs
-(`turns`, `rounds`); give each of them a GPU type by what it gains there and how far it is behind (`exchange`,
-`merit`); seat them (`seats`); start elastic jobs small; pack others beside them (`packing`); let elastic jobs
-grow. Where moves cost something turns are long, and cut into slices: at the end of each those that live on
-the same GPUs hand them over, by the same passes; nobody moves, and pairs stay. In between nobody guaranteed
-is taken off, and what became idle is filled.
+Each question: charge what was held. Each quantum: level the passes. Each turn: pick by gang-aware stride,
+users first, then their jobs (`turns`, `rounds`); give each of them a GPU type by what it gains there and how
+far it is behind (`exchange`, `merit`); seat them (`seats`); start elastic jobs small; pack others beside them
+(`packing`); let elastic jobs grow. Where moves cost something turns are long, and cut into slices (`pace`):
+at the end of each those that live on the same GPUs hand them over, by the same passes, and pairs of equals
+stay. In between no guaranteed job is taken off, and what became idle is filled.
 
 Jobs take turns in groups: all guaranteed ones, or those of each virtual cluster on its cells (`virtual`);
 then, on what those leave, opportunistic ones (`classes`) and whoever may borrow.
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.classes import Classes
-from gandiva_slurm.policy.elastic import Elastic
+from gandiva_slurm.policy.elastic import Elastic, trimmed
 from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.pace import Pace
@@ -32,6 +32,8 @@ from gandiva_slurm.policy.virtual import VirtualClusters
 
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10
+#: Jobs that live nowhere, those whose turn is next, for which homes are looked for at a slice.
+_COMERS = 16
 #: What begins at a question.
 _SLICE, _TURN = "slice", "turn"
 
@@ -215,6 +217,7 @@ class GandivaFair:
         if is_turn:
             self._pace.learn(view.jobs.values())
             self._elastic.turn_ns = self._pace.turn_ns
+            self._sharing.moves_cost = self._pace.restart_ns > 0
             self._turn_end_ns = view.now_ns + self._pace.turn_ns
         return _TURN if is_turn else _SLICE
 
@@ -265,21 +268,45 @@ class GandivaFair:
             turns = Round(
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
-            seated: Runs = {}
-            if begins == _SLICE and name != SPARE and not self.vcs.names:
-                homes = seating.homes(jobs.values(), view.down)
-                seated = turns.hand_over(self._kept(group, homes), homes)
+            seated, rooted = Runs(), set[int]()
+            if name != SPARE and not self.vcs.names and begins == _SLICE:
+                seated = self._hand_over(view, seating, group, turns)
                 staying = [Wanted(jobs[job_id], len(gpus)) for job_id, gpus in seated.items()]
+            elif name != SPARE and not self.vcs.names and not begins and self._pace.is_dear:
+                seated = self._as_before(view, staying)
+            if begins != _TURN and self._pace.is_dear:
+                rooted = {job_id for job_id, job in jobs.items() if job.gpus}
             if jobs or self.vcs.names:
-                mine = turns.fill(staying, self._seat(view, seating, name, runs), seated)
+                mine = turns.fill(staying, self._seat(view, seating, name, runs), seated, rooted)
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups
 
+    def _hand_over(self, view: View, seating: Seating, group: Group, turns: Round) -> Runs:
+        """Let the jobs that live on the same GPUs change hands, and some that live nowhere find a home."""
+        living = [job for job in group.jobs.values() if job.gpus]
+        comers = [job for job in group.waiting({}, self._owners) if not job.gpus][:_COMERS]
+        homes = seating.homes([*living, *comers], view.down)
+        return turns.hand_over(self._kept(group, homes), homes)
+
+    def _as_before(self, view: View, staying: Sequence[Wanted]) -> Runs:
+        """Return the GPUs of those that run and stay, but where some of these are down."""
+        before = {job.job_id: (trimmed(job.gpus, size), size) for job, size, _ in staying}
+        return {
+            job_id: gpus
+            for job_id, (gpus, size) in before.items()
+            if len(gpus) == size and set(gpus) <= {*self._last.runs[job_id]} and view.down.isdisjoint(gpus)
+        }
+
     def _kept(self, group: Group, homes: Runs) -> Runs:
         """Return those at home in this slice whatever the passes say: the long passed over, then pairs."""
         starved = [wanted.job.job_id for wanted in group.first(is_turn=False) if self._traits.in_turn]
-        paired = [job_id for job_id in self._last.guests if homes.get(job_id) == self._last.runs[job_id]]
+        last = self._last
+        paired = [
+            host
+            for host, guest in last.guests.items()
+            if homes.get(host) == last.runs[host] and last.groups[guest] != SPARE
+        ]
         kept, taken = Runs(), set[int]()
         for job_id in (*starved, *paired):
             if job_id in homes and taken.isdisjoint(homes[job_id]):

@@ -32,7 +32,7 @@ class Homes:
     """One question's homes of jobs that have none yet."""
 
     def __init__(self, view: View, merit: Merit, eligibility: Eligibility, stay: bool = False) -> None:
-        """`eligibility` has how many live on each GPU that cannot leave; `stay`: nobody can."""
+        """`eligibility` has how many live on each GPU that cannot leave; `stay`: for now none can."""
         self._cluster, self._stay = view.cluster, stay
         self._merit, self._eligibility = merit, eligibility
         self._living = dict(eligibility.living)
@@ -43,12 +43,14 @@ class Homes:
 
         Homes are not chosen among the closed: GPUs that are down, or whose turns are others'.
         """
-        if job.gpus or (job.can_migrate and not self._stay):
+        if job.gpus or (job.can_migrate and not self._stay) or job.nodes > 1:
             return job.gpus
         if job.job_id not in self._chosen:
             gpus = self._chosen[job.job_id] = self._choose(job, closed)
             for gpu in gpus:
                 self._living[gpu] = self._living.get(gpu, 0) + 1
+            if self._stay:
+                self._eligibility.take(job, gpus)
         return self._chosen[job.job_id]
 
     def _choose(self, job: JobView, closed: Set[int]) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def slice_ns(self) -> int:
-        """How long a job has GPUs that it hands over to others who live there."""
+        """How long a job has GPUs that it hands over to others that live there."""
         return max(self.quantum_ns, _MIN_RUN * self.switch_ns)
 
     @property

@@ -38,25 +38,28 @@ class Round:
     #: False: first come first served inside a user
     in_turn: bool = True
 
-    def hand_over(self, paired: Runs, homes: Runs) -> Runs:
-        """Pick by the passes, each on the GPUs of its home, beside pairs that keep theirs; return all."""
+    def hand_over(self, kept: Runs, homes: Runs) -> Runs:
+        """Pick by the passes, each on the GPUs of its home, beside those that have theirs; return all."""
         pool, charged = Pool(self.room), dict[str, int]()
-        for job_id, gpus in paired.items():
+        for job_id, gpus in kept.items():
             pool.force(len(gpus), _mask(gpus))
             user = self.owners[job_id]
             charged[user] = charged.get(user, 0) + len(gpus) * self.quantum_ns
         entrants = [
             self._entrant(self.jobs[job_id], _mask(gpus))
             for job_id, gpus in homes.items()
-            if job_id not in paired
+            if job_id not in kept
         ]
-        picked = run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged)
-        return paired | {key: homes[key] for key in picked if isinstance(key, int)}
+        picked = set(run_round(entrants, self.turns.standing(), pool, self.quantum_ns, charged))
+        return kept | {job_id: homes[job_id] for job_id in homes if job_id in picked}
 
-    def fill(self, staying: Sequence[Wanted], seat: Seat, seated: Runs) -> Runs:
+    def fill(
+        self, staying: Sequence[Wanted], seat: Seat, seated: Runs, rooted: Set[int] = frozenset()
+    ) -> Runs:
         """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left.
 
-        `seated`: those of the staying whose GPUs are known.
+        `seated`: those of the staying whose GPUs are known. `rooted`: jobs that can go to few GPUs; when one
+        of them finds none, the others are not asked.
         """
         refused: set[int] = set()
         runs = dict(seated)
@@ -68,6 +71,8 @@ class Round:
             if not unseated or sum(map(len, runs.values())) == self.room:
                 return runs
             # Who takes certain places only may have been in others' way for nothing: they are asked again.
+            if not rooted.isdisjoint(job.job_id for job in unseated):
+                refused |= rooted
             choosy = [job for job in unseated if self._is_choosy(job)]
             refused.update(job.job_id for job in choosy or unseated)
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]

@@ -21,13 +21,13 @@ class Seating:
     """One question's types and seats."""
 
     def __init__(self, view: View, merit: Merit, ran: Set[int], is_turn: bool, is_dear: bool) -> None:
-        """`ran`: who runs; in the middle of a turn they stay on their type where a move costs something.
+        """`ran`: those that run; in the middle of a turn they stay on their type where moves cost something.
 
         `is_dear`: it costs too much for a part of a turn (`Pace.is_dear`).
         """
         self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
         self._eligibility = Eligibility(view)
-        #: GPUs that change hands in this turn: parked jobs do not pay a dear move for a part of it
+        #: GPUs that change hands in this turn: for a part of it others do not pay a dear move
         self._lived = frozenset[int]()
         if is_dear and not is_turn:
             self._lived = self._lived.union(*(job.gpus for job in view.jobs.values()))
@@ -129,12 +129,12 @@ class Seating:
         )  # fmt: skip
 
     def _barred(self, job: JobView) -> frozenset[int]:
+        """Return the GPUs to which a job may not come now, on those of others' turns among them."""
         barred = self._eligibility.barred(job)
-        is_parked = bool(job.gpus) and not job.is_running
-        return barred | self._lived.difference(job.gpus) if is_parked else barred
+        return barred | self._lived.difference(job.gpus) if job.gpus else barred
 
     def _can_spread(self, job: JobView, size: int, gpu_type: str) -> bool:
-        """One that is to stay where it begins does not begin in pieces; nor one that stood still so."""
+        """True unless it has to stay where it begins, or is known to stand still on several nodes."""
         apart = self._view.rates.alone(job.model, size, gpu_type, is_local=False)
         return job.can_migrate and (apart is None or apart > 0)
 

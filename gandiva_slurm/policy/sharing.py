@@ -22,7 +22,7 @@ class Sharing:
 
     def __init__(self, moves_cost: bool, quantum_ns: int) -> None:
         """`moves_cost`: pairs that were found good, or are on trial, stay together."""
-        self._moves_cost, self._longest_ns = moves_cost, _LONGEST_TRIAL * quantum_ns
+        self.moves_cost, self._longest_ns = moves_cost, _LONGEST_TRIAL * quantum_ns
         self._pairs, self._guard = PairBook(), Guard()
         #: host and guest of each pair on trial, and since when
         self._trials: dict[tuple[int, int], int] = {}
@@ -48,7 +48,7 @@ class Sharing:
 
     def pack(self, view: View, merit: Merit, last: Last, groups: Mapping[str, Group], before: Last) -> None:
         """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
-        old, admits = before.guests if self._moves_cost else {}, _admits(view, last)
+        old, admits = before.guests if self.moves_cost else {}, _admits(view, last)
         trials = self._trials
         fresh = {host for (host, _), since_ns in trials.items() if view.now_ns < since_ns + self._longest_ns}
         self._trials = {}

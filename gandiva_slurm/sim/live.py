@@ -85,6 +85,8 @@ class LivePolicy:
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
+        if self.is_led:
+            self._tell_costs()
         self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
@@ -98,6 +100,12 @@ class LivePolicy:
             nodes.decide(is_end)
         wake_ns = self._wake(view, nodes.left != was_left)
         return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), self._homeless())
+
+    def _tell_costs(self) -> None:
+        """What a move took is what it costs here: the engine looks once a quantum, too seldom to measure."""
+        for record in self.engine.jobs.values():
+            if record.travels.cost_ns:
+                record.travels.cost_ns = self._settings.restart_ns
 
     @property
     def is_led(self) -> bool:

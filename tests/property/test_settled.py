@@ -175,6 +175,7 @@ def test_parked_jobs_come_back_in_a_slice_where_they_live_or_where_nobody_does(s
             handed += runs != last[1]
             back = [job_id for job_id in runs if job_id not in last[1] and job_id in lived]
             movers = [job_id for job_id in back if lived[job_id] != runs[job_id]]
+            assert all(gpus == last[1][job_id] for job_id, gpus in runs.items() if job_id in last[1])
             used = {gpu for job_id, gpus in lived.items() if job_id not in movers for gpu in gpus}
             assert used.isdisjoint(gpu for job_id in movers for gpu in runs[job_id])
         lived.update(runs)

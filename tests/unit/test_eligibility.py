@@ -102,6 +102,21 @@ def test_who_lives_nowhere_has_a_home_where_nobody_must_leave() -> None:
     assert Homes(view, Speeds(1.0), Eligibility(view)).of(comer, set()) == ()
 
 
+def test_homes_of_one_question_leave_room_for_each_other() -> None:
+    """A node of 100 MiB on which two live: a third fits in, a fourth does not."""
+    view = a_view((("v100", 2),), [stays(n, (n,), 30) for n in (0, 1)])
+    view.cluster = Cluster((("v100", 2),), memory_mib=[100])
+    homes = Homes(view, Speeds(1.0), Eligibility(view, stay=True), stay=True)
+    assert [homes.of(a_job(n, memory_mib=30), set()) for n in (2, 3)] == [(0,), ()]
+
+
+def test_a_job_of_several_nodes_finds_no_home_on_one() -> None:
+    view = a_view((("v100", 4), ("v100", 4)), [])
+    homes = Homes(view, Speeds(1.0), Eligibility(view, stay=True), stay=True)
+    assert homes.of(a_job(1, 4, nodes=2), set()) == ()
+    assert homes.of(a_job(2, 4, nodes=2, can_migrate=False), set()) == ()
+
+
 def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:
     jobs = [stays(1, (0,)), stays(2, (0,))]
     policy, seen = gandiva_fair.make(SETTINGS), []
