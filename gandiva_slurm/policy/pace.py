@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gandiva_slurm.policy.port import JobView
 
-#: A slice is so many times what it costs to change hands, a turn what it costs to come and go; or a quantum
-#: if that is more. One part in so many is lost at most.
+#: Length of a slice over the cost of changing hands, and of a turn over the cost of a move; a quantum is the
+#: least of both. So one part in 18 is lost at most.
 _MIN_RUN = 18
-#: GPUs must be worth a move so many times over: the gain may not last as long as the turn.
+#: What GPUs must be worth over the cost of a move there: the gain may not last as long as the turn.
 _MOVE_TIMES = 3
 
 

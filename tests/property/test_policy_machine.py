@@ -195,7 +195,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_what_is_idle_or_lent(self) -> None:
-        """Growth is given back, and whoever started small makes way, before anybody waits.
+        """Growth is given back, and jobs that started small make way, before any job waits.
 
         Where moves are dear a parked job waits on its own GPUs until a turn begins.
         """
