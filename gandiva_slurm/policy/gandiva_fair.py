@@ -269,12 +269,13 @@ class GandivaFair:
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
             seated, rooted = Runs(), set[int]()
-            if name != SPARE and not self.vcs.names and begins == _SLICE:
+            is_shared = name != SPARE and not self.vcs.names
+            if is_shared and begins == _SLICE:
                 seated = self._hand_over(view, seating, group, turns)
                 staying = [Wanted(jobs[job_id], len(gpus)) for job_id, gpus in seated.items()]
-            elif name != SPARE and not self.vcs.names and not begins and self._pace.is_dear:
+            elif is_shared and not begins and self._pace.is_dear:
                 seated = self._as_before(view, staying)
-            if begins != _TURN and self._pace.is_dear:
+            if not self.vcs.names and begins != _TURN and self._pace.is_dear:
                 rooted = {job_id for job_id, job in jobs.items() if job.gpus}
             if jobs or self.vcs.names:
                 mine = turns.fill(staying, self._seat(view, seating, name, runs), seated, rooted)

@@ -32,7 +32,7 @@ VARIANTS = (
     Variant(
         "plan-hands-nothing-over",
         "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._place_but",
-        "if name != SPARE and not self.vcs.names and begins == _SLICE:",
+        "if is_shared and begins == _SLICE:",
         "if False:",
         "Where moves are dear jobs on one GPU wait for a turn of 18 moves to get their quantum.",
         (
