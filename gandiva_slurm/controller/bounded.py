@@ -52,7 +52,8 @@ class Bounded:
             with _deadline(self._deadline_s):
                 return self._policy.decide(view)
         except _Over:
-            self._policy, self._rest_until_s = self._make(), self._clock() + REST_S
+            self._rest_until_s = self._clock() + REST_S
+            self._policy = self._make()
             raise self._too_slow() from None
 
     def _too_slow(self) -> TooSlow:

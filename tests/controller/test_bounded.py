@@ -81,3 +81,19 @@ def test_what_a_policy_raises_is_its_own() -> None:
 
     with pytest.raises(ValueError, match="no idea"):
         Bounded(lambda: Thinks(fails), LIMIT_S).decide(VIEW)
+
+
+def test_one_that_cannot_be_made_again_rests_all_the_same() -> None:
+    made: list[Thinks] = []
+
+    def make() -> Thinks:
+        if made:
+            raise ValueError("not again")
+        made.append(Thinks(sleeps))
+        return made[0]
+
+    policy = Bounded(make, LIMIT_S, lambda: 100.0)
+    with pytest.raises(ValueError, match="not again"):
+        policy.decide(VIEW)
+    with pytest.raises(TooSlow):
+        policy.decide(VIEW)
