@@ -36,7 +36,7 @@ PARTS = ("gandiva_slurm", "tests", "spank", "slurm_conf", "container", "examples
 FILES = ("Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE")
 #: Commands that a mini cluster finds beside its Python.
 COMMANDS = ("gandiva", "gandivactld", "gandivad", "torchrun")
-PYTEST = "-m pytest -x -q --tb=short -p no:cacheprovider --timeout=120 --hypothesis-seed=0"
+PYTEST = "-m pytest -x -q --tb=short -p no:cacheprovider --timeout=120"
 #: The longest that one run of tests, or a command, may take, in seconds.
 BOUND_S = 900.0
 #: A variant that fails by one of these is a slip of the pen, which any test would find: it proves nothing.

@@ -1,10 +1,16 @@
-"""What slicing costs: two jobs on one GPU, sliced, against the same two one after the other."""
+"""What slicing costs: two jobs on one GPU that take turns, against the same two with nothing in between.
+
+The speed of a machine's own steps drifts by several per cent within a minute, also of a quiet one: what a
+step takes is compared within a turn, where nothing but the change of hands differs. How fast the two are
+when they are alone is told beside it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from gandiva_slurm.mini.cluster import MiniCluster
@@ -31,24 +37,52 @@ Step = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A job's steps in one of its turns: when each began, nanoseconds."""
+
+    name: str
+    began_ns: Sequence[int]
+
+    @property
+    def rate(self) -> float:
+        """Steps per second once it has warmed up; 0: it had no time for that."""
+        warm = [began for began in self.began_ns if began >= self.began_ns[0] + WARM_UP_S * NS_PER_S]
+        return (len(warm) - 1) * NS_PER_S / (warm[-1] - warm[0]) if len(warm) > 1 else 0.0
+
+
+@dataclass(frozen=True)
 class Slicing:
     """Steps per second of each job alone, and what both did in the measured window."""
 
     alone: Mapping[str, float]
-    sliced: Mapping[str, int]
+    turns: Sequence[Turn]
+    #: from the first turn's begin to the begin of the one after the last
     window_s: float
     #: the least part of a processor that steps got, alone or shared
     quiet: float
 
     @property
     def ratio(self) -> float:
+        """The time the window's steps take at each turn's own speed, over the time they took.
+
+        What is lost is in it: from a turn's last step to the next turn's first, and by slower steps in the
+        second after that.
+        """
+        return sum(len(turn.began_ns) / turn.rate for turn in self.turns if turn.rate) / self.window_s
+
+    @property
+    def beside_alone(self) -> float:
         """The time the window's steps take one job after the other, over the time they took sliced."""
-        return sum(self.sliced[name] / self.alone[name] for name in self.sliced) / self.window_s
+        return sum(len(turn.began_ns) / self.alone[turn.name] for turn in self.turns) / self.window_s
 
     def __str__(self) -> str:
         alone = ", ".join(f"{name} {rate:.1f}" for name, rate in self.alone.items())
-        sliced = " + ".join(f"{count} of {name}" for name, count in self.sliced.items())
-        return f"alone: {alone} steps a second; sliced: {sliced} steps in {self.window_s:.1f} s"
+        counts = {name: sum(len(t.began_ns) for t in self.turns if t.name == name) for name in self.alone}
+        sliced = " + ".join(f"{count} of {name}" for name, count in counts.items())
+        return (
+            f"alone: {alone} steps a second; sliced: {sliced} steps in {self.window_s:.1f} s, "
+            f"{self.beside_alone:.3f} of that with this machine's own drift, {self.ratio:.3f} without"
+        )
 
 
 def measure(cluster: MiniCluster, say: Say) -> Slicing:
@@ -75,6 +109,8 @@ def _run(cluster: MiniCluster) -> Slicing:
     def steps() -> dict[str, list[Step]]:
         return {LEFT.name: read_timed_steps(left), RIGHT.name: read_timed_steps(right)}
 
+    # To look is to compute, and the jobs alone were not looked at: not before the turns can be over.
+    time.sleep((2 * ROUNDS + 2) * QUANTUM_S)
     wait_for(lambda: has_turns(steps(), ROUNDS), f"{ROUNDS} turns of both jobs", DEADLINE_S)
     _stop(cluster, LEFT)
     left_ns = time.monotonic_ns()
@@ -105,9 +141,9 @@ def evaluate(steps: Mapping[str, Sequence[Step]], joined_ns: int, left_ns: int) 
         RIGHT.name: [step for step in steps[RIGHT.name] if step[0] >= left_ns],
     }
     shared = [step for spans in steps.values() for step in spans if joined_ns <= step[0] < left_ns]
-    counts, window_s = count_in_turns(steps, ROUNDS)
-    rates = {name: steady_rate(spans) for name, spans in alone.items()}
-    return Slicing(rates, counts, window_s, min(map(processor_share, (*alone.values(), shared))))
+    turns, window_s = in_window(steps, ROUNDS)
+    rates = {name: Turn(name, [began for began, _, _ in spans]).rate for name, spans in alone.items()}
+    return Slicing(rates, turns, window_s, min(map(processor_share, (*alone.values(), shared))))
 
 
 def processor_share(steps: Sequence[Step]) -> float:
@@ -115,37 +151,22 @@ def processor_share(steps: Sequence[Step]) -> float:
     return sum(cpu for _, _, cpu in steps) / sum(ended - began for began, ended, _ in steps)
 
 
-def steady_rate(steps: Sequence[Step]) -> float:
-    """Steps per second after the warm-up."""
-    counted = [began for began, _, _ in steps if began >= steps[0][0] + WARM_UP_S * NS_PER_S]
-    return (len(counted) - 1) * NS_PER_S / (counted[-1] - counted[0])
-
-
-def turns_of(steps: Mapping[str, Sequence[Step]]) -> Iterator[tuple[str, int, int]]:
-    """(job, when it began, steps in it) of each turn, in order of time."""
+def turns_of(steps: Mapping[str, Sequence[Step]]) -> list[Turn]:
+    """Return the turns of all jobs, in order of time."""
     merged = sorted((began, name) for name, spans in steps.items() for began, _, _ in spans)
-    turn: tuple[str, int, int] | None = None
-    for began, name in merged:
-        if turn is not None and turn[0] == name:
-            turn = (name, turn[1], turn[2] + 1)
-            continue
-        if turn is not None:
-            yield turn
-        turn = (name, began, 1)
-    if turn is not None:
-        yield turn
+    by_turn = groupby(merged, key=lambda step: step[1])
+    return [Turn(name, [began for began, _ in turn]) for name, turn in by_turn]
 
 
-def whole_turns(steps: Mapping[str, Sequence[Step]]) -> list[tuple[str, int, int]]:
+def whole_turns(steps: Mapping[str, Sequence[Step]]) -> list[Turn]:
     """The turns after both jobs have warmed up: each has had a turn of at least the warm-up before."""
-    turns = list(turns_of(steps))
-    ends = [began for _, began, _ in turns[1:]]
+    turns = turns_of(steps)
     warm: set[str] = set()
-    for at, (name, began, _) in enumerate(turns):
+    for at, turn in enumerate(turns):
         if len(warm) == len(steps):
             return turns[at:]
-        if at < len(ends) and ends[at] - began >= WARM_UP_S * NS_PER_S:
-            warm.add(name)
+        if at + 1 < len(turns) and turns[at + 1].began_ns[0] - turn.began_ns[0] >= WARM_UP_S * NS_PER_S:
+            warm.add(turn.name)
     return []
 
 
@@ -154,11 +175,8 @@ def has_turns(steps: Mapping[str, Sequence[Step]], rounds: int) -> bool:
     return len(whole_turns(steps)) > rounds * len(steps)
 
 
-def count_in_turns(steps: Mapping[str, Sequence[Step]], rounds: int) -> tuple[dict[str, int], float]:
-    """Steps of each job in so many turns of both, and how long they took, switches included."""
+def in_window(steps: Mapping[str, Sequence[Step]], rounds: int) -> tuple[list[Turn], float]:
+    """Return so many turns of both jobs, and the seconds they took, switches included."""
     turns = whole_turns(steps)
     chosen, after = turns[: rounds * len(steps)], turns[rounds * len(steps)]
-    counts = dict.fromkeys(steps, 0)
-    for name, _, count in chosen:
-        counts[name] += count
-    return counts, (after[1] - chosen[0][1]) / NS_PER_S
+    return chosen, (after.began_ns[0] - chosen[0].began_ns[0]) / NS_PER_S

@@ -99,9 +99,17 @@ def sliced(turns: int, turn_ms: int = 5000, step_ms: int = 10, switch_ms: int = 
     return steps
 
 
+def slicing_of(steps: dict[str, Steps], alone: dict[str, float]) -> demo_slicing.Slicing:
+    return demo_slicing.Slicing(alone, *demo_slicing.in_window(steps, 3), 1.0)
+
+
 def test_turns_are_found() -> None:
-    turns = list(demo_slicing.turns_of(sliced(3)))
-    assert turns == [("left", 0, 500), ("right", 5 * NS_PER_S, 500), ("left", 10 * NS_PER_S, 500)]
+    turns = demo_slicing.turns_of(sliced(3))
+    assert [(turn.name, turn.began_ns[0], len(turn.began_ns)) for turn in turns] == [
+        ("left", 0, 500),
+        ("right", 5 * NS_PER_S, 500),
+        ("left", 10 * NS_PER_S, 500),
+    ]
 
 
 def test_first_turns_warm_up() -> None:
@@ -111,20 +119,38 @@ def test_first_turns_warm_up() -> None:
 
 @pytest.mark.parametrize(("switch_ms", "want"), [(0, 1.0), (100, 5 / 5.1), (250, 5 / 5.25)])
 def test_ratio_counts_the_switches(switch_ms: int, want: float) -> None:
-    counts, window_s = demo_slicing.count_in_turns(sliced(9, switch_ms=switch_ms), 3)
-    assert counts == {"left": 1500, "right": 1500}
-    ratio = demo_slicing.Slicing({"left": 100.0, "right": 100.0}, counts, window_s, 1.0).ratio
-    assert ratio == pytest.approx(want, rel=1e-3)
+    slicing = slicing_of(sliced(9, switch_ms=switch_ms), {"left": 100.0, "right": 100.0})
+    assert slicing.ratio == pytest.approx(want, rel=1e-3)
+    assert slicing.beside_alone == pytest.approx(want, rel=1e-3)
+    assert "1500 of left + 1500 of right steps" in str(slicing)
 
 
-def test_unequal_turns_are_weighed_by_what_they_did() -> None:
-    slicing = demo_slicing.Slicing({"left": 100.0, "right": 50.0}, {"left": 1000, "right": 1000}, 30.0, 1.0)
-    assert slicing.ratio == pytest.approx(1.0)
+def test_ratio_counts_slow_steps_after_a_change_of_hands() -> None:
+    """The first 50 steps of each turn take 20 ms, the others 10: half a second of five is lost."""
+    steps: dict[str, Steps] = {"left": [], "right": []}
+    for turn in range(9):
+        own = steps["left" if turn % 2 == 0 else "right"]
+        own += [*steps_from(turn * 5000, 50, 20), *steps_from(turn * 5000 + 1000, 400)]
+    assert slicing_of(steps, {"left": 100.0, "right": 100.0}).ratio == pytest.approx(0.9, rel=1e-3)
+
+
+def test_ratio_leaves_the_drift_of_the_machine_out() -> None:
+    """While the two share, each step takes a quarter longer, of whichever job."""
+    slicing = slicing_of(sliced(9, turn_ms=5000, step_ms=10), {"left": 125.0, "right": 125.0})
+    assert slicing.ratio == pytest.approx(1.0, rel=1e-3)
+    assert slicing.beside_alone == pytest.approx(0.8, rel=1e-3)
+
+
+def test_jobs_of_unlike_speed_are_weighed_by_the_time_they_take() -> None:
+    steps = sliced(9, switch_ms=100)
+    steps["right"] = [step for turn in range(1, 9, 2) for step in steps_from(turn * 5100, 250, 20)]
+    assert slicing_of(steps, {"left": 100.0, "right": 50.0}).ratio == pytest.approx(5 / 5.1, rel=1e-3)
 
 
 def test_rate_leaves_the_warm_up_out() -> None:
     steps = [*steps_from(0, 20, 50), *steps_from(1000, 101)]
-    assert demo_slicing.steady_rate(steps) == pytest.approx(100.0)
+    assert demo_slicing.Turn("left", [began for began, _, _ in steps]).rate == pytest.approx(100.0)
+    assert demo_slicing.Turn("left", [0, 10 * MS]).rate == 0.0
 
 
 def test_alone_is_before_and_after() -> None:
@@ -137,7 +163,7 @@ def test_alone_is_before_and_after() -> None:
     steps["right"] += steps_from(53_000, 800)
     made = demo_slicing.evaluate(steps, 8000 * MS, 53_000 * MS)
     assert made.alone == {"left": pytest.approx(50.0), "right": pytest.approx(100.0)}
-    assert made.ratio == pytest.approx(1.5)
+    assert made.beside_alone == pytest.approx(1.5)
     assert made.quiet == pytest.approx(1.0)
 
 
@@ -156,7 +182,7 @@ def test_a_busy_machine_is_measured_once_more(
     def run(given: Any) -> demo_slicing.Slicing:
         assert given is cluster
         runs.append(quiet[len(runs)])
-        return demo_slicing.Slicing({"left": 1.0}, {"left": 1}, 1.0, runs[-1])
+        return demo_slicing.Slicing({"left": 1.0}, [], 1.0, runs[-1])
 
     monkeypatch.setattr(demo_slicing, "_run", run)
     assert demo_slicing.measure(cluster, lambda text: None).quiet == quiet[-1]
