@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.model import event as ev
@@ -54,10 +55,12 @@ class FakeWorld:
     users: tuple[str, ...] = ("user1", "user2", "user3")
     #: makes what decides in the engine; None: the engine's own rules do
     make_policy: Callable[[], Policy] | None = None
+    #: by what that policy is known to be the same in the engine's next life
+    told_of_policy: dict[str, object] = field(default_factory=lambda: {"policy": "of this test"})
     now_ns: int = 2_000_000 * SECOND_NS
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.settings, self.make_policy)
+        self.engine = Engine(self.settings, self.leader())
         #: how the engine is called; whoever records it puts himself here
         self.handle = Engine.handle
         self.jobs: dict[int, SlurmJob] = {}
@@ -145,11 +148,15 @@ class FakeWorld:
 
     # the controller
 
+    def leader(self) -> Leader | None:
+        """Return what decides, None: the engine's own rules."""
+        return Leader(self.make_policy, self.told_of_policy) if self.make_policy is not None else None
+
     def restart_controller(self, keep_journal: bool) -> None:
         """A new controller: state from the journal or from nothing; all pictures are new to it."""
         data = json.loads(json.dumps(self.engine.to_json()))
-        settings, make = self.settings, self.make_policy
-        self.engine = Engine.from_json(settings, data, make) if keep_journal else Engine(settings, make)
+        settings, leader = self.settings, self.leader()
+        self.engine = Engine.from_json(settings, data, leader) if keep_journal else Engine(settings, leader)
         self.fresh = True
         self.outcomes = []
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from gandiva_slurm.controller.recorder import WRITTEN, Batch, Frame, Recorder
 from gandiva_slurm.engine.codec import dumps, lists, read_actions, read_events
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import Heard, Tally, compare_state, engine_of, replay
 from gandiva_slurm.model.action import Action
@@ -17,7 +19,9 @@ from gandiva_slurm.model.event import CycleTick, Event
 class Tape:
     """Call `handle` in place of Engine.handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, leader_of: Callable[[Mapping[str, Any]], Leader | None] = lambda told: None) -> None:
+        """`leader_of` makes the policy of what was recorded again."""
+        self._leader_of = leader_of
         config = SimpleNamespace(controller=SimpleNamespace(replay_hours=24, replay_mib=256))
         self._recorder = Recorder(lambda: config)  # type: ignore[arg-type,return-value]
         self._batches: list[Batch] = []
@@ -47,11 +51,12 @@ class Tape:
         self._end(frame, cycles, tally, None)
         return tally
 
-    @staticmethod
-    def _end(frame: Frame | None, cycles: list[Heard], tally: Tally, after: Frame | None) -> Engine | None:
+    def _end(
+        self, frame: Frame | None, cycles: list[Heard], tally: Tally, after: Frame | None
+    ) -> Engine | None:
         if frame is None:
             return None
-        engine = engine_of(frame.engine, frame.settings)
+        engine = engine_of(frame.engine, frame.settings, self._leader_of)
         if replay(engine, cycles, tally) and after is not None:
             compare_state(engine, after.engine, after.why, after.at_ns, tally)
         return engine

@@ -12,6 +12,7 @@ import click
 from gandiva_slurm import __version__
 from gandiva_slurm.controller.books import JOURNAL_NAME
 from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segments, read_segments
+from gandiva_slurm.controller.settings import leader_of
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import Difference, Tally, compare_state, engine_of
 from gandiva_slurm.engine.replay import replay as replay_cycles
@@ -52,7 +53,7 @@ def compare(
         if last is not None:
             compare_state(last, frame.engine, frame.why, frame.at_ns, tally)
         try:
-            engine = engine_of(frame.engine, frame.settings)
+            engine = engine_of(frame.engine, frame.settings, leader_of)
         except UNREADABLE as err:
             raise UsageError(segment.unreadable(err)) from err
         is_same = replay_cycles(engine, segment.cycles, tally)

@@ -1,63 +1,38 @@
 """A policy that may not think for long: gandivactld does nothing else meanwhile.
 
 A thread of its own sends the main thread a signal when the time is over; the handler raises where the policy
-is, be it in a loop or asleep. What the policy knew may be half changed by then: it begins anew, after a rest.
+is, be it in a loop or asleep. What the policy knew may be half changed by then: the engine has it begin anew,
+after a rest.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.policy.port import Maker, Plan, Policy, View
+from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.policy.port import Plan, Policy, View
 
 #: Nodes go on by their last plan for longer than that without a word from gandivactld (`model.span`).
 DEADLINE_S = 10.0
-#: How long a policy that took too long is not asked again.
-REST_S = 60.0
 #: Not SIGALRM, which other timers of the process use; and after how long it is sent again.
 _SIGNAL, _AGAIN_S = signal.SIGVTALRM, 1.0
-
-
-class TooSlow(GandivaError):
-    """A policy that thinks for longer than it may."""
 
 
 class _Over(BaseException):
     """The time is over. Not an Exception, lest a policy take it for one of its own."""
 
 
-class Bounded:
-    """What `make` makes, asked with a deadline."""
-
-    def __init__(
-        self, make: Maker, deadline_s: float = DEADLINE_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._make, self._deadline_s, self._clock = make, deadline_s, clock
-        self._policy: Policy = make()
-        self._rest_until_s = float("-inf")
-        self.name = self._policy.name
-        self.fits_memory = bool(getattr(self._policy, "fits_memory", False))
-
-    def decide(self, view: View) -> Plan:
-        """Ask the policy. TooSlow: it does not answer in time, or has not not long ago."""
-        if self._clock() < self._rest_until_s:
-            raise self._too_slow()
-        try:
-            with _deadline(self._deadline_s):
-                return self._policy.decide(view)
-        except _Over:
-            self._rest_until_s = self._clock() + REST_S
-            self._policy = self._make()
-            raise self._too_slow() from None
-
-    def _too_slow(self) -> TooSlow:
-        return TooSlow(f"took more than {self._deadline_s:g} s; it begins anew {REST_S:g} s after that")
+def ask(policy: Policy, view: View, deadline_s: float = DEADLINE_S) -> Plan:
+    """Ask a policy. TooSlow: it does not answer in time."""
+    try:
+        with _deadline(deadline_s):
+            return policy.decide(view)
+    except _Over:
+        raise TooSlow(f"took more than {deadline_s:g} s") from None
 
 
 @contextmanager

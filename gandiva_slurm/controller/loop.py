@@ -22,7 +22,7 @@ from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
-from gandiva_slurm.controller.settings import cluster_policy, engine_settings, link_settings, span_settings
+from gandiva_slurm.controller.settings import engine_settings, leader, link_settings, span_settings
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.owners import promised_too_much
@@ -104,7 +104,7 @@ class Controller:
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
-        self._fault = ""
+        self._fault = self._forgot = ""
         self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -222,6 +222,11 @@ class Controller:
         elif self._fault and not fault and self.engine.decider is not None:
             log.info("policy %s makes plans again", self.config.policy)
         self._fault = fault
+        decider = self.engine.decider
+        forgot = decider.memory_fault if decider is not None else ""
+        if forgot and forgot != self._forgot:
+            log.warning("%s", forgot)
+        self._forgot = forgot
 
     async def keep(self, actions: Sequence[Action]) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
@@ -284,7 +289,7 @@ class Controller:
         """Take over what may change while running; the rest needs a restart (main tells)."""
         new, old = ((each.policy, each.quantum_s, each.moves.cost_s) for each in (config, self.config))
         if new != old and (config.policy or self.config.policy):
-            self.engine.lead(cluster_policy(config))
+            self.engine.lead(leader(config))
             log.info("from now on %s decides", f"policy {config.policy}" if config.policy else "no policy")
         self.config = config
         self.engine.settings = engine_settings(config)
@@ -292,15 +297,15 @@ class Controller:
         self.spans.apply(span_settings(config))
 
     def _restore(self) -> Engine:
-        settings, make = engine_settings(self.config), cluster_policy(self.config)
+        settings, led_by = engine_settings(self.config), leader(self.config)
         state = self.books.journal.engine_state()
         if state is None:
-            return Engine(settings, make)
+            return Engine(settings, led_by)
         try:
-            return Engine.from_json(settings, state, make)
+            return Engine.from_json(settings, state, led_by)
         except (KeyError, TypeError, ValueError) as err:
             log.error("the journalled state cannot be used (%r); it is rebuilt from Slurm and nodes", err)
-            return Engine(settings, make)
+            return Engine(settings, led_by)
 
     def _start_over(self) -> None:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""

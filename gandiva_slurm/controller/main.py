@@ -19,7 +19,7 @@ from gandiva_slurm import __version__, logs
 from gandiva_slurm.config import Config, find_config, load_config
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.loop import Controller
-from gandiva_slurm.controller.settings import cluster_policy
+from gandiva_slurm.controller.settings import leader
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import ConfigError, GandivaError
 from gandiva_slurm.slurm.backend import ChosenPort
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         file = Path(options.file) if options.file else find_config()
         config = load_config(file)
-        cluster_policy(config)
+        leader(config)
         if options.test:
             print(f"{file}: no fault found")
             return 0
@@ -121,7 +121,7 @@ def _reload(file: Path, controller: Controller, nodes: NodeTransport) -> None:
     """SIGHUP: take over what may change; a file with a mistake changes nothing."""
     try:
         config = load_config(file)
-        cluster_policy(config)
+        leader(config)
     except ConfigError as err:
         log.error("configuration not reloaded: %s", err)
         return

@@ -13,7 +13,7 @@ from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import ANEW, GAP, NEXT, START, Heard, frame_of, settings_of, state_is_empty
 from gandiva_slurm.model.action import Action
-from gandiva_slurm.model.event import CycleTick, Event
+from gandiva_slurm.model.event import CycleTick, Event, PolicyLate
 
 #: A segment is no longer than this, in time and in events: segments are deleted whole.
 LONGEST_NS, MOST_EVENTS = 3600 * NS_PER_S, 500_000
@@ -67,7 +67,7 @@ class Recorder:
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
         """Let the engine handle these events; `batch` has then what is to be written of it."""
         part = self._config().controller
-        if not part.replay_hours or engine.decider is not None:  # a policy's own state is in no frame
+        if not part.replay_hours:
             self.batch, self._engine = None, None
             return engine.handle(events, now_ns)
         last, self.batch = self.batch, None
@@ -78,6 +78,8 @@ class Recorder:
             batch.ticks = last.ticks
         actions = engine.handle(events, now_ns)
         self.batch, self._engine = batch, engine
+        if engine.decider is not None and engine.decider.was_late:
+            events = (PolicyLate(), *events)
         self._events += len(events)
         if frame or actions or any(not isinstance(event, CycleTick) for event in events):
             batch.cycle = Heard(now_ns, tuple(events), tuple(actions))

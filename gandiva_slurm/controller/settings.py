@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gandiva_slurm.config import NS_PER_S, Config
-from gandiva_slurm.controller.bounded import Bounded
+from gandiva_slurm.controller import bounded
 from gandiva_slurm.controller.nodes import LinkSettings
 from gandiva_slurm.controller.spans import SpanSettings
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model.errors import ConfigError, UsageError
-from gandiva_slurm.policy.port import Maker, PolicySettings
+from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.policy.registry import maker_for_a_cluster
 
 
@@ -36,17 +40,25 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def cluster_policy(config: Config) -> Maker | None:
-    """What makes the policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
-    moves = config.moves
-    settings = PolicySettings(config.quantum_ns, restart_ns=round(moves.cost_s * NS_PER_S))
+def leader(config: Config) -> Leader | None:
+    """The policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
     if config.policy and config.virtual_clusters:
         raise ConfigError("policy: it does not know this file's virtual_clusters yet; leave one of them out")
     try:
-        make = maker_for_a_cluster(config.policy, settings)
+        return leader_of({
+            "policy": config.policy,
+            "quantum_ns": config.quantum_ns,
+            "restart_ns": round(config.moves.cost_s * NS_PER_S),
+        })
     except UsageError as err:
         raise ConfigError(f"policy: {err}") from err
-    return (lambda: Bounded(make)) if make is not None else None
+
+
+def leader_of(told: Mapping[str, Any]) -> Leader | None:
+    """Return the policy of this name, made with these; UsageError: there is none."""
+    settings = PolicySettings(told["quantum_ns"], restart_ns=told["restart_ns"])
+    make = maker_for_a_cluster(told["policy"], settings)
+    return Leader(make, told, bounded.ask) if make is not None else None
 
 
 def link_settings(config: Config, epoch_ns: int) -> LinkSettings:

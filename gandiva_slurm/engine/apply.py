@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
 from gandiva_slurm.engine.lacking import no_place
-from gandiva_slurm.engine.led_packs import note_packs, watch_packs
+from gandiva_slurm.engine.led_packs import note_packs
 from gandiva_slurm.engine.moving import begin_move, lost_target
-from gandiva_slurm.engine.picture import Picture, Places, key_of, may_leave
+from gandiva_slurm.engine.picture import Picture, Places, may_leave
 from gandiva_slurm.engine.placing import (
     bind_unknown,
     board_of,
@@ -29,61 +29,14 @@ from gandiva_slurm.engine.placing import (
 )
 from gandiva_slurm.engine.sizes import is_elastic
 from gandiva_slurm.engine.state import JobRecord
-from gandiva_slurm.engine.waiting import is_pausing
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.placement import NodeGpus, Place
-from gandiva_slurm.policy.port import Maker, Plan, View
-from gandiva_slurm.policy.soundness import fault_of
+from gandiva_slurm.policy.port import Plan
 
 #: Of a GPU, or of a node as a whole.
 Spot = tuple[str, int]
 _WHOLE = -1
-
-
-class Decider:
-    """A policy and the numbers by which it knows GPUs: where the nodes are other ones, it begins anew."""
-
-    def __init__(self, make: Maker) -> None:
-        self._make = make
-        self.policy = make()
-        #: ask again then, if nothing happens before; 0: only when something happens
-        self.wake_ns = 0
-        #: what was wrong with its last answer; "": nothing
-        self.fault = ""
-        #: False before its first good plan: until then each node goes by its own stride
-        self.has_plan = False
-        self._picture: Picture | None = None
-
-    def decide(self, at: Cycle) -> None:
-        """Ask the policy, and do what its plan asks for."""
-        if self._picture is None or self._picture.key != key_of(at.state.nodes):
-            self._picture, self.policy = Picture(at.state.nodes), self._make()
-        _bind(at)
-        ready = _placeable(at)
-        pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]
-        watch_packs(at)
-        may_pack = at.settings.packing and getattr(self.policy, "fits_memory", False)
-        view = self._picture.view(at, [*ready.values(), *pausing], may_pack)
-        plan = self._ask(view)
-        if plan is None:  # what held GPUs goes on, what is on the way arrives
-            on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
-            plan = Plan(on, view.now_ns + at.settings.retry_ns)
-        else:
-            self.has_plan = True
-        self.wake_ns = plan.wake_ns or 0
-        _apply(at, self._picture, plan, ready)
-
-    def _ask(self, view: View) -> Plan | None:
-        """Return the policy's plan; None: it cannot be, or there is none."""
-        try:
-            plan = self.policy.decide(view)
-            is_plan = isinstance(plan, Plan)
-            wrong = fault_of(view, plan) if is_plan else f"answers {type(plan).__name__}, not a plan"
-        except Exception as err:  # whatever a policy of others does
-            plan, wrong = None, f"fails: {type(err).__name__}: {err}"
-        self.fault = f"policy {self.policy.name} {wrong}" if wrong else ""
-        return None if wrong else plan
 
 
 def _bind(at: Cycle) -> None:
@@ -95,8 +48,9 @@ def _bind(at: Cycle) -> None:
         bind_unknown(at, board_of(at, placed, []), placed)
 
 
-def _placeable(at: Cycle) -> dict[int, JobRecord]:
+def placeable(at: Cycle) -> dict[int, JobRecord]:
     """Return the jobs that wait for room alone, and could be placed; tell the others what they wait for."""
+    _bind(at)
     ready = ready_to_start(at)
     sites = [site_of(at, node) for node in at.state.nodes.values()] if ready else []
     known: dict[tuple[object, ...], Reason | None] = {}
@@ -117,7 +71,8 @@ def _placeable(at: Cycle) -> dict[int, JobRecord]:
     return ready
 
 
-def _apply(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
+def carry_out(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
+    """Do what a plan asks for; `ready`: the jobs that wait for room alone."""
     jobs, wanted = at.state.jobs, {job_id: picture.places(gpus) for job_id, gpus in plan.runs.items()}
     comers = [jobs[job_id] for job_id, places in wanted.items() if _must_come(jobs[job_id], places)]
     starters = [record for record in ready.values() if record.target]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gandiva_slurm.engine import follow, moving, timelimit
-from gandiva_slurm.engine.apply import Decider
+from gandiva_slurm.engine.decider import Decider, Leader
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.homing import bring_home
 from gandiva_slurm.engine.owners import note_owners, owners_of
@@ -38,7 +38,6 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.port import Maker
 from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
@@ -55,23 +54,24 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.HeldTold: follow.held_told,
     ev.DaemonSeen: follow.daemon_seen,
     ev.ActionDone: follow.action_done,
+    ev.PolicyLate: follow.policy_late,
 }
 
 
 class Engine:
     """All decisions of the cluster's slow clock."""
 
-    def __init__(self, settings: EngineSettings | None = None, make: Maker | None = None) -> None:
-        """`make` makes the policy that decides which job is where; without one the engine's own rules do."""
+    def __init__(self, settings: EngineSettings | None = None, leader: Leader | None = None) -> None:
+        """`leader`: the policy that decides which job is where; without one the engine's own rules do."""
         self.settings = settings or EngineSettings()
         self.state = EngineState()
-        self.decider = Decider(make) if make is not None else None
+        self.decider = Decider(leader) if leader is not None else None
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
 
-    def lead(self, make: Maker | None) -> None:
+    def lead(self, leader: Leader | None) -> None:
         """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
-        self.decider = Decider(make) if make is not None else None
+        self.decider = Decider(leader) if leader is not None else None
         self._take_over()
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
@@ -81,6 +81,8 @@ class Engine:
         """
         at = follow.Cycle(self.state, self.settings, now_ns, is_led=self.decider is not None)
         self._placements = None
+        if self.decider is not None:
+            self.decider.was_late = False
         for event in events:
             if isinstance(event, ev.CycleTick):
                 self._decide(at)
@@ -132,20 +134,22 @@ class Engine:
         return self._shares[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole state as plain JSON data, for the journal."""
-        return self.state.to_json()
+        """Return the whole state as plain JSON data, for the journal; with what a policy knows."""
+        memory = self.decider.to_json() if self.decider is not None else None
+        return self.state.to_json() | ({"policy": memory} if memory is not None else {})
 
     @classmethod
     def from_json(
-        cls, settings: EngineSettings, data: Mapping[str, Any], make: Maker | None = None
+        cls, settings: EngineSettings, data: Mapping[str, Any], leader: Leader | None = None
     ) -> Engine:
-        """Read what `to_json` wrote; a policy begins anew.
+        """Read what `to_json` wrote; another policy than that one begins anew.
 
         The first cycle must then hear of all of Slurm's jobs and nodes, and a JobGone for each job of `jobs`
         that Slurm shows no more. An engine that starts empty needs the same: it adopts what runs.
         """
-        engine = cls(settings, make)
+        engine = cls(settings)
         engine.state = EngineState.from_json(data)
+        engine.decider = Decider(leader, data.get("policy")) if leader is not None else None
         engine._take_over()
         return engine
 
@@ -155,7 +159,7 @@ class Engine:
             self.state.on = set()
         else:
             self.state.pairs.packs = []
-            self.decider.has_plan = bool(self.state.on)
+            self.decider.has_plan |= bool(self.state.on)
 
     def _decide(self, at: follow.Cycle) -> None:
         if self.decider is None:  # a policy deals virtual clusters out by itself

@@ -58,6 +58,8 @@ class Cycle:
     owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: a policy decides: what it goes by is kept
     is_led: bool = False
+    #: the policy took too long in this cycle (of a recording)
+    is_late: bool = False
 
 
 def job_seen(at: Cycle, event: ev.JobSeen) -> None:
@@ -75,6 +77,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record is None:
         record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
     was, record.job = record.job, job
+    record.travels.first_run_ns = record.travels.first_run_ns or job.start_s * SECOND_NS
     if record.code == "Limit" and _asks(was) != _asks(job):
         record.retry_ns = 0
     if 0 < job.eligible_s < OWNER_HOLD_S:
@@ -211,6 +214,11 @@ def action_done(at: Cycle, event: ev.ActionDone) -> None:
         return
     if event.action_id == start_id(record):
         start_failed(at, record, event.error, is_busy=event.retry)
+
+
+def policy_late(at: Cycle, event: ev.PolicyLate) -> None:
+    """The policy took too long when this cycle was recorded."""
+    at.is_late = True
 
 
 def start_failed(at: Cycle, record: JobRecord, why: str, is_busy: bool = False) -> None:

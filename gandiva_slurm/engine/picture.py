@@ -85,8 +85,6 @@ class Picture:
         job_id, known = record.job.job_id, self._known.get(record.job.job_id)
         if known is None or known.job is not record.job or is_elastic(record):
             job = _as_submitted(record, self.cluster)
-            if known is not None and known.view.first_run_ns is not None:
-                job.first_run_ns = known.view.first_run_ns
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
         job = known.view
         job.hosts = eligible.hosts(known.need, record)
@@ -165,7 +163,7 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
         cell=NODE if need.nodes == 1 else "",
         memory_mib=need.memory_mib,
         nodes=need.nodes if need.nodes > 1 else 0,
-        first_run_ns=job.start_s * SECOND_NS if job.start_s else None,
+        first_run_ns=record.travels.first_run_ns or None,
     )  # fmt: skip
 
 

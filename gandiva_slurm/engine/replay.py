@@ -7,12 +7,13 @@ Pure; who writes and reads recordings is elsewhere (controller.recorder, control
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from gandiva_slurm.engine.codec import dumps, reader
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.plain import build
 from gandiva_slurm.engine.state import EngineSettings, EngineState
@@ -22,7 +23,7 @@ from gandiva_slurm.model.event import Event
 from gandiva_slurm.model.ids import JobKey
 
 #: Of the form of frames and cycles; the engine's state has its own.
-SCHEMA = 3
+SCHEMA = 4
 
 #: Why a frame was made: the engine was read from the journal, or began empty; the segment was long enough;
 #: something between was not written.
@@ -77,18 +78,25 @@ def frame_of(engine: Engine) -> str:
 
 
 def settings_of(engine: Engine) -> str:
-    """Return the engine's settings as JSON text."""
-    return dumps(dict(vars(engine.settings)))
+    """Return the engine's settings, and by what its policy can be made again, as JSON text."""
+    decider = engine.decider
+    leader = {"leader": decider.leader.told} if decider is not None else {}
+    return dumps(dict(vars(engine.settings)) | leader)
 
 
-def engine_of(frame: str, settings: str) -> Engine:
-    """Make an engine of what `frame_of` and `settings_of` wrote; KeyError, TypeError or ValueError."""
+def engine_of(frame: str, settings: str, leader_of: Callable[[Mapping[str, Any]], Leader | None]) -> Engine:
+    """Make an engine of what `frame_of` and `settings_of` wrote; KeyError, TypeError or ValueError.
+
+    `leader_of` makes its policy again.
+    """
     raw = json.loads(frame)
-    read: Mapping[str, Any] = json.loads(settings)
+    read: dict[str, Any] = json.loads(settings)
+    told = read.pop("leader", None)
     unknown = read.keys() - {item.name for item in fields(EngineSettings)}
     if unknown:
         raise ValueError(f"settings {', '.join(sorted(unknown))} are not known")
-    engine = Engine.from_json(build(EngineSettings, read), raw["state"])
+    leader = leader_of(told) if told is not None else None
+    engine = Engine.from_json(build(EngineSettings, read), raw["state"], leader)
     engine.state.bounds = reader(Bounds | None)(raw["bounds"])
     engine.state.has_read_slurm = raw["has_read_slurm"]
     return engine
@@ -122,6 +130,8 @@ def compare_state(engine: Engine, frame: str, why: str, at_ns: int, tally: Tally
     if why in (GAP, ANEW):
         return
     want, got = json.loads(frame), json.loads(frame_of(engine))
+    for each in (want, got):  # bytes of equal things may differ; what it knows shows in what it answers
+        each["state"].pop("policy", None)
     if why == START:  # what is read anew in each life
         want, got = want["state"], got["state"]
     path = next(_paths(want, got), None)

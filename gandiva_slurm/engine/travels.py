@@ -33,6 +33,8 @@ class Travels:
     cost_ns: int = 0
     #: bytes: what its ranks' tensors on a node took of GPU memory at their peak; 0: not known
     peak_bytes: int = 0
+    #: when it ran first, unix time; 0: it has not
+    first_run_ns: int = 0
     #: mini-batches a second while it ran alone, by GPU type
     rates: dict[str, float] = field(default_factory=dict)
     #: since when there has been a better place for it; 0: there is none

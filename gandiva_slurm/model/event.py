@@ -106,6 +106,11 @@ class ActionDone:
 
 
 @dataclass(frozen=True)
+class PolicyLate:
+    """The policy took too long for this cycle's question. Only a recording tells it: live, it is seen."""
+
+
+@dataclass(frozen=True)
 class CycleTick:
     """A cycle began; deadlines are looked at. Always the last event of a cycle."""
 
@@ -122,5 +127,6 @@ Event = (
     | HeldTold
     | DaemonSeen
     | ActionDone
+    | PolicyLate
     | CycleTick
 )

@@ -70,6 +70,8 @@ class GandivaFair:
         self._now_ns = self._end_ns = self._slice_end_ns = self._turn_end_ns = 0
         self._last = Last()
         self._owners: dict[int, str] = {}
+        #: by job: the first group in which it takes turns
+        self._group_of: dict[int, str] = {}
         self._held: dict[int, int] = {}
 
     @property
@@ -114,6 +116,8 @@ class GandivaFair:
             self.vcs.lend(view.cluster, view.jobs, {j: g for j, g in runs.items() if groups[j] == SPARE})
         merit.run(view, runs)
         self._last = last
+        for group in self._groups.values():
+            group.jobs = {}  # what was shown is not kept
         return Plan(dict(sorted(runs.items())), self._wake_ns(), notes)
 
     # -- what has been
@@ -123,7 +127,7 @@ class GandivaFair:
         self._last = Last()
         merit.run(view, {})
         for group in self._groups.values():
-            group.jobs, group.somebody_waited = {}, False
+            group.somebody_waited = False
 
     def _charge(self, view: View) -> Merit:
         """Charge all by the plan that has held since the last question, and learn from it."""
@@ -132,7 +136,7 @@ class GandivaFair:
         held: dict[str, float] = {}
         for job_id, held_ns in self._held_since(view, elapsed_ns).items():
             user = last.owners[job_id]
-            turns = self._groups[last.groups.get(job_id) or self._group_of(job_id)].turns
+            turns = self._groups[last.groups.get(job_id) or self._group_of[job_id]].turns
             is_paid_whole = job_id in last.shared and job_id not in last.halved
             turns.charge(user, job_id, 2 * held_ns if is_paid_whole else held_ns)
             if elapsed_ns:
@@ -163,9 +167,6 @@ class GandivaFair:
                 since[job_id] = elapsed_ns * len(gpus) // (2 if job_id in self._last.shared else 1)
         return {job_id: held_ns for job_id, held_ns in since.items() if held_ns}
 
-    def _group_of(self, job_id: int) -> str:
-        return next(name for name, group in self._groups.items() if job_id in group.jobs)
-
     # -- who there is
 
     def _admit(self, view: View, merit: Merit) -> dict[int, str]:
@@ -181,6 +182,8 @@ class GandivaFair:
             group.jobs = {job_id: job for job_id, job in view.jobs.items() if self._is_in(job, name)}
             is_all = len(group.jobs) == len(view.jobs)
             group.turns.set_members(*((users, jobs) if is_all else self._weights(group.jobs, tickets)))
+        by_group = [*self._groups.items()]
+        self._group_of = {job_id: name for name, group in reversed(by_group) for job_id in group.jobs}
         whole = sum(users.values())
         merit.set_members(
             view.jobs,

@@ -126,7 +126,7 @@ class GandivaMarket:
         for gpu_type, turns in self._pools.items():
             parts = {user: int(held[gpu_type] * SCALE) for user, held in division.holdings.held.items()}
             users = {user: part for user, part in parts.items() if part}
-            self._members[gpu_type] = users.keys()
+            self._members[gpu_type] = {*users}
             turns.set_members(users, {user: jobs[user] for user in users})
 
     def _staying(self, view: View) -> Runs:

@@ -24,6 +24,7 @@ class Group:
     """Jobs that take turns on one pool of GPUs."""
 
     turns: Turns = field(default_factory=Turns)
+    #: its jobs while a question is answered
     jobs: dict[int, JobView] = field(default_factory=dict)
     somebody_waited: bool = False
     #: those passed over in turns, and at home in slices of these

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.engine.state import EngineSettings, Placement
@@ -57,7 +58,7 @@ class LivePolicy:
     ) -> None:
         """`policy`: what decides in the engine; None: the engine's own rules."""
         told = EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns)
-        self.engine = Engine(told, (lambda: policy) if policy is not None else None)
+        self.engine = Engine(told, Leader(lambda: policy) if policy is not None else None)
         self._policy = policy
         if policy is not None:
             self.name = policy.name

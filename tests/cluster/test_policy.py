@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +124,8 @@ def test_jobs_train_on_while_the_controller_is_dead_and_it_leads_again(fleet: Fl
         120,
     )
     end(fleet, jobs)
+    told = replayed(fleet)
+    assert told["segments"] >= 2 and told["equal"] and told["first"] is None, told
 
 
 def test_another_policy_takes_over_at_a_reload_and_no_job_is_started_again(
@@ -143,6 +147,13 @@ def test_another_policy_takes_over_at_a_reload_and_no_job_is_started_again(
         cluster.kill("gandivactld", signal.SIGHUP)
     assert cluster.exec(["scontrol", "show", "job", str(job)]).stdout.count("Restarts=0")
     end(fleet, {"user1": job})
+
+
+def replayed(fleet: Fleet) -> dict[str, Any]:
+    """What `gandiva replay` says of the journal of the running controller."""
+    path = str(fleet.mini.at.spool / "gandivactld" / "journal.sqlite")
+    told: dict[str, Any] = json.loads(fleet.mini.exec(["gandiva", "replay", path, "--json", "-"]).stdout)
+    return told
 
 
 def log_of(cluster: MiniCluster) -> str:

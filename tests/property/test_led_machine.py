@@ -59,6 +59,7 @@ class LedMachine(EngineMachine):
         world.make_policy = lambda: gandiva_fair.make(policy) if is_dear else Unmeasured(policy)
         self.is_dear = is_dear
         world.restart_controller(keep_journal=False)
+        self.recorded(world)
         world.types = {f"n{n}": "k80" for n in range(1, len(sizes), 2)} if is_mixed else {}
         world.rates = {"v100": 3.0, "k80": 1.0}
         self.world = world
@@ -66,6 +67,9 @@ class LedMachine(EngineMachine):
             job_id = world.submit(f"user{n % 3 + 1}", gpus)
             world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{n % 2}")
         world.run(120, dt_s=10)
+
+    def recorded(self, world: FakeWorld) -> None:
+        """Called when the world begins."""
 
     @rule(
         user=USERS,

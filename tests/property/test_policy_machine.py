@@ -19,7 +19,8 @@ from gandiva_slurm.policy.cells_deal import members_of
 from gandiva_slurm.policy.cells_gangs import WAIT, CellRequest
 from gandiva_slurm.policy.classes import KEEPS
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
-from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC, Cluster, Plan, PolicySettings, View
+from gandiva_slurm.policy.memory import kept, recalled
+from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC, Cluster, Plan, Policy, PolicySettings, View
 from gandiva_slurm.sim.checks import gangs_are_whole, no_gpu_given_twice
 from gandiva_slurm.sim.job import Job, Spec
 from gandiva_slurm.sim.truth import Oracle
@@ -68,7 +69,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.world = World(self.cluster, TRUTH, Costs(0, restart_s * S, slots=self.slots))
         told = PolicySettings(QUANTUM_S * S, restart_ns=restart_s * S)
         self.policy: GandivaFair = gandiva_fair.make(told)
-        self.twin: GandivaFair = gandiva_fair.make(told)
+        self.twin: Policy = gandiva_fair.make(told)
         self.is_dear = restart_s == DEAR_S
         self.plan = Plan({})
         self.arrived = self.ended = 0
@@ -168,7 +169,9 @@ class PolicyMachine(RuleBasedStateMachine):
         view = world.view()
         before = {job_id: (job.gpus, job.is_running) for job_id, job in world.jobs.items()}
         self.plan = self.policy.decide(view)
-        assert self.twin.decide(view) == self.plan, "the same events, the same plan"
+        twin = recalled(kept(self.twin), self.twin, world.cluster)
+        assert twin.decide(view) == self.plan, "the same events, the same plan, also after a restart"
+        self.twin = twin
         assert before == {job_id: (job.gpus, job.is_running) for job_id, job in world.jobs.items()}
         for job_id, gpus in self.plan.runs.items():
             job = world.jobs[job_id]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.port import Plan, View
@@ -252,7 +253,7 @@ def test_another_policy_or_none_takes_over_with_the_jobs_where_they_are() -> Non
     assert world.on(jobs[0]) is None and world.engine.state.on == set()
     other = Says()
     other.runs = {jobs[1]: (1,)}
-    world.engine.lead(lambda: other)
+    world.engine.lead(Leader(lambda: other))
     world.run(2)
     assert (world.on(jobs[0]), world.on(jobs[1])) == (False, True)
     assert [world.jobs[job].restart for job in jobs] == [0, 0]

@@ -17,6 +17,7 @@ from gandiva_slurm.controller import recorder as recorders
 from gandiva_slurm.controller.journal import MIGRATIONS, Journal
 from gandiva_slurm.controller.recorder import Recorder
 from gandiva_slurm.controller.segments import read_segments
+from gandiva_slurm.controller.settings import leader_of
 from gandiva_slurm.engine import codec
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
@@ -115,7 +116,7 @@ def test_bounds_and_settings_go_with_the_frame(life):
     run_some(life)
     assert [why for (why,) in life.rows("SELECT why FROM frames")] == ["anew", "next"]
     assert life.replay().first is None
-    again = engine_of(frame_of(life.engine), settings_of(life.engine))
+    again = engine_of(frame_of(life.engine), settings_of(life.engine), leader_of)
     assert again.state == life.engine.state and again.settings == life.engine.settings
 
 

@@ -88,13 +88,12 @@ VARIANTS = (
     ),
     Variant(
         "plan-waits-for-a-slow-policy-each-time",
-        "gandiva_slurm/controller/bounded.py:Bounded.decide",
-        "if self._clock() < self._rest_until_s:",
+        "gandiva_slurm/engine/decider.py:Decider._ask",
+        "if view.now_ns < self._rest_until_ns:",
         "if False:",
         "A policy that takes too long holds gandivactld up for ten seconds in each cycle.",
         (
-            "tests/controller/test_bounded.py::"
-            "test_one_that_takes_long_is_left_and_begins_anew_after_a_rest[sleeps]",
+            "tests/unit/test_decider.py::test_a_slow_policy_is_left_alone_for_a_while_and_begins_anew",
         ),
     ),
     Variant(
@@ -161,7 +160,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-is-not-looked-at",
-        "gandiva_slurm/engine/apply.py:Decider._ask",
+        "gandiva_slurm/engine/decider.py:Decider._ask",
         "return None if wrong else plan",
         "return plan",
         "What no cluster can do is begun all the same.",
@@ -206,5 +205,45 @@ VARIANTS = (
         "for job_id in paired:",
         "A gang whose user has other GPUs never has its own for a slice.",
         ("tests/unit/test_pace.py::test_a_gang_at_home_has_a_slice_though_its_user_has_a_share_elsewhere",),
+    ),
+    Variant(
+        "plan-memory-of-anything",
+        "gandiva_slurm/policy/memory.py:_Reader.find_class",
+        'raise pickle.UnpicklingError(f"{module}.{name} is no part of a policy")',
+        "return super().find_class(module, name)",
+        "A journal of somebody else's runs commands when it is replayed.",
+        ("tests/unit/test_memory.py::test_nothing_is_called_that_is_no_class_of_a_policy",),
+    ),
+    Variant(
+        "plan-memory-of-any-function-of-ours",
+        "gandiva_slurm/policy/memory.py:_Reader.find_class",
+        "if isinstance(found, type) and",
+        "if",
+        "What is read back calls functions of the policies' package.",
+        ("tests/unit/test_memory.py::test_nothing_is_called_that_is_no_class_of_a_policy",),
+    ),
+    Variant(
+        "plan-memory-is-lost",
+        "gandiva_slurm/engine/decider.py:Decider._remembered",
+        "if memory is None or",
+        "if memory is not None or",
+        "Who was behind when gandivactld was started again is not any more.",
+        ("tests/unit/test_decider.py::test_what_a_policy_knows_goes_on_after_a_restart",),
+    ),
+    Variant(
+        "plan-memory-of-other-nodes",
+        "gandiva_slurm/engine/decider.py:Decider._remembered",
+        ' or json.dumps(memory["nodes"]) != json.dumps(picture.key)',
+        "",
+        "A policy goes on with GPUs by numbers that mean other ones now.",
+        ("tests/unit/test_decider.py::test_where_something_is_not_as_it_was_it_begins_anew[nodes]",),
+    ),
+    Variant(
+        "plan-lateness-is-not-recorded",
+        "gandiva_slurm/controller/recorder.py:Recorder.handle",
+        "events = (PolicyLate(), *events)",
+        "pass",
+        "A recording in which the policy once took too long is decided otherwise.",
+        ("tests/unit/test_decider.py::test_a_recording_of_a_slow_policy_is_decided_again",),
     ),
 )

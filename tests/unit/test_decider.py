@@ -1,0 +1,217 @@
+"""A policy that decides goes on after a restart as if there had been none; a slow one is left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from gandiva_slurm.engine.decider import REST_NS, Decider, Leader, TooSlow
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.gandiva_fair import GandivaFair
+from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+from tests.tape import Tape
+
+QUANTUM_NS = 10 * SECOND_NS
+TOLD = PolicySettings(QUANTUM_NS)
+
+
+def busy(count: int = 5) -> FakeWorld:
+    """One node of two GPUs under gandiva_fair, and more jobs than it has GPUs."""
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=lambda: gandiva_fair.make(TOLD))
+    for n in range(count):
+        world.submit(f"user{n % 3 + 1}", 1)
+    world.run(37)
+    return world
+
+
+def policy_of(world: FakeWorld) -> GandivaFair:
+    decider = decider_of(world.engine)
+    assert isinstance(decider.policy, GandivaFair)
+    return decider.policy
+
+
+def decider_of(engine: Engine) -> Decider:
+    assert engine.decider is not None
+    return engine.decider
+
+
+def test_what_a_policy_knows_goes_on_after_a_restart() -> None:
+    world, other = busy(), busy()
+    before = policy_of(world).passes()
+    assert len({*before.values()}) > 1
+    world.restart_controller(keep_journal=True)
+    world.cycle(dt_s=0.001)
+    other.cycle(dt_s=0.001)
+    assert policy_of(world).passes() == policy_of(other).passes()
+    for _ in range(60):
+        world.cycle()
+        other.cycle()
+        assert world.engine.state.on == other.engine.state.on
+    assert decider_of(world.engine).memory_fault == ""
+
+
+def test_a_frame_before_the_first_cycle_has_what_was_known_too() -> None:
+    world = busy()
+    first = json.loads(json.dumps(world.engine.to_json()))
+    leader = decider_of(world.engine).leader
+    again = Engine.from_json(world.settings, first, leader)
+    assert json.loads(json.dumps(again.to_json())) == first
+
+
+@pytest.mark.parametrize("change", ["told", "nodes", "bytes"])
+def test_where_something_is_not_as_it_was_it_begins_anew(change: str) -> None:
+    world = busy()
+    data = json.loads(json.dumps(world.engine.to_json()))
+    leader = decider_of(world.engine).leader
+    if change == "told":
+        leader = Leader(leader.make, {"policy": "of another test"})
+    elif change == "bytes":
+        data["policy"]["knows"] = "AAAA"
+    else:
+        world.nodes["b"] = 1
+    world.engine = Engine.from_json(world.settings, data, leader)
+    world.fresh = True
+    world.cycle(dt_s=0.001)
+    assert {*policy_of(world).passes().values()} <= {0}
+    assert bool(decider_of(world.engine).memory_fault) == (change == "bytes")
+    world.run(30)
+    assert world.engine.state.on
+
+
+class Grows:
+    """A policy that in a later release asks for what the earlier one did not keep."""
+
+    name = "grows"
+    is_later = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+        if self.is_later:
+            self.more = 1
+
+    def decide(self, view: View) -> Plan:
+        self.asked += self.more if self.is_later else 1
+        return all_run(view)
+
+
+def test_what_another_release_knew_is_no_trouble_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=Grows)
+    world.submit()
+    world.run(5)
+    world.restart_controller(keep_journal=True)
+    world.run(2)
+    policy = decider_of(world.engine).policy
+    assert isinstance(policy, Grows) and policy.asked == 7
+    monkeypatch.setattr(Grows, "is_later", True)
+    world.restart_controller(keep_journal=True)
+    world.run(1)
+    policy = decider_of(world.engine).policy
+    assert isinstance(policy, Grows) and policy.asked == 1
+    assert decider_of(world.engine).fault == "" and world.engine.state.on
+
+
+class Slow:
+    """A policy that takes too long when it is told to; it counts its questions."""
+
+    name = "slow"
+
+    def __init__(self, plan: Callable[[View], Plan]) -> None:
+        self.plan, self.asked = plan, 0
+
+    def decide(self, view: View) -> Plan:
+        self.asked += 1
+        return self.plan(view)
+
+
+def all_run(view: View) -> Plan:
+    return Plan({job_id: (n,) for n, job_id in enumerate(view.jobs)}, view.now_ns + SECOND_NS)
+
+
+def never(view: View) -> Plan:
+    raise TooSlow("took more than it may")
+
+
+def test_a_slow_policy_is_left_alone_for_a_while_and_begins_anew() -> None:
+    made: list[Slow] = []
+
+    def make() -> Policy:
+        made.append(Slow(all_run))
+        return made[-1]
+
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=make)
+    job = world.submit()
+    world.run(5)
+    assert world.engine.state.on == {job}
+    count, slow = len(made), made[-1]
+    slow.plan, slow.asked = never, 0
+    world.run(3)
+    assert len(made) == count + 1 and slow.asked == 1 and made[-1].asked == 0, "it is not asked meanwhile"
+    assert world.engine.state.on == {job}, "what held its GPUs goes on"
+    assert (
+        decider_of(world.engine).fault == "policy slow took more than it may; it begins anew 60 s after that"
+    )
+    world.run(REST_NS // SECOND_NS)
+    assert made[-1].asked and decider_of(world.engine).fault == ""
+    assert world.engine.state.on == {job}
+
+
+def test_one_that_cannot_be_made_again_rests_all_the_same() -> None:
+    made: list[Slow] = []
+
+    def make() -> Policy:
+        if len(made) == 2:
+            raise ValueError("not again")
+        made.append(Slow(never))
+        return made[-1]
+
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=make)
+    world.submit()
+    world.run(10)
+    assert made[-1].asked == 1
+    decider = decider_of(world.engine)
+    assert decider.fault.startswith("policy slow took more than it may")
+    assert decider.memory_fault == "policy slow cannot be made again: ValueError: not again"
+
+
+def test_a_recording_of_a_slow_policy_is_decided_again() -> None:
+    """Told again, the policy answers at once; that it did not then is part of what was recorded."""
+    slow_at, now = [0], [0]
+
+    def plan(view: View) -> Plan:
+        now[0] += 1
+        if now[0] in slow_at:
+            raise TooSlow("took more than it may")
+        return all_run(view)
+
+    def make() -> Policy:
+        return Slow(plan)
+
+    world = FakeWorld({"a": 4}, EngineSettings(QUANTUM_NS), make_policy=make)
+    leader = decider_of(world.engine).leader
+    tape = Tape(lambda told: Leader(lambda: Slow(all_run), leader.told))
+    world.handle = tape.handle
+    world.run(5)
+    world.submit()
+    world.run(5)
+    slow_at.append(now[0] + 1)
+    world.run(1)
+    assert decider_of(world.engine).was_late
+    world.submit()
+    world.run(10)
+    assert len(world.engine.state.on) == 1, "it came while the policy rested"
+    world.run(70)
+    assert len(world.engine.state.on) == 2
+    tally = tape.replay()
+    assert tally.first is None and tally.equal >= 2
+    slow_at[:] = []
+    tape = Tape(lambda told: Leader(lambda: Slow(lambda view: Plan({})), leader.told))
+    world.handle = tape.handle
+    world.submit()
+    world.run(5)
+    assert tape.replay().first is not None, "another policy answers otherwise"
