@@ -131,7 +131,8 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
-    yield from owners.told(record, world.engine.state, world.engine.settings)
+    engine = world.engine
+    yield from owners.told(record, engine.state, engine.settings, engine.decider is not None)
     yield from _not_heeded(record)
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())

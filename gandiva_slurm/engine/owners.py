@@ -85,12 +85,20 @@ def lenders(owners: Owners, vc: str, places: Places) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def told(record: JobRecord, state: EngineState, settings: EngineSettings) -> Iterator[str]:
-    """Say of a job whose GPUs it is on, for `gandiva why`."""
-    owners = owners_of(state, settings)
+def told(record: JobRecord, state: EngineState, settings: EngineSettings, is_led: bool) -> Iterator[str]:
+    """Say of a job whose GPUs it is on, for `gandiva why`.
+
+    Where a policy leads, it binds cells while they are in use: no GPU is always a virtual cluster's.
+    """
+    owners = {} if is_led else owners_of(state, settings)
     if not settings.virtual_clusters:
         if record.options.vc:
             yield f"--gandiva-vc={record.options.vc}: recorded; no virtual clusters are configured"
+        return
+    if is_led:
+        owned = settings.virtual_clusters.get(record.vc, {})
+        counts = ", ".join(f"{count} {gpu_type}" for gpu_type, count in owned.items())
+        yield f"draws its GPUs from {told_vc(record.vc)}" + (f": {counts}" if counts else "")
         return
     yield f"draws its GPUs from {told_vc(record.vc)}: {_told_gpus(owners, record.vc)}"
     others = lenders(owners, record.vc, record.places)

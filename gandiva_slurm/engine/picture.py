@@ -74,7 +74,8 @@ class Picture:
         slots = at.settings.slots_per_gpu
         tree = state.associations
         cards = tuple(state.nodes[name].card_bytes for name in self.names)
-        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree, cards)
+        vcs = at.settings.virtual_clusters
+        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree, cards, vcs)
 
     def _is_known(self, record: JobRecord) -> bool:
         """True when its GPUs are known, and are GPUs of nodes that are there."""
@@ -87,6 +88,7 @@ class Picture:
             job = _as_submitted(record, self.cluster)
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
         job = known.view
+        job.vc = record.vc
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
         if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has

@@ -29,6 +29,8 @@ from gandiva_slurm.policy.cells_map import CellsSpec, build_chains
 from gandiva_slurm.policy.cells_restore import restore
 from gandiva_slurm.policy.cells_vcs import VirtualCluster, build_ledgers, build_vcs
 
+#: GPUs that a gang may not have, by node and index; opportunistic gangs look where they are put themselves.
+Closed = Collection[tuple[str, int]]
 Placement = tuple[list[list[PhysicalCell]], list[list[VirtualCell]] | None]
 
 
@@ -84,8 +86,14 @@ class CellCluster:
 
     # Asking ---------------------------------------------------------------------------------------------
 
-    def ask(self, request: CellRequest, suggested: Suggested = None, may_preempt: bool = True) -> Answer:
-        """Say where a gang can run now; `suggested`: the only nodes it may use.
+    def ask(
+        self,
+        request: CellRequest,
+        suggested: Suggested = None,
+        may_preempt: bool = True,
+        closed: Closed = frozenset(),
+    ) -> Answer:
+        """Say where a gang can run now; `suggested`: the only nodes it may use; `closed`: GPUs it may not.
 
         With `may_preempt`, GPUs that others must leave first are set aside for it.
         Raises RequestError for what no state of this cluster could grant.
@@ -98,7 +106,7 @@ class CellCluster:
                 return self._ask_again(gang)
             self.cancel(gang.name)
         try:
-            places, owned = self._place(request, suggested)
+            places, owned = self._place(request, suggested, closed)
         except Unfit as why:
             return Answer(WAIT, reason=f"{why} (VC {request.vc})" if request.is_guaranteed else str(why))
         gpus = [gpu for place in places for gpu in place]
@@ -129,16 +137,16 @@ class CellCluster:
 
     # Placing --------------------------------------------------------------------------------------------
 
-    def _place(self, request: CellRequest, suggested: Suggested) -> Placement:
+    def _place(self, request: CellRequest, suggested: Suggested, closed: Closed) -> Placement:
         vc = self.vcs[request.vc]
         if request.pin:
             cell = vc.pins[request.pin][1]
-            return self._place_own(request, vc.pin_views[request.pin], cell.chain, suggested)
+            return self._place_own(request, vc.pin_views[request.pin], cell.chain, suggested, closed)
         why = Unfit("no chain of cells has such GPUs")
         for chain in self._chains_for(request, vc):
             try:
                 if request.is_guaranteed:
-                    return self._place_own(request, vc.views[chain], chain, suggested)
+                    return self._place_own(request, vc.views[chain], chain, suggested, closed)
                 places = self._open[chain].fit(request.sizes, OPPORTUNISTIC, suggested)
                 return [[*place] for place in places], None
             except Unfit as error:
@@ -155,12 +163,14 @@ class CellCluster:
         return names
 
     def _place_own(
-        self, request: CellRequest, view: View[VirtualCell], chain: str, suggested: Suggested
+        self, request: CellRequest, view: View[VirtualCell], chain: str, suggested: Suggested, closed: Closed
     ) -> Placement:
         """Place a gang among its VC's cells, then find what could stand behind them."""
 
         def may_use(cell: PhysicalCell) -> bool:
             if len(cell.nodes) == 1 and not cell.is_healthy:
+                return False
+            if cell.level == LEAF and (cell.nodes[0], cell.index) in closed:
                 return False
             return suggested is None or any(node in suggested for node in cell.nodes)
 
@@ -169,10 +179,10 @@ class CellCluster:
         ledger = self.ledgers[chain]
         wanted = wanted_for(gpu for own in owned for gpu in own)
         found = Binder(ledger.stock.copy(), ledger.all_owed(), ledger.chain.widths, may_use).bind(wanted)
-        if found is None:
+        if found is None or any((gpu.nodes[0], gpu.index) in closed for gpu in found.values()):
             for gang, virtual in demoted.items():
                 self._promote(gang, virtual)
-            raise Unfit("every cell it could be bound to needs a bad or non-suggested node")
+            raise Unfit("every cell it could be bound to needs a bad or non-suggested node, or a closed GPU")
         return [[found[gpu] for gpu in own] for own in owned], [[*own] for own in owned]
 
     # Changing -------------------------------------------------------------------------------------------

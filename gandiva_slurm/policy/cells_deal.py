@@ -5,33 +5,87 @@ And the way between a gang's cells and the numbers of its GPUs.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from gandiva_slurm.policy.cells import OPPORTUNISTIC
 from gandiva_slurm.policy.cells_gangs import CellRequest, Deed, MemberDeed
 from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
-from gandiva_slurm.policy.port import Cluster, JobView
+from gandiva_slurm.policy.port import Cluster, Host, JobView
+
+#: The type of GPUs for which Slurm names none (gres/gpu:4).
+UNTYPED = "gpu"
+
+#: By virtual cluster: GPUs of each type; and of each chain, which is nodes of one type and size.
+Wanted = Mapping[str, Mapping[str, int]]
+_Parts = Mapping[str, Mapping[str, int]]
 
 
 def spec_for(cluster: Cluster, vcs: Iterable[str]) -> CellsSpec:
     """Describe the cluster; each VC owns as many whole nodes of a kind as the others, then smaller cells."""
-    names = list(vcs)
-    kinds: dict[str, CellKind] = {}
-    cells = []
-    sizes: dict[str, tuple[str, int]] = {}
+    names, chains = list(vcs), _chains(cluster)
+    return _spec(cluster, {name: {c: gpus // len(names) for c, gpus in chains.items()} for name in names})
+
+
+def spec_of(cluster: Cluster, owned: Wanted) -> CellsSpec:
+    """Describe the cluster; each VC owns so many GPUs of each type, "" those that are left.
+
+    Where more are promised than there are, those named last get what is left. A VC has whole nodes as far as
+    its number goes, of the largest first, and the rest in one node where there is one for it.
+    """
+    left, parts = _chains(cluster), dict[str, dict[str, int]]()
+    sizes: dict[str, dict[str, int]] = {}
     for host in cluster.hosts:
         chain = chain_of(host.gpu_type, len(host.gpus))
-        sizes[chain] = (host.gpu_type, len(host.gpus))
+        sizes.setdefault(host.gpu_type or UNTYPED, {})[chain] = len(host.gpus)
+    for name, wanted in owned.items():
+        parts[name] = dict.fromkeys(left, 0)
+        for gpu_type, count in wanted.items():
+            for chain, gpus in _cut(count, sizes.get(gpu_type, {}), left).items():
+                parts[name][chain] += gpus
+                left[chain] -= gpus
+    return _spec(cluster, {"": left, **parts})
+
+
+def _cut(count: int, sizes: Mapping[str, int], left: Mapping[str, int]) -> dict[str, int]:
+    """Divide GPUs of a type among its chains: whole nodes, then the rest in the smallest node that holds it.
+
+    `sizes` and `left`: GPUs of a node, and those that nobody owns yet, by chain.
+    """
+    found = dict.fromkeys(sizes, 0)
+    for chain in sorted(sizes, key=lambda chain: -sizes[chain]):
+        found[chain] = min(count, left[chain]) // sizes[chain] * sizes[chain] if sizes[chain] else 0
+        count -= found[chain]
+    for chain in sorted(sizes, key=lambda chain: (sizes[chain] < count, sizes[chain])):
+        rest = min(count, left[chain] - found[chain])
+        found[chain] += rest
+        count -= rest
+    return found
+
+
+def _chains(cluster: Cluster) -> dict[str, int]:
+    """GPUs of each chain."""
+    found: dict[str, int] = {}
+    for host in cluster.hosts:
+        chain = chain_of(host.gpu_type, len(host.gpus))
+        found[chain] = found.get(chain, 0) + len(host.gpus)
+    return found
+
+
+def _spec(cluster: Cluster, parts: _Parts) -> CellsSpec:
+    kinds: dict[str, CellKind] = {}
+    cells = []
+    hosts: dict[str, Host] = {}
+    for host in cluster.hosts:
+        chain = chain_of(host.gpu_type, len(host.gpus))
+        hosts[chain] = host
         kinds.update(_kinds(host.gpu_type, len(host.gpus)))
         cells.append(CellSpec(chain, host.name))
-    hosts = Counter(cell.kind for cell in cells)
-    grants = []
-    for chain, (gpu_type, size) in sizes.items():
-        share = hosts[chain] * size // len(names) if names else 0
-        grants += _grants(chain, gpu_type, size, share)
-    return CellsSpec(kinds, cells, {name: VcSpec(tuple(grants)) for name in names})
+    vcs = {}
+    for name, mine in parts.items():
+        grants = [_grants(chain, host.gpu_type, len(host.gpus), mine[chain]) for chain, host in hosts.items()]
+        vcs[name] = VcSpec(tuple(grant for own in grants for grant in own))
+    return CellsSpec(kinds, cells, vcs)
 
 
 def chain_of(gpu_type: str, size: int) -> str:

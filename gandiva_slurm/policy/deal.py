@@ -10,17 +10,11 @@ what is left on the others: nobody else's cells change for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gandiva_slurm.policy.cells_deal import halves
+from gandiva_slurm.policy.cells_deal import UNTYPED, Wanted, halves
 from gandiva_slurm.policy.placement import node_order
-
-#: The type of GPUs for which Slurm names none (gres/gpu:4).
-UNTYPED = "gpu"
-
-#: By virtual cluster, in the order in which they are dealt to: GPUs of each type.
-Wanted = Mapping[str, Mapping[str, int]]
 
 
 class Bay(NamedTuple):

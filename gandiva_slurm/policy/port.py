@@ -195,6 +195,9 @@ class View:
     associations: tuple[Association, ...] = ()
     #: by node: the memory of each of its GPUs, 0 where it is not known; (): any two jobs fit into it
     card_bytes: tuple[int, ...] = ()
+    #: by virtual cluster, in the order in which they are dealt to: the GPUs of each type that it owns; what
+    #: is left belongs to jobs that name none. {}: those that jobs name own equal parts
+    vcs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

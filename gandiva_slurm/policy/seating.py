@@ -12,6 +12,7 @@ from gandiva_slurm.policy.merit import Merit, type_of
 from gandiva_slurm.policy.port import JobView, View
 from gandiva_slurm.policy.rounds import Runs, Seat, Wanted
 from gandiva_slurm.policy.seats import Guest, seat_all
+from gandiva_slurm.policy.virtual import Choice
 
 #: How often a round goes over all pairs of types, at most.
 _MOST_SWEEPS = 4
@@ -66,16 +67,14 @@ class Seating:
                 found[job.job_id] = gpus
         return found
 
-    def choices(
-        self, wanted: Sequence[Wanted], room: Mapping[str, int]
-    ) -> list[tuple[Wanted, tuple[str, ...]]]:
+    def choices(self, wanted: Sequence[Wanted], room: Mapping[str, int]) -> list[Choice]:
         """Return for each job the type it is to have, then the others on which it can run."""
         at = {each.job.job_id: each.job.gpus for each in wanted}
         types = self._types(wanted, at, room, False)
         found = []
         for each in wanted:
             able = sorted(self._merit.worth(each.job), key=lambda name: name != types.get(each.job.job_id))
-            found.append((each, tuple(able)))
+            found.append(Choice(each, tuple(able), self._eligibility.barred(each.job)))
         return found
 
     def _types(

@@ -1,8 +1,9 @@
 """Virtual clusters: the jobs of each take turns on its own cells, and borrow what others leave idle (HiveD).
 
-As soon as a job names a virtual cluster (VC), the cluster is dealt out in cells, equally to all VCs named so
-far; jobs that name none are one VC more. What a VC's cells could hold if it were alone they hold beside the
-others (`cells_cluster`, ADR 0020): whoever is there by chance makes way at once.
+Where the site says what each virtual cluster (VC) owns, the cluster is dealt out so, in cells; else, as soon
+as a job names one, equally to all VCs named so far. Jobs that name none are one VC more. What a VC's cells
+could hold if it were alone they hold beside the others (`cells_cluster`, ADR 0020): whoever is there by
+chance makes way at once.
 
 Who runs is decided elsewhere, by passes; here the picked gangs of one VC are bound to GPUs. A gang stays on
 its GPUs where a cell of its VC can be bound to them, also when it was there by chance until now.
@@ -11,30 +12,39 @@ its GPUs where a cell of its VC can be bound to them, also when it was there by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from gandiva_slurm.policy.cells import LEAF, PhysicalCell
 from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_deal import by_chance, chain_of, deed_at, members_of, spec_for
+from gandiva_slurm.policy.cells_deal import by_chance, chain_of, deed_at, members_of, spec_for, spec_of
 from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, CellRequest, Deed, Gang, MemberDeed
+from gandiva_slurm.policy.cells_map import CellsSpec
 from gandiva_slurm.policy.port import Cluster, JobView, View
 from gandiva_slurm.policy.rounds import Runs, Wanted
 
-#: A job that is to run, and the GPU types on which it can, as it should have them.
-Choice = tuple[Wanted, tuple[str, ...]]
+
+class Choice(NamedTuple):
+    """A job that is to run, the GPU types on which it can, best first, and the GPUs that it may not have."""
+
+    wanted: Wanted
+    types: tuple[str, ...]
+    barred: frozenset[int] = frozenset()
 
 
 class VirtualClusters:
-    """All VCs named so far; off until there is one."""
+    """All VCs; off until there is one."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        #: what the site says of them
+        self._owned: dict[str, dict[str, int]] = {}
         self._cells: CellCluster | None = None
         self._gpus: Mapping[str, tuple[int, ...]] = {}
-        self._kinds: dict[str, list[str]] = {}
+        self._kinds: dict[tuple[str, str], list[str]] = {}
 
     @property
     def names(self) -> Sequence[str]:
-        """All VCs, "" for those who name none; empty: nobody has named one."""
+        """All VCs, "" for those who name none; empty: there is none."""
         return self._names
 
     @property
@@ -44,12 +54,10 @@ class VirtualClusters:
         return self._cells
 
     def follow(self, view: View) -> None:
-        """Take note of new VCs, of nodes, and of jobs that are gone."""
-        named = {job.vc for job in view.jobs.values()}
-        if not self._names and not any(named):
+        """Take note of VCs, of nodes, and of jobs that are gone."""
+        self._follow_names(view)
+        if not self._names:
             return
-        if named - set(self._names):
-            self._deal(view.cluster, sorted(named.union(self._names)))
         for host in view.cluster.hosts:
             is_down = not view.down.isdisjoint(host.gpus)
             (self.cells.set_bad if is_down else self.cells.set_healthy)(host.name)
@@ -57,6 +65,19 @@ class VirtualClusters:
             job = view.jobs.get(int(name))
             if job is None or job.vc != gang.request.vc or not view.down.isdisjoint(self._at(gang)):
                 self.cells.delete(name)
+
+    def _follow_names(self, view: View) -> None:
+        owned = {name: dict(types) for name, types in view.vcs.items()}
+        named = {job.vc for job in view.jobs.values()}
+        if owned:
+            if owned != self._owned:
+                self._deal(view.cluster, ["", *owned], spec_of(view.cluster, owned))
+        elif self._owned:
+            self._names, self._cells = [], None
+        elif (self._names or any(named)) and named - set(self._names):
+            names = sorted(named.union(self._names))
+            self._deal(view.cluster, names, spec_for(view.cluster, names))
+        self._owned = owned
 
     def room(self, vc: str) -> dict[str, int]:
         """GPUs that a VC owns, by type."""
@@ -73,21 +94,26 @@ class VirtualClusters:
         Return the GPUs of all.
         """
         seats = dict(seated)
-        self._leave(vc, {*seats, *(each.job.job_id for each, _ in wanted)})
-        asked = sum(each.size for each, _ in wanted) + sum(map(len, seated.values()))
-        order = sorted(wanted, key=lambda pair: (pair[0].job.can_migrate, -pair[0].size, pair[0].job.order))
+        self._leave(vc, {*seats, *(each.wanted.job.job_id for each in wanted)})
+        asked = sum(each.wanted.size for each in wanted) + sum(map(len, seated.values()))
+
+        def place(each: Choice) -> tuple[bool, int, tuple[int, int]]:
+            job, size, _ = each.wanted
+            return job.can_migrate, -size, job.order
+
+        order = sorted(wanted, key=place)
         for is_anew in (False, True):
             late = [choice for choice in order if not self._stay(cluster, vc, choice, is_anew)]
-            bound = [self._bind(cluster, vc, *choice) for choice in late]
+            bound = [self._bind(cluster, vc, choice) for choice in late]
             if all(bound) or is_anew or asked > sum(self.room(vc).values()):
                 break
             self._leave(vc, set(seated))
-        for each, _ in order:
-            gang = self.cells.gangs.get(str(each.job.job_id))
+        for job in (each.wanted.job for each in order):
+            gang = self.cells.gangs.get(str(job.job_id))
             if gang is not None and gang.virtual is not None:
-                seats[each.job.job_id] = self._at(gang)
-            elif gang is None and each.job.is_running:
-                self._lend(cluster, each.job, each.job.gpus)
+                seats[job.job_id] = self._at(gang)
+            elif gang is None and job.is_running:
+                self._lend(cluster, job, job.gpus)
         return seats
 
     def lend(self, cluster: Cluster, jobs: Mapping[int, JobView], runs: Runs) -> None:
@@ -101,14 +127,14 @@ class VirtualClusters:
         if all(gpu.gang is None for gpu in self._cells_at(cluster, gpus)):
             self.cells.restore(by_chance(job, job.vc), deed_at(cluster, gpus))
 
-    def _deal(self, cluster: Cluster, names: list[str]) -> None:
+    def _deal(self, cluster: Cluster, names: list[str], spec: CellsSpec) -> None:
         self._names = names
-        spec = spec_for(cluster, names)
         self._cells = self._cells.reconfigured(spec) if self._cells else CellCluster(spec)
         self._gpus = {host.name: host.gpus for host in cluster.hosts}
         self._kinds = {}
-        for grant in spec.vcs[names[0]].grants:
-            self._kinds.setdefault(grant.chain, []).insert(0, grant.kind)
+        for name, vc in spec.vcs.items():
+            for grant in vc.grants:
+                self._kinds.setdefault((name, grant.chain), []).insert(0, grant.kind)
 
     def _leave(self, vc: str, stay: set[int]) -> None:
         """Take the cells of a VC from all gangs but these; who is there by chance is not touched."""
@@ -118,7 +144,7 @@ class VirtualClusters:
 
     def _stay(self, cluster: Cluster, vc: str, choice: Choice, is_anew: bool) -> bool:
         """True when a job keeps its GPUs: it is bound there, or a cell of its VC can be."""
-        (job, size, _), types = choice
+        (job, size, _), types, _ = choice
         gang = self.cells.gangs.get(str(job.job_id))
         if gang is not None:
             is_bound = gang.virtual is not None
@@ -147,7 +173,7 @@ class VirtualClusters:
             if gpu.gang is not None:
                 self.cells.delete(gpu.gang.name)
         deed = deed_at(cluster, job.gpus)
-        for kind in self._kinds.get(deed.chain, ()):
+        for kind in self._kinds.get((vc, deed.chain), ()):
             if not all(self._is_open(gpu, kind, vc) for gpu in self._cells_at(cluster, job.gpus)):
                 continue
             members = tuple(MemberDeed(m.node, m.gpus, (kind,) * len(m.gpus)) for m in deed.members)
@@ -164,21 +190,24 @@ class VirtualClusters:
         root = next((cell for cell in gpu.line() if cell.level == level), None)
         return root is not None and (root.is_loose or (root.virtual is not None and root.virtual.vc == vc))
 
-    def _bind(self, cluster: Cluster, vc: str, wanted: Wanted, types: Sequence[str]) -> bool:
+    def _bind(self, cluster: Cluster, vc: str, choice: Choice) -> bool:
         """Bind a gang wherever its VC's cells allow, putting out whoever is there by chance."""
-        if wanted.job.gpus and not wanted.job.can_migrate:
+        job = choice.wanted.job
+        if job.gpus and not job.can_migrate:
             return False
-        for chain, request in _requests(cluster, vc, wanted, types):
+        closed = _closed(cluster, choice.barred)
+        for chain, request in _requests(cluster, vc, choice.wanted, choice.types):
             if chain not in self.cells.vcs[vc].roots:
                 continue
-            answer = self.cells.ask(request)
+            answer = self.cells.ask(request, closed=closed)
             while answer.kind == PREEMPT:
                 for victim in answer.victims:
                     self.cells.delete(victim)
-                answer = self.cells.ask(request)
+                answer = self.cells.ask(request, closed=closed)
             if answer.kind == BIND and answer.deed is not None:
                 gang = self.cells.allocate(request, answer.deed)
-                if cluster.share(self._at(gang), wanted.job.cell):
+                gpus = self._at(gang)
+                if cluster.share(gpus, job.cell) and cluster.are_even(gpus, job.nodes):
                     return True
                 self.cells.delete(gang.name)
         return False
@@ -202,11 +231,24 @@ def _chain(gang: Gang) -> str:
     return gang.deed.chain
 
 
+def _closed(cluster: Cluster, gpus: frozenset[int]) -> frozenset[tuple[str, int]]:
+    """Return GPUs by their nodes' names and their numbers there."""
+    hosts = ((cluster.hosts[cluster.host_of[gpu]], gpu) for gpu in gpus)
+    return frozenset((host.name, gpu - host.gpus[0]) for host, gpu in hosts)
+
+
 def _requests(
     cluster: Cluster, vc: str, wanted: Wanted, types: Sequence[str]
 ) -> Iterator[tuple[str, CellRequest]]:
     name = str(wanted.job.job_id)
     for gpu_type in types:
         for width in sorted({len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type}):
-            members = members_of(wanted.size, width)
+            members = _members(wanted, width)
             yield chain_of(gpu_type, width), CellRequest(name, vc, members, gpu_type=gpu_type)
+
+
+def _members(wanted: Wanted, width: int) -> tuple[int, ...]:
+    """GPUs on each of its nodes, in nodes of so many."""
+    nodes = wanted.job.nodes
+    is_even = nodes and wanted.size % nodes == 0
+    return (wanted.size // nodes,) * nodes if is_even else members_of(wanted.size, width)

@@ -91,6 +91,36 @@ def test_three_users_share_two_nodes_by_turns_and_moves(fleet: Fleet) -> None:
     end(fleet, jobs)
 
 
+@slow("50 s; tests/unit/test_led_owners.py has the rules, on a small Slurm")
+def test_a_virtual_cluster_has_its_gpu_beside_one_whose_jobs_share(
+    cluster: MiniCluster, fleet: Fleet
+) -> None:
+    files = {name: (cluster.at.etc / name).read_text() for name in ("gandiva.yaml", "job_submit.lua")}
+    owned = files["gandiva.yaml"] + "virtual_clusters: {a: {v100: 1}, b: {v100: 1}}\n"
+    (cluster.at.etc / "gandiva.yaml").write_text(owned)
+    known = files["job_submit.lua"].replace("nodes_gpus =", 'vcs = {"a", "b"}, nodes_gpus =')
+    (cluster.at.etc / "job_submit.lua").write_text(known)
+    cluster.kill("gandivactld", signal.SIGHUP)
+    try:
+        script = f"export OUT=~\nexec python {TRAINING.name} 20 1000000"
+        vcs = zip(USERS, ("a", "a", "b"), strict=True)
+        jobs = {user: fleet.submit(user, script, f"--gandiva-vc={vc}") for user, vc in vcs}
+        wait_for(lambda: all(lines(fleet, user, job) for user, job in jobs.items()), "all to train", 90)
+        before = held_s(fleet)
+
+        def parts() -> list[float]:
+            return [held_s(fleet)[job] - before[job] for job in jobs.values()]
+
+        wait_for(lambda: sum(parts()) >= 60, "30 s of two GPUs", 120)
+        one, other, alone = parts()
+        assert alone >= 0.9 * (one + other), (one, other, alone)
+        end(fleet, jobs)
+    finally:
+        for name, text in files.items():
+            (cluster.at.etc / name).write_text(text)
+        cluster.kill("gandivactld", signal.SIGHUP)
+
+
 @slow("60 s; what a policy does to gangs over nodes is in test_apply, and test_spans has them on real nodes")
 def test_a_gang_over_both_nodes_has_its_turns_beside_a_job_of_one(fleet: Fleet) -> None:
     script = f"export OUT=~\nsrun --kill-on-bad-exit sh -c 'exec python {TRAINING.name} 20 1000000'"

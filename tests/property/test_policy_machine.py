@@ -8,7 +8,7 @@ slots and host memory are bounded: no more live on a GPU or node than it holds.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -61,6 +61,8 @@ class PolicyMachine(RuleBasedStateMachine):
 
     #: jobs that a GPU has room for, and a node's memory; 0: any
     slots, memory_mib = 0, 0
+    #: what the site says of virtual clusters
+    owned: ClassVar[dict[str, dict[str, int]]] = {}
 
     @initialize(restart_s=st.sampled_from((0, 0, 3, DEAR_S)))
     def begin(self, restart_s: int) -> None:
@@ -89,7 +91,7 @@ class PolicyMachine(RuleBasedStateMachine):
     )
     def arrive(self, size: int, minutes: int, user: str, model: str, kind: str, vc: str) -> None:
         """A job comes."""
-        if len(self.world.jobs) >= 14 or not self.may_come(kind):
+        if len(self.world.jobs) >= 14:
             return
         more: dict[str, Any] = {
             "elastic": {"min_size": 1, "max_size": 4},
@@ -106,10 +108,6 @@ class PolicyMachine(RuleBasedStateMachine):
         self.world.admit(Job(spec, TRUTH.work(spec), None, self.world))
         self.arrived += 1
         self.decide()
-
-    def may_come(self, kind: str) -> bool:
-        """Virtual clusters deal out cells of the whole cluster, and do not know who may use which node."""
-        return kind != "confined"
 
     @rule(seconds=st.sampled_from((1, 7, 30, 60, 300, 1200)))
     def wait(self, seconds: int) -> None:
@@ -167,6 +165,7 @@ class PolicyMachine(RuleBasedStateMachine):
         """Ask both policies, and make the plan true; PolicyError: it cannot be."""
         world = self.world
         view = world.view()
+        view.vcs = self.owned
         before = {job_id: (job.gpus, job.is_running) for job_id, job in world.jobs.items()}
         self.plan = self.policy.decide(view)
         twin = recalled(kept(self.twin), self.twin, world.cluster)
@@ -207,7 +206,8 @@ class PolicyMachine(RuleBasedStateMachine):
         asked = {n: gpus[: jobs[n].size] for n, gpus in self.plan.runs.items() if n not in small}
         waiting = set(could_start(self.view, Plan(asked))) - small
         stays = {job.job_id for job in jobs.values() if not job.can_migrate or (self.is_dear and job.gpus)}
-        assert not {job_id for job_id in waiting - stays if not jobs[job_id].cell}, self.plan
+        confined = {job.job_id for job in jobs.values() if job.cell or job.hosts is not None}
+        assert not waiting - stays - confined, self.plan
 
     @invariant()
     def guaranteed_jobs_keep_their_speed(self) -> None:
@@ -234,11 +234,13 @@ class PolicyMachine(RuleBasedStateMachine):
         if not vcs.names:
             return
         for job in self.world.jobs.values():
-            may_come = job.can_migrate or not job.gpus
+            may_come = (job.can_migrate or not job.gpus) and job.vc in vcs.names
             if job.is_running or job.cell or job.job_class != GUARANTEED or not may_come:
                 continue
             request = CellRequest(str(job.job_id), job.vc, members_of(job.size, 4))
-            assert vcs.cells.ask(request, may_preempt=False).kind == WAIT, job
+            hosts = [host for n, host in enumerate(self.cluster.hosts) if job.hosts and n not in job.hosts]
+            closed = {(host.name, n) for host in hosts for n in range(len(host.gpus))}
+            assert vcs.cells.ask(request, may_preempt=False, closed=closed).kind == WAIT, job
 
     def teardown(self) -> None:
         """Everybody comes to an end, once all nodes are back."""
@@ -262,15 +264,11 @@ class FullMachine(PolicyMachine):
 
     slots, memory_mib = 2, 60
 
-    def may_come(self, kind: str) -> bool:
-        """See above: nor do they know of room."""
-        return kind != "vc"
-
-    def change_vc(self, pick: int, vc: str) -> None:
-        """See `may_come`."""
-
     def nobody_waits_for_what_is_idle_or_lent(self) -> None:
         """There may be no room for a job on what is idle."""
+
+    def legal_requests_are_served(self) -> None:
+        """Nor on what its virtual cluster owns."""
 
     @invariant()
     def no_more_live_there_than_there_is_room(self) -> None:
@@ -281,6 +279,20 @@ class FullMachine(PolicyMachine):
             assert all(sum(gpu in job.gpus for job in there) <= self.slots for gpu in host.gpus)
 
 
+class OwnedMachine(PolicyMachine):
+    """The same where the site says what virtual clusters own; nobody owns a name that it does not say."""
+
+    owned: ClassVar[dict[str, dict[str, int]]] = {"one": {"v100": 5}, "two": {"v100": 2, "k80": 2}}
+
+    @rule(owned=st.sampled_from(({"one": {"v100": 8}}, {"two": {"k80": 4}, "one": {"v100": 9}}, {})))
+    def deal_anew(self, owned: dict[str, dict[str, int]]) -> None:
+        """The site says something else."""
+        self.owned = owned  # type: ignore[misc]
+        self.decide()
+
+
+OwnedMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
+TestOwnedMachine = OwnedMachine.TestCase
 FullMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestFullMachine = FullMachine.TestCase
 PolicyMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25)

@@ -162,7 +162,7 @@ def places(world: FakeWorld) -> dict[int, dict[str, tuple[int, ...]]]:
 
 def told(world: FakeWorld, job_id: int) -> list[str]:
     engine = world.engine
-    return [*owners.told(engine.jobs[job_id], engine.state, engine.settings)]
+    return [*owners.told(engine.jobs[job_id], engine.state, engine.settings, engine.decider is not None)]
 
 
 ONE_EACH = {"a": {"v100": 1}, "b": {"v100": 1}}

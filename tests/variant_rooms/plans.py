@@ -246,4 +246,20 @@ VARIANTS = (
         "A recording in which the policy once took too long is decided otherwise.",
         ("tests/unit/test_decider.py::test_a_recording_of_a_slow_policy_is_decided_again",),
     ),
+    Variant(
+        "plan-without-what-the-site-promised",
+        "gandiva_slurm/engine/picture.py:Picture.view",
+        "vcs = at.settings.virtual_clusters",
+        "vcs = {}",
+        "Virtual clusters own equal parts, whatever gandiva.yaml says.",
+        ("tests/unit/test_led_owners.py::test_parts_are_those_of_the_file",),
+    ),
+    Variant(
+        "plan-cells-on-nodes-not-eligible",
+        "gandiva_slurm/policy/cells_cluster.py:CellCluster._place_own",
+        "if cell.level == LEAF and (cell.nodes[0], cell.index) in closed:",
+        "if False:",
+        "A virtual cluster's job is bound to GPUs that it may not use.",
+        ("tests/unit/test_led_owners.py::test_a_gang_is_bound_around_gpus_that_are_closed_to_it",),
+    ),
 )
