@@ -67,6 +67,7 @@ class Decider:
         #: the last question took too long
         self.was_late = False
         self._rest_until_ns = 0
+        self._notes: Mapping[int, str] = {}
         #: it goes on from what it knew in a former life
         self._is_remembered = False
         self._picture: Picture | None = None
@@ -111,9 +112,18 @@ class Decider:
             on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
             plan = Plan(on, view.now_ns + at.settings.retry_ns)
         else:
-            self.has_plan = True
+            self.has_plan, self._notes = True, plan.notes
         self.wake_ns = plan.wake_ns or 0
         carry_out(at, self._picture, plan, ready)
+
+    def explain(self, job_id: int, now_ns: int) -> list[str]:
+        """Return what the policy says of a job: its plan's note, and where the job stands."""
+        noted = [self._notes[job_id]] if job_id in self._notes else []
+        explain = getattr(self.policy, "explain", None)
+        try:
+            return noted + ([str(line) for line in explain(job_id, now_ns)] if explain is not None else [])
+        except Exception:  # whatever a policy of others does: `why` has more to say
+            return noted
 
     def _remembered(self, picture: Picture) -> Policy | None:
         """Return the policy with what it knew in a former life; None: it knew nothing of these nodes."""

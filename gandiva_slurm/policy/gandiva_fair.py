@@ -15,7 +15,7 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.classes import Classes
@@ -90,6 +90,16 @@ class GandivaFair:
     def is_guaranteed(self, job: JobView) -> bool:
         """True for guaranteed jobs and those promoted."""
         return self._classes.is_guaranteed(job)
+
+    def explain(self, job_id: int, now_ns: int) -> Iterator[str]:
+        """Say where a job stood when the last question was answered, for `gandiva why`."""
+        if job_id not in self._group_of or job_id not in self._owners:
+            return
+        name = self._last.groups.get(job_id) or self._group_of[job_id]
+        yield from self._groups[name].turns.told(self._owners[job_id], job_id)
+        if self._pace.turn_ns > self._settings.quantum_ns:
+            turn_s, left_s = self._pace.turn_ns / 1e9, max(0, self._turn_end_ns - now_ns) / 1e9
+            yield f"jobs change GPUs every {turn_s:.0f} s, the next time in {left_s:.0f} s"
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""

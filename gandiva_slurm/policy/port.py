@@ -235,8 +235,9 @@ class PolicySettings:
 class Policy(Protocol):
     """A scheduling policy; made by a function of the entry point group `gandiva_slurm.policies`.
 
-    One that heeds GPU memory when it packs has an attribute `fits_memory` that is true; on a cluster only
-    such a policy may pack.
+    One that can say where a job stands has a method `explain(job_id, now_ns)` that yields sentences for
+    `gandiva why`. One that heeds GPU memory when it packs has an attribute `fits_memory` that is true; on a
+    cluster only such a policy may pack.
     """
 
     name: str

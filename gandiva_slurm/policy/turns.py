@@ -5,10 +5,10 @@ The two-level book that a node's stride, the central one and the whole cluster's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gandiva_slurm.policy.stride import PassBook, UserPass
+from gandiva_slurm.policy.stride import STRIDE1, PassBook, UserPass
 
 
 class Turns:
@@ -71,6 +71,25 @@ class Turns:
         users = {user: account.value for user, account in self._users.accounts.items()}
         jobs = {job: acc.value for book in self._jobs.values() for job, acc in book.accounts.items()}
         return users, jobs
+
+    def told(self, user: str, job_id: int) -> Iterator[str]:
+        """Say where a job and its user stand, for `gandiva why`; nothing of one that is no member."""
+        users = {name: account for name, account in self._users.accounts.items() if account.present}
+        jobs = {job: account.value for job, account in self._jobs[user].accounts.items() if account.present}
+        if user not in users or job_id not in jobs:
+            return
+        own = users[user]
+        lowest = min(account.value for account in users.values())
+        before = sum(account.value < own.value for account in users.values())
+        ahead_s = (own.value - lowest) * own.tickets / STRIDE1 / 1e9
+        if before:
+            more = f"it has had {ahead_s:.0f} s of GPU time more for its tickets than the first"
+            yield f"{before} of {len(users)} users go before {user}: {more}"
+        elif len(users) > 1:
+            yield f"of {len(users)} users {user} goes first"
+        if len(jobs) > 1:
+            first = sum(value < jobs[job_id] for value in jobs.values())
+            yield f"of the {len(jobs)} jobs of {user} {first} go before it"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""

@@ -215,3 +215,43 @@ def test_a_recording_of_a_slow_policy_is_decided_again() -> None:
     world.submit()
     world.run(5)
     assert tape.replay().first is not None, "another policy answers otherwise"
+
+
+def said_of(world: FakeWorld, job_id: int) -> list[str]:
+    return decider_of(world.engine).explain(job_id, world.now_ns)
+
+
+def test_a_policy_says_where_a_job_stands() -> None:
+    world = busy()
+    users = {n: said_of(world, n)[0] for n in (1, 2, 3)}
+    assert sum(line.startswith("of 3 users user") and line.endswith("goes first") for line in users.values())
+    later = [line for line in users.values() if "go before" in line]
+    assert later and all("s of GPU time more for its tickets than the first" in line for line in later)
+    assert {said_of(world, n)[-1] for n in (1, 4)} == {
+        "of the 2 jobs of user1 0 go before it", "of the 2 jobs of user1 1 go before it"
+    }  # fmt: skip
+    assert said_of(world, 99) == []
+    alone = busy(1)
+    assert said_of(alone, 1) == []
+
+
+def test_where_moves_are_dear_it_says_when_jobs_change_gpus() -> None:
+    told = PolicySettings(QUANTUM_NS, restart_ns=10 * SECOND_NS)
+    world = FakeWorld({"a": 1}, EngineSettings(QUANTUM_NS), make_policy=lambda: gandiva_fair.make(told))
+    job = world.submit()
+    world.run(30)
+    assert said_of(world, job) == ["jobs change GPUs every 180 s, the next time in 151 s"]
+
+
+def test_a_plans_note_is_told_and_a_policy_that_cannot_explain_is_no_trouble() -> None:
+    class Notes(Slow):
+        def explain(self, job_id: int, now_ns: int) -> list[str]:
+            raise ValueError(job_id)
+
+    def noted(view: View) -> Plan:
+        return Plan({}, notes=dict.fromkeys(view.jobs, "it rains"))
+
+    world = FakeWorld({"a": 1}, EngineSettings(QUANTUM_NS), make_policy=lambda: Notes(noted))
+    job = world.submit()
+    world.run(5)
+    assert said_of(world, job) == ["it rains"]
