@@ -29,7 +29,10 @@ class Says:
 
     def decide(self, view: View) -> Plan:
         self.views.append(replace(view, jobs={job_id: replace(job) for job_id, job in view.jobs.items()}))
-        return self.answer(view)
+        plan = self.answer(view)
+        if isinstance(plan, Plan) and plan.wake_ns is None:
+            plan.wake_ns = view.now_ns + 1  # it is asked in each cycle
+        return plan
 
 
 class Led(FakeWorld):

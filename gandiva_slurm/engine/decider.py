@@ -1,4 +1,7 @@
-"""The policy that decides: asked once a cycle, its answer looked at, what it knows kept for the next life.
+"""The policy that decides: asked when something has changed, what it knows kept for the next life.
+
+It is asked when jobs, nodes or shares are others than they were, and when it wanted to be; in between its
+last plan is carried out further (`asked`).
 
 A policy begins anew where the nodes are other ones than those it knows, after a question for which it took
 too long (what it knew may be half changed then), and where it fails with what it knew in a former life: that
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.engine.apply import carry_out, placeable
+from gandiva_slurm.engine.asked import Asked, asked, digest, fingerprint
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.led_packs import watch_packs
 from gandiva_slurm.engine.picture import Picture, key_of
@@ -68,6 +72,9 @@ class Decider:
         self.was_late = False
         self._rest_until_ns = 0
         self._notes: Mapping[int, str] = {}
+        #: the account tree, and what stands for it
+        self._tree: tuple[object, str] = (None, "")
+        self._asked: Asked | None = None
         #: it goes on from what it knew in a former life
         self._is_remembered = False
         self._picture: Picture | None = None
@@ -89,6 +96,7 @@ class Decider:
             "nodes": [*map(list, self._picture.key)],
             "has_plan": self.has_plan,
             "rest_until_ns": self._rest_until_ns,
+            "asked": self._asked.to_json() if self._asked is not None else None,
             "knows": base64.b64encode(knows).decode(),
         }
 
@@ -103,11 +111,7 @@ class Decider:
         watch_packs(at)
         may_pack = at.settings.packing and getattr(self.policy, "fits_memory", False)
         view = self._picture.view(at, [*ready.values(), *pausing], may_pack)
-        plan = self._ask(view, at.is_late)
-        if plan is None and self._is_remembered and not self.was_late:  # what it knew may be the fault
-            self._is_remembered = False
-            self._begin_anew()
-            plan = self._ask(view, is_late=False)
+        plan = self._answer(view, at.is_late)
         if plan is None:  # what held GPUs goes on, what is on the way arrives
             on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
             plan = Plan(on, view.now_ns + at.settings.retry_ns)
@@ -125,16 +129,33 @@ class Decider:
         except Exception:  # whatever a policy of others does: `why` has more to say
             return noted
 
+    def _answer(self, view: View, is_late: bool) -> Plan | None:
+        """Return the plan that holds now; None: there is none."""
+        if self._tree[0] is not view.associations:
+            self._tree = (view.associations, digest(view.associations))
+        seen = fingerprint(view, self._tree[1])
+        if self._asked is not None and self._asked.holds(view, seen):
+            return self._asked.plan
+        plan = self._ask(view, is_late)
+        if plan is None and self._is_remembered and not self.was_late:  # what it knew may be the fault
+            self._is_remembered = False
+            self._begin_anew()
+            plan = self._ask(view, is_late=False)
+        self._asked = asked(view, seen, plan) if plan is not None else None
+        return plan
+
     def _remembered(self, picture: Picture) -> Policy | None:
         """Return the policy with what it knew in a former life; None: it knew nothing of these nodes."""
         memory, self._memory = self._memory, None
         if memory is None or json.dumps(memory["nodes"]) != json.dumps(picture.key):
             return None
         try:
-            return recalled(base64.b64decode(memory["knows"]), self.policy, picture.cluster)
+            policy = recalled(base64.b64decode(memory["knows"]), self.policy, picture.cluster)
         except (NoMemory, ValueError) as err:
             self.memory_fault = f"{err}; it begins anew"
             return None
+        self._asked = Asked.from_json(memory["asked"]) if memory["asked"] is not None else None
+        return policy
 
     def _ask(self, view: View, is_late: bool) -> Plan | None:
         """Return the policy's plan; None: there is none that can be. `is_late`: it took too long then."""
@@ -160,3 +181,4 @@ class Decider:
             self.policy = self.leader.make()
         except Exception as err:  # it is asked again as it is
             self.memory_fault = f"policy {self.policy.name} cannot be made again: {type(err).__name__}: {err}"
+

@@ -8,7 +8,6 @@ dropped. The live controller, tests and a simulator drive it by the same calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -68,6 +67,7 @@ class Engine:
         self.decider = Decider(leader) if leader is not None else None
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
+        self._tickets: tuple[tuple[object, ...], Mapping[int, int]] | None = None
 
     def lead(self, leader: Leader | None) -> None:
         """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
@@ -213,15 +213,10 @@ class Engine:
             (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
-        tickets: dict[int, int] = {}
-        groups: dict[str, dict[Leaf, dict[int, int]]] = {}
-        for record in placed:
-            need = need_of(record)
-            groups.setdefault(need.group, {}).setdefault(need.leaf, {})[need.job_id] = need.weight
-        for weights in groups.values():
-            parts = leaf_tickets(self.state.associations, list(weights))
-            for leaf, jobs in weights.items():
-                tickets.update(split(parts[leaf], jobs))
+        key = (self.state.associations, [(each.job, each.vc, each.is_opportunistic) for each in placed])
+        if self._tickets is None or self._tickets[0] != key:
+            self._tickets = (key, _tickets_of(self.state.associations, placed))
+        tickets = self._tickets[1]
         on = self.state.on if self.decider is not None and self.decider.has_plan else None
         mates = self.state.pairs.mates()
         if on is not None:
@@ -229,9 +224,8 @@ class Engine:
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             job_id = record.job.job_id
-            for node, place in _placements(record, tickets[job_id]):
-                is_on = None if on is None else job_id in on
-                place = replace(place, mate=mates.get(job_id, 0), is_on=is_on)
+            is_on = None if on is None else job_id in on
+            for node, place in _placements(record, tickets[job_id], mates.get(job_id, 0), is_on):
                 plan.setdefault(node, []).append(place)
         return {node: tuple(jobs) for node, jobs in plan.items()}
 
@@ -248,7 +242,23 @@ def _pairs(on: Iterable[JobRecord]) -> dict[int, int]:
     return mates
 
 
-def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placement]]:
+def _tickets_of(rows: Sequence[Association], placed: Iterable[JobRecord]) -> dict[int, int]:
+    """Split each user's tickets over the jobs that take turns together."""
+    groups: dict[str, dict[Leaf, dict[int, int]]] = {}
+    for record in placed:
+        need = need_of(record)
+        groups.setdefault(need.group, {}).setdefault(need.leaf, {})[need.job_id] = need.weight
+    tickets: dict[int, int] = {}
+    for weights in groups.values():
+        parts = leaf_tickets(rows, list(weights))
+        for leaf, jobs in weights.items():
+            tickets.update(split(parts[leaf], jobs))
+    return tickets
+
+
+def _placements(
+    record: JobRecord, tickets: int, mate: int, is_on: bool | None
+) -> Iterator[tuple[str, Placement]]:
     """A job's places by node; its tickets lie on them as its GPUs do."""
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
@@ -263,6 +273,8 @@ def _placements(record: JobRecord, tickets: int) -> Iterator[tuple[str, Placemen
                 *(job.user, job.uid, gpus, part, submitted_ns, job.name, span, leaves),
                 is_opportunistic=is_spare,
                 vc=record.vc,
+                mate=mate,
+                is_on=is_on,
             ),
         )
 

@@ -75,7 +75,8 @@ class Turns:
     def told(self, user: str, job_id: int) -> Iterator[str]:
         """Say where a job and its user stand, for `gandiva why`; nothing of one that is no member."""
         users = {name: account for name, account in self._users.accounts.items() if account.present}
-        jobs = {job: account.value for job, account in self._jobs[user].accounts.items() if account.present}
+        book = self._jobs.get(user, PassBook[int]())
+        jobs = {job: account.value for job, account in book.accounts.items() if account.present}
         if user not in users or job_id not in jobs:
             return
         own = users[user]

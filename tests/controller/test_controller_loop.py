@@ -188,6 +188,30 @@ async def test_error_in_a_cycle_is_counted_and_the_next_one_begins_anew(world, m
     world.want_errors = 1
 
 
+async def test_after_an_error_nothing_starts_on_nodes_that_have_not_reported_since(world, monkeypatch):
+    """They have no new plan, and would not know the job."""
+    controller = await world.start()
+    first = world.slurm.submit("user1")
+    await world.until(lambda: world.runs(first))
+    take, handle, broken = controller.nodes.take_reports, type(controller.engine).handle, [True]
+
+    def break_once(self, events, now_ns):
+        if broken:
+            broken.pop()
+            monkeypatch.setattr(controller.nodes, "take_reports", list)
+            raise RuntimeError("broken for the test")
+        return handle(self, events, now_ns)
+
+    monkeypatch.setattr(type(controller.engine), "handle", break_once)
+    second = world.slurm.submit("user2")
+    await world.until(lambda: second in controller.engine.jobs and not broken)
+    await world.cycles(5)
+    assert world.slurm.jobs[second].state == "PENDING"
+    monkeypatch.setattr(controller.nodes, "take_reports", take)
+    await world.until(lambda: world.runs(second), "goes on")
+    world.want_errors = 1
+
+
 async def test_full_disk_stops_nothing_and_is_told(world, monkeypatch):
     controller = await world.start()
     write = controller.books.journal.write

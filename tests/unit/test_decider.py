@@ -13,6 +13,7 @@ from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.turns import Turns
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 from tests.tape import Tape
@@ -133,6 +134,62 @@ def all_run(view: View) -> Plan:
     return Plan({job_id: (n,) for n, job_id in enumerate(view.jobs)}, view.now_ns + SECOND_NS)
 
 
+def test_it_is_asked_when_something_has_changed_and_not_else() -> None:
+    made: list[Slow] = []
+
+    def first_two(view: View) -> Plan:
+        return Plan({job_id: (n,) for n, job_id in enumerate([*view.jobs][:2])})
+
+    def make() -> Policy:
+        made.append(Slow(first_two))
+        return made[-1]
+
+    def asked_during(cycles: int) -> int:
+        before = made[-1].asked
+        world.run(cycles)
+        return made[-1].asked - before
+
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=make)
+    jobs = [world.submit() for _ in range(2)]
+    world.run(6)
+    assert world.engine.state.on == {*jobs} and asked_during(20) == 0
+    third = world.submit()
+    assert asked_during(5) == 1, "a job came"
+    world.requeue(jobs[0])
+    assert asked_during(30) >= 1 and world.engine.state.on == {*jobs}, "a job lost its GPUs"
+    world.down.add("a")
+    assert asked_during(2) >= 1, "a node went"
+    world.down.clear()
+    world.run(40)
+    world.finish(jobs[1])
+    assert asked_during(5) == 1 and third in world.engine.state.on, "a job ended"
+
+
+def test_it_is_asked_again_when_a_move_it_planned_has_failed() -> None:
+    place, made = [0], list[Slow]()
+
+    def there(view: View) -> Plan:
+        return Plan({min(view.jobs): (place[0],)})
+
+    def make() -> Policy:
+        made.append(Slow(there))
+        return made[-1]
+
+    world = FakeWorld(
+        {"a": 1, "b": 1}, EngineSettings(QUANTUM_NS, move_deadline_ns=9 * SECOND_NS), make_policy=make
+    )
+    job = world.submit()
+    world.run(5)
+    place[0] = 1
+    world.saves_badly.add(job)
+    world.submit()
+    world.run(1)
+    before = made[-1].asked
+    world.run(30)
+    failed = [line.code for line in world.engine.jobs[job].story if line.code == "MoveFailed"]
+    assert failed and made[-1].asked > before
+
+
 def never(view: View) -> Plan:
     raise TooSlow("took more than it may")
 
@@ -227,12 +284,23 @@ def test_a_policy_says_where_a_job_stands() -> None:
     assert sum(line.startswith("of 3 users user") and line.endswith("goes first") for line in users.values())
     later = [line for line in users.values() if "go before" in line]
     assert later and all("s of GPU time more for its tickets than the first" in line for line in later)
-    assert {said_of(world, n)[-1] for n in (1, 4)} == {
-        "of the 2 jobs of user1 0 go before it", "of the 2 jobs of user1 1 go before it"
-    }  # fmt: skip
+    assert all(said_of(world, n)[-1].startswith("of the 2 jobs of user1 ") for n in (1, 4))
     assert said_of(world, 99) == []
     alone = busy(1)
     assert said_of(alone, 1) == []
+
+
+def test_what_is_said_of_turns() -> None:
+    turns = Turns()
+    turns.set_members({"u": 2, "v": 1}, {"u": {1: 1, 2: 1}, "v": {3: 1}})
+    turns.charge("u", 1, 30 * SECOND_NS)
+    assert [*turns.told("u", 1)] == [
+        "1 of 2 users go before u: it has had 30 s of GPU time more for its tickets than the first",
+        "of the 2 jobs of u 1 go before it",
+    ]
+    assert [*turns.told("u", 2)][1] == "of the 2 jobs of u 0 go before it"
+    assert [*turns.told("v", 3)] == ["of 2 users v goes first"]
+    assert [*turns.told("w", 3)] == [*turns.told("u", 9)] == []
 
 
 def test_where_moves_are_dear_it_says_when_jobs_change_gpus() -> None:

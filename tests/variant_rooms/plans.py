@@ -262,4 +262,20 @@ VARIANTS = (
         "A virtual cluster's job is bound to GPUs that it may not use.",
         ("tests/unit/test_led_owners.py::test_a_gang_is_bound_around_gpus_that_are_closed_to_it",),
     ),
+    Variant(
+        "plan-is-never-asked-again",
+        "gandiva_slurm/engine/asked.py:Asked.holds",
+        "if seen != self.seen or (wake_ns is not None and view.now_ns >= wake_ns):",
+        "if False:",
+        "A policy's first plan is carried out for ever.",
+        ("tests/unit/test_decider.py::test_what_a_policy_knows_goes_on_after_a_restart",),
+    ),
+    Variant(
+        "plan-is-kept-though-a-move-failed",
+        "gandiva_slurm/engine/asked.py:Asked.holds",
+        "return all(self._is_as_planned(job) for job in view.jobs.values())",
+        "return True",
+        "A move that failed is tried again for ever, whatever its policy would rather do.",
+        ("tests/unit/test_decider.py::test_it_is_asked_again_when_a_move_it_planned_has_failed",),
+    ),
 )
