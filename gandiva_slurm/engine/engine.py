@@ -66,6 +66,7 @@ class Engine:
         self.state = EngineState()
         self.decider = Decider(leader) if leader is not None else None
         self._placements: dict[str, tuple[Placement, ...]] | None = None
+        self._fences: dict[str, tuple[JobKey, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
         self._tickets: tuple[tuple[object, ...], Mapping[int, int]] | None = None
 
@@ -80,7 +81,7 @@ class Engine:
         The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
         """
         at = follow.Cycle(self.state, self.settings, now_ns, is_led=self.decider is not None)
-        self._placements = None
+        self._placements = self._fences = None
         if self.decider is not None:
             self.decider.was_late = False
         for event in events:
@@ -113,11 +114,11 @@ class Engine:
 
     def fences(self, node: str) -> tuple[JobKey, ...]:
         """Return the incarnations this node must stop, as long as it reports them."""
-        return tuple(
-            key
-            for (where, key), seen in sorted(self.state.sightings.items())
-            if where == node and seen.is_fenced
-        )
+        if self._fences is None:
+            self._fences = {}
+            for where, key in sorted(spot for spot, seen in self.state.sightings.items() if seen.is_fenced):
+                self._fences[where] = (*self._fences.get(where, ()), key)
+        return self._fences.get(node, ())
 
     def tickets(self) -> Mapping[str, TicketShare]:
         """Return every user's tickets, and his part of the cluster by shares alone.

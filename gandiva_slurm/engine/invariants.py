@@ -49,7 +49,7 @@ def violations(engine: Engine) -> list[str]:
         *gangs_are_whole(state),
         *slots_are_bounded(state, engine.settings.slots_per_gpu),
         *tickets_are_conserved(engine),
-        *nothing_running_is_fenced(engine),
+        *nothing_running_is_fenced(engine.state),
         *stories_follow_the_table(state),
         *moves_are_sound(state, engine.settings, engine.decider is not None),
         *packs_are_sound(engine),
@@ -182,12 +182,13 @@ def tickets_are_conserved(engine: Engine) -> list[str]:
     return found
 
 
-def nothing_running_is_fenced(engine: Engine) -> list[str]:
+def nothing_running_is_fenced(state: EngineState) -> list[str]:
     """What Slurm shows running on a node with that restart count is never fenced there."""
     found = []
-    for record in engine.state.jobs.values():
+    for record in state.jobs.values():
         for node in record.job.nodes:
-            if record.job.state == "RUNNING" and record.key in engine.fences(node):
+            seen = state.sightings.get((node, record.key))
+            if record.job.state == "RUNNING" and seen is not None and seen.is_fenced:
                 found.append(f"job {record.key} runs on {node} and is fenced there")
     return found
 

@@ -116,7 +116,7 @@ def test_tickets_made_from_nothing_are_found(engine: Engine) -> None:
 
 def test_fence_against_what_runs_is_found(engine: Engine) -> None:
     engine.state.sightings["n1", JobKey(1, 0)] = Sighting(is_fenced=True)
-    only(invariants.nothing_running_is_fenced(engine), "1.0 runs on n1")
+    only(invariants.nothing_running_is_fenced(engine.state), "1.0 runs on n1")
 
 
 def test_story_with_a_hole_is_found(engine: Engine) -> None:
