@@ -11,7 +11,7 @@ from gandiva_slurm.controller.recorder import WRITTEN, Batch, Frame, Recorder
 from gandiva_slurm.engine.codec import dumps, lists, read_actions, read_events
 from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.replay import Heard, Tally, compare_state, engine_of, replay
+from gandiva_slurm.engine.replay import START, Heard, Tally, compare_state, engine_of, replay
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import CycleTick, Event
 
@@ -56,7 +56,7 @@ class Tape:
     ) -> Engine | None:
         if frame is None:
             return None
-        engine = engine_of(frame.engine, frame.settings, self._leader_of)
+        engine = engine_of(frame.engine, frame.settings, self._leader_of, frame.why != START)
         if replay(engine, cycles, tally) and after is not None:
             compare_state(engine, after.engine, after.why, after.at_ns, tally)
         return engine

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,8 +15,9 @@ from gandiva_slurm import __version__
 from gandiva_slurm.controller.books import JOURNAL_NAME
 from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segments, read_segments
 from gandiva_slurm.controller.settings import leader_of
+from gandiva_slurm.engine.decider import Leader, ask
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.replay import Difference, Tally, compare_state, engine_of
+from gandiva_slurm.engine.replay import START, Difference, Tally, compare_state, engine_of
 from gandiva_slurm.engine.replay import replay as replay_cycles
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.output import progress, require_folder, write_result
@@ -53,7 +56,7 @@ def compare(
         if last is not None:
             compare_state(last, frame.engine, frame.why, frame.at_ns, tally)
         try:
-            engine = engine_of(frame.engine, frame.settings, leader_of)
+            engine = engine_of(frame.engine, frame.settings, _leader, frame.why != START)
         except UNREADABLE as err:
             raise UsageError(segment.unreadable(err)) from err
         is_same = replay_cycles(engine, segment.cycles, tally)
@@ -63,6 +66,12 @@ def compare(
         if on_segment:
             on_segment(tally.segments)
     return [*releases]
+
+
+def _leader(told: Mapping[str, Any]) -> Leader | None:
+    """Return a policy that may think for as long as it likes: what it did not answer was recorded."""
+    leader = leader_of(told)
+    return replace(leader, ask=ask) if leader is not None else None
 
 
 def sentences(tally: Tally, releases: list[str]) -> Iterator[str]:

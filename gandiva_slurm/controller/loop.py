@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -254,16 +254,17 @@ class Controller:
         self.nodes.publish(bodies)
         gpus, jobs_of = {n: b.gpus for n, b in bodies.items()}, {n: b.jobs for n, b in bodies.items()}
         self.spans.follow(gpus, jobs_of)
+        todo: list[Action] = []
         jobs = self.picture.jobs if self.picture else {}
-        # Such a node does not know of a job that was placed there just now either.
-        todo = [action for action in actions if self.reports.keys() >= _nodes_of(action)]
-        early = [
-            ActionDone(action.action_id, f"{_unheard(action, self.reports)} has not reported yet", retry=True)
-            for action in actions
-            if action not in todo
-        ]
         overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
-        self._outcomes = [*early, *await self._executor.execute(todo, jobs)]
+        # Such a node does not know of a job that was placed there just now either: it is done later.
+        known = {action.action_id for action in self._unfinished}
+        for action in actions:
+            if self.reports.keys() >= _nodes_of(action):
+                todo.append(action)
+            elif action.action_id not in known:
+                self._unfinished.append(action)
+        self._outcomes = await self._executor.execute(todo, jobs)
         outcomes = [*overtaken, *self._outcomes]
         await self.books.write(partial(self.books.journal.write_outcomes, outcomes, self._clock_ns()))
 
@@ -365,11 +366,6 @@ class Controller:
         jobs = tuple(map(planned, self.engine.plan_jobs(name)))
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         return PlanBody(record.gpus if record else 0, jobs, fence)
-
-
-def _unheard(action: Action, heard: Container[str]) -> str:
-    """The nodes of an action that have not been heard of, in words."""
-    return " and ".join(sorted(node for node in _nodes_of(action) if node not in heard))
 
 
 def _nodes_of(action: Action) -> set[str]:

@@ -62,6 +62,7 @@ class Recorder:
         self._config = config
         self._engine: Engine | None = None
         self._settings = ""
+        self._told: object = None
         self._since_ns = self._events = 0
 
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
@@ -93,6 +94,7 @@ class Recorder:
         if not why:
             return None
         self._settings, self._since_ns, self._events = settings, now_ns, 0
+        self._told = _told(engine)
         return Frame(now_ns, why, frame_of(engine), settings)
 
     def _why_frame(self, engine: Engine, settings: str, now_ns: int, last: Batch | None) -> str:
@@ -100,5 +102,12 @@ class Recorder:
             return ANEW if state_is_empty(engine.state) else START
         if last.fate == LOST:
             return GAP
+        if _told(engine) != self._told:  # what another way of deciding has left behind was dropped between
+            return GAP
         is_long = now_ns - self._since_ns >= LONGEST_NS or self._events >= MOST_EVENTS
         return NEXT if is_long or settings != self._settings else ""
+
+
+def _told(engine: Engine) -> object:
+    """What the engine's policy is made again by; None: there is none."""
+    return engine.decider.leader.told if engine.decider is not None else None

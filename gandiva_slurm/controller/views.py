@@ -132,7 +132,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
     engine = world.engine
-    if engine.decider is not None:
+    if engine.decider is not None and record.state != states.ENDED:
         yield from engine.decider.explain(job.job_id, time.time_ns())
     yield from owners.told(record, engine.state, engine.settings, engine.decider is not None)
     yield from _not_heeded(record)

@@ -32,8 +32,9 @@ class Asked:
         return all(self._is_as_planned(job) for job in view.jobs.values())
 
     def _is_as_planned(self, job: JobView) -> bool:
-        is_there = job.gpus == self.plan.runs.get(job.job_id, ())
-        return is_there or (job.gpus, job.can_migrate) == self.homes[job.job_id]
+        home, planned = self.homes[job.job_id], self.plan.runs.get(job.job_id, ())
+        has_come = job.gpus == planned != home[0]
+        return has_come or (job.gpus, job.can_migrate) == home
 
     def to_json(self) -> Mapping[str, Any]:
         """Return plain JSON data; notes are left out."""
@@ -62,13 +63,14 @@ def fingerprint(view: View, shares: str = "") -> str:
     jobs = [
         (
             job.job_id, job.user, job.account, job.size, job.min_size, job.max_size, job.tickets,
-            job.priority, job.job_class, job.vc, job.gpu_types, job.memory_mib, job.nodes,
+            job.priority, job.job_class, job.vc, job.gpu_types, job.memory_mib, job.nodes, job.length_ns,
             None if job.hosts is None else hash(job.hosts),  # of small numbers: no process has another
             (job.peak_bytes, job.held_bytes) if job.can_pack else None,
         )
         for job in view.jobs.values()
     ]  # fmt: skip
-    return digest((jobs, sorted(view.down), view.slots, view.card_bytes, {**view.vcs}, shares))
+    forbidden = getattr(view.rates, "forbidden", 0)
+    return digest((jobs, sorted(view.down), view.slots, view.card_bytes, {**view.vcs}, forbidden, shares))
 
 
 def digest(what: object) -> str:

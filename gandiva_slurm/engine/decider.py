@@ -28,6 +28,8 @@ from gandiva_slurm.policy.memory import NoMemory, kept, recalled
 from gandiva_slurm.policy.port import Maker, Plan, Policy, View
 from gandiva_slurm.policy.soundness import fault_of
 
+#: Of what a decider keeps; another one is not read.
+FORM = 1
 #: How long a policy that took too long is not asked again.
 REST_NS = 60 * SECOND_NS
 
@@ -75,12 +77,16 @@ class Decider:
         #: the account tree, and what stands for it
         self._tree: tuple[object, str] = (None, "")
         self._asked: Asked | None = None
-        #: it goes on from what it knew in a former life
+        #: what it knew is of this very life: a recording is told again
+        self.is_same_life = False
+        #: it goes on from what it knew in a former life, and has made no good plan since
         self._is_remembered = False
         self._picture: Picture | None = None
-        self._memory = memory if memory is not None and memory.get("told") == leader.told else None
+        known = memory if isinstance(memory, Mapping) else {}
+        self._memory = known if known.get("form") == FORM and known.get("told") == leader.told else None
         if self._memory is not None:
-            self.has_plan, self._rest_until_ns = self._memory["has_plan"], self._memory["rest_until_ns"]
+            self.has_plan = bool(known.get("has_plan"))
+            self._rest_until_ns = int(known.get("rest_until_ns", 0))
 
     def to_json(self) -> Mapping[str, Any] | None:
         """Return what another Decider with the same leader goes on with; None: it begins anew."""
@@ -92,6 +98,8 @@ class Decider:
             self.memory_fault = f"{err}; it begins anew with gandivactld"
             return None
         return {
+            "form": FORM,
+            "is_remembered": self._is_remembered,
             "told": self.leader.told,
             "nodes": [*map(list, self._picture.key)],
             "has_plan": self.has_plan,
@@ -104,8 +112,9 @@ class Decider:
         """Ask the policy, and do what its plan asks for."""
         if self._picture is None or self._picture.key != key_of(at.state.nodes):
             is_first, self._picture = self._picture is None, Picture(at.state.nodes)
+            self._asked = None
             remembered = self._remembered(self._picture) if is_first else None
-            self._is_remembered, self.policy = remembered is not None, remembered or self.leader.make()
+            self.policy = remembered or self.leader.make()
         ready = placeable(at)
         pausing = [record for record in at.state.jobs.values() if is_pausing(at, record)]
         watch_packs(at)
@@ -116,7 +125,7 @@ class Decider:
             on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
             plan = Plan(on, view.now_ns + at.settings.retry_ns)
         else:
-            self.has_plan, self._notes = True, plan.notes
+            self.has_plan, self._notes, self._is_remembered = True, plan.notes, False
         self.wake_ns = plan.wake_ns or 0
         carry_out(at, self._picture, plan, ready)
 
@@ -151,10 +160,11 @@ class Decider:
             return None
         try:
             policy = recalled(base64.b64decode(memory["knows"]), self.policy, picture.cluster)
-        except (NoMemory, ValueError) as err:
+            self._asked = Asked.from_json(memory["asked"]) if memory["asked"] is not None else None
+            self._is_remembered = not self.is_same_life or bool(memory["is_remembered"])
+        except (NoMemory, KeyError, TypeError, ValueError) as err:
             self.memory_fault = f"{err}; it begins anew"
             return None
-        self._asked = Asked.from_json(memory["asked"]) if memory["asked"] is not None else None
         return policy
 
     def _ask(self, view: View, is_late: bool) -> Plan | None:

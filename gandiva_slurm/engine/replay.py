@@ -84,10 +84,15 @@ def settings_of(engine: Engine) -> str:
     return dumps(dict(vars(engine.settings)) | leader)
 
 
-def engine_of(frame: str, settings: str, leader_of: Callable[[Mapping[str, Any]], Leader | None]) -> Engine:
+def engine_of(
+    frame: str,
+    settings: str,
+    leader_of: Callable[[Mapping[str, Any]], Leader | None],
+    is_same_life: bool = False,
+) -> Engine:
     """Make an engine of what `frame_of` and `settings_of` wrote; KeyError, TypeError or ValueError.
 
-    `leader_of` makes its policy again.
+    `leader_of` makes its policy again; `is_same_life`: what the policy knew is not of a former one.
     """
     raw = json.loads(frame)
     read: dict[str, Any] = json.loads(settings)
@@ -97,6 +102,8 @@ def engine_of(frame: str, settings: str, leader_of: Callable[[Mapping[str, Any]]
         raise ValueError(f"settings {', '.join(sorted(unknown))} are not known")
     leader = leader_of(told) if told is not None else None
     engine = Engine.from_json(build(EngineSettings, read), raw["state"], leader)
+    if engine.decider is not None:
+        engine.decider.is_same_life = is_same_life
     engine.state.bounds = reader(Bounds | None)(raw["bounds"])
     engine.state.has_read_slurm = raw["has_read_slurm"]
     return engine

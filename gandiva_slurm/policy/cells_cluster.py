@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from gandiva_slurm.policy.cells import LEAF, OPPORTUNISTIC, PhysicalCell, VirtualCell
 from gandiva_slurm.policy.cells_bind import Binder, wanted_for
-from gandiva_slurm.policy.cells_fit import Suggested, Unfit, View, is_suggested
+from gandiva_slurm.policy.cells_fit import Closed, Suggested, Unfit, View, is_suggested
 from gandiva_slurm.policy.cells_gangs import (
     ALLOCATED,
     BEING_PREEMPTED,
@@ -29,8 +29,6 @@ from gandiva_slurm.policy.cells_map import CellsSpec, build_chains
 from gandiva_slurm.policy.cells_restore import restore
 from gandiva_slurm.policy.cells_vcs import VirtualCluster, build_ledgers, build_vcs
 
-#: GPUs that a gang may not have, by node and index; opportunistic gangs look where they are put themselves.
-Closed = Collection[tuple[str, int]]
 Placement = tuple[list[list[PhysicalCell]], list[list[VirtualCell]] | None]
 
 
@@ -174,7 +172,7 @@ class CellCluster:
                 return False
             return suggested is None or any(node in suggested for node in cell.nodes)
 
-        owned = view.fit(request.sizes, request.priority, suggested)
+        owned = view.fit(request.sizes, request.priority, suggested, closed, request.is_apart)
         demoted = self._demote_in_the_way(owned, request.gang)
         ledger = self.ledgers[chain]
         wanted = wanted_for(gpu for own in owned for gpu in own)

@@ -5,7 +5,7 @@ And the way between a gang's cells and the numbers of its GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from gandiva_slurm.policy.cells import OPPORTUNISTIC
@@ -35,7 +35,7 @@ def spec_of(cluster: Cluster, owned: Wanted) -> CellsSpec:
     """
     left, parts = _chains(cluster), dict[str, dict[str, int]]()
     sizes: dict[str, dict[str, int]] = {}
-    for host in cluster.hosts:
+    for host in _with_gpus(cluster):
         chain = chain_of(host.gpu_type, len(host.gpus))
         sizes.setdefault(host.gpu_type or UNTYPED, {})[chain] = len(host.gpus)
     for name, wanted in owned.items():
@@ -54,7 +54,7 @@ def _cut(count: int, sizes: Mapping[str, int], left: Mapping[str, int]) -> dict[
     """
     found = dict.fromkeys(sizes, 0)
     for chain in sorted(sizes, key=lambda chain: -sizes[chain]):
-        found[chain] = min(count, left[chain]) // sizes[chain] * sizes[chain] if sizes[chain] else 0
+        found[chain] = min(count, left[chain]) // sizes[chain] * sizes[chain]
         count -= found[chain]
     for chain in sorted(sizes, key=lambda chain: (sizes[chain] < count, sizes[chain])):
         rest = min(count, left[chain] - found[chain])
@@ -63,10 +63,14 @@ def _cut(count: int, sizes: Mapping[str, int], left: Mapping[str, int]) -> dict[
     return found
 
 
+def _with_gpus(cluster: Cluster) -> Iterator[Host]:
+    return (host for host in cluster.hosts if host.gpus)
+
+
 def _chains(cluster: Cluster) -> dict[str, int]:
     """GPUs of each chain."""
     found: dict[str, int] = {}
-    for host in cluster.hosts:
+    for host in _with_gpus(cluster):
         chain = chain_of(host.gpu_type, len(host.gpus))
         found[chain] = found.get(chain, 0) + len(host.gpus)
     return found
@@ -76,7 +80,7 @@ def _spec(cluster: Cluster, parts: _Parts) -> CellsSpec:
     kinds: dict[str, CellKind] = {}
     cells = []
     hosts: dict[str, Host] = {}
-    for host in cluster.hosts:
+    for host in _with_gpus(cluster):
         chain = chain_of(host.gpu_type, len(host.gpus))
         hosts[chain] = host
         kinds.update(_kinds(host.gpu_type, len(host.gpus)))

@@ -15,6 +15,8 @@ from gandiva_slurm.policy.topology import closest
 C = TypeVar("C", PhysicalCell, VirtualCell)
 #: Nodes that may be used; None: all
 Suggested = Collection[str] | None
+#: GPUs that a gang may not have, by node and index.
+Closed = Collection[tuple[str, int]]
 NO_ROOM = "not enough free cells"
 
 
@@ -43,16 +45,26 @@ class View(Generic[C]):
     def __init__(self, levels: Sequence[Sequence[C]], packs_all: bool) -> None:
         """Collect the nodes of cells by level, from the node level down."""
         self.packs_all = packs_all
+        self._closed: Closed = ()
+        self._is_apart = False
         holds_node = [n for n, cells in enumerate(levels) if cells and cells[0].holds_node]
         highest = min(holds_node) if holds_node else len(levels) - 1
         seen = dict.fromkeys(node_of(cell) for cells in reversed(levels[1 : highest + 1]) for cell in cells)
         self.nodes: list[C] = list(seen)
 
-    def fit(self, sizes: Sequence[int], priority: int, suggested: Suggested) -> list[tuple[C, ...]]:
+    def fit(
+        self,
+        sizes: Sequence[int],
+        priority: int,
+        suggested: Suggested,
+        closed: Closed = (),
+        is_apart: bool = False,
+    ) -> list[tuple[C, ...]]:
         """Return GPUs for each member, sizes ascending; without putting anybody out if possible.
 
-        Raises Unfit.
+        None that is `closed`; each member on a node of its own where they are to be apart. Raises Unfit.
         """
+        self._closed, self._is_apart = closed, is_apart
         level = OPPORTUNISTIC
         try:
             picked = self._pick_nodes(sizes, level, suggested)
@@ -64,7 +76,7 @@ class View(Generic[C]):
         usable: dict[C, list[C]] = {}
         places = []
         for node, size in zip(picked, sizes, strict=True):
-            gpus = usable.setdefault(node, _usable_gpus(node, level))
+            gpus = usable.setdefault(node, [g for g in _usable_gpus(node, level) if not self._is_closed(g)])
             place = closest(gpus, size, lambda gpu: list(gpu.line())[1:])
             assert place is not None, "the node was picked because it has as many"
             places.append(place)
@@ -79,7 +91,7 @@ class View(Generic[C]):
         node = next(remaining, None)
         while node is not None and len(picked) < len(sizes):
             size = sizes[len(picked)]
-            if _room(node, priority) - taken < size:
+            if self._room(node, priority) - taken < size:
                 node, taken = next(remaining, None), 0
                 continue
             behind = physical_of(node)
@@ -89,6 +101,8 @@ class View(Generic[C]):
                 raise Unfit(f"it would need the node {behind.nodes[0]}, which is not suggested")
             picked.append(node)
             taken += size
+            if self._is_apart:
+                node, taken = next(remaining, None), 0
         return picked if len(picked) == len(sizes) else self._pick_tight(sizes, priority, suggested)
 
     def _pick_tight(self, sizes: Sequence[int], priority: int, suggested: Suggested) -> list[C]:
@@ -97,10 +111,30 @@ class View(Generic[C]):
         nodes = [
             node for node in nodes if (cell := physical_of(node)) is None or is_suggested(cell, suggested)
         ]
-        places = best_fit(sizes, [_room(node, priority) for node in nodes]) if sizes[0] < sizes[-1] else None
+        rooms = [self._room(node, priority) for node in nodes]
+        places = best_fit(sizes, rooms) if sizes[0] < sizes[-1] else None
         if places is None:
             raise Unfit(NO_ROOM)
         return [nodes[place] for place in places]
+
+    def _is_closed(self, gpu: C) -> bool:
+        behind = physical_of(gpu)
+        return behind is not None and (behind.nodes[0], behind.index) in self._closed
+
+    def _room(self, node: C, priority: int) -> int:
+        """GPUs of a node that a gang may have; where none stands behind them yet, as many as can be bound."""
+        if not self._closed:
+            return _room(node, priority)
+        usable, behind = _usable_gpus(node, priority), physical_of(node)
+        bound = [gpu for gpu in usable if physical_of(gpu) is not None]
+        loose = len(usable) - len(bound)
+        if loose and behind is not None:
+            below = [gpu for gpu in behind.leaves() if gpu.virtual is None]
+            loose = min(loose, sum(not self._is_closed_physical(gpu) for gpu in below))
+        return loose + sum(not self._is_closed(gpu) for gpu in bound)
+
+    def _is_closed_physical(self, gpu: PhysicalCell) -> bool:
+        return (gpu.nodes[0], gpu.index) in self._closed
 
     def _order(self, priority: int, suggested: Suggested) -> Callable[[C], tuple[bool, bool, int, int]]:
         def key(node: C) -> tuple[bool, bool, int, int]:

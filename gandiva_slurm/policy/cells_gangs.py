@@ -34,6 +34,8 @@ class CellRequest:
     pin: str = ""
     #: when its own VC needs its cell, it stays where it is as an opportunistic gang, instead of being put out
     can_demote: bool = False
+    #: each member is on a node of its own
+    is_apart: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:

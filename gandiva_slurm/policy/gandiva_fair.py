@@ -134,7 +134,7 @@ class GandivaFair:
 
     def _rest(self, view: View, merit: Merit) -> None:
         """There is nobody."""
-        self._last = Last()
+        self._last, self._group_of, self._owners = Last(), {}, {}
         merit.run(view, {})
         for group in self._groups.values():
             group.somebody_waited = False

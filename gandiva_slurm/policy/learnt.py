@@ -43,6 +43,11 @@ class Learnt:
         for key in ((model, other, gpu_type), (other, model, gpu_type)):
             self._packed[key] = (0.0, _FOR_EVER_S)
 
+    @property
+    def forbidden(self) -> int:
+        """How many pairs are forbidden."""
+        return sum(seconds >= _FOR_EVER_S for _, seconds in self._packed.values()) // 2
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
         return {

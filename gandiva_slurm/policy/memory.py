@@ -11,7 +11,7 @@ import io
 import pickle
 from collections import Counter, OrderedDict, defaultdict, deque
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.port import Cluster, Policy
@@ -34,7 +34,7 @@ def kept(policy: Policy) -> bytes:
     out = io.BytesIO()
     try:
         _Writer(out, pickle.HIGHEST_PROTOCOL).dump(policy)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as err:
+    except Exception as err:  # whatever a policy of others holds
         raise NoMemory(f"policy {policy.name} cannot be written down: {err}") from err
     return out.getvalue()
 
@@ -55,12 +55,27 @@ class _Writer(pickle.Pickler):
         return _CLUSTER if isinstance(obj, Cluster) else None
 
 
-class _Reader(pickle.Unpickler):
+#: The reader in Python: the one in C sets attributes of classes, too, where bytes ask for that.
+_InPython: Any = pickle._Unpickler
+
+
+class _Reader(_InPython):  # type: ignore[misc]
+    dispatch: ClassVar[dict[int, Any]] = dict(_InPython.dispatch)
+
+    def load_build(self) -> None:
+        """Give an object its state; a class keeps its own."""
+        if isinstance(self.stack[-2], type):
+            raise pickle.UnpicklingError(f"{self.stack[-2].__qualname__} is no object")
+        super().load_build()
+
+    dispatch[pickle.BUILD[0]] = load_build
+
     def __init__(self, source: io.BytesIO, like: Policy, cluster: Cluster) -> None:
         super().__init__(source)
         self._cluster = cluster
-        root = type(like).__module__.partition(".")[0]
-        self._packages = _OURS if root == "gandiva_slurm" else (*_OURS, f"{root}.")
+        module = type(like).__module__
+        package = module.rpartition(".")[0] or module
+        self._packages = (*_OURS, f"{module}.", f"{package}.") if package != "gandiva_slurm" else _OURS
 
     def persistent_load(self, pid: Any) -> Cluster:
         if pid != _CLUSTER:

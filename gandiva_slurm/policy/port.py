@@ -1,8 +1,9 @@
 """What a policy sees and what it says: the whole picture in, the whole plan out (ADR 0014, 0017).
 
 A policy is asked when a job arrives or ends, when GPUs come or go, and when the time it named has come; on a
-cluster at each look at Slurm besides. It answers with all that is to run until it is asked again; a job that
-is not named is parked where it is, or waits.
+cluster also when a job is bound or unbound, or something that was said of it has changed, but not because
+rates were measured or time went by (`engine.asked`). It answers with all that is to run until it is asked
+again; a job that is not named is parked where it is, or waits.
 Policies are pure: the same questions in the same order give the same answers. They keep what they like
 between two questions, and no reference to what they were shown.
 """

@@ -87,10 +87,10 @@ class Turns:
             more = f"it has had {ahead_s:.0f} s of GPU time more for its tickets than the first"
             yield f"{before} of {len(users)} users go before {user}: {more}"
         elif len(users) > 1:
-            yield f"of {len(users)} users {user} goes first"
+            yield f"of {len(users)} users none goes before {user}"
         if len(jobs) > 1:
             first = sum(value < jobs[job_id] for value in jobs.values())
-            yield f"of the {len(jobs)} jobs of {user} {first} go before it"
+            yield f"of the {len(jobs)} jobs{f' of {user}' if user else ''} {first} go before it"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""

@@ -242,9 +242,11 @@ def _requests(
 ) -> Iterator[tuple[str, CellRequest]]:
     name = str(wanted.job.job_id)
     for gpu_type in types:
-        for width in sorted({len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type}):
+        widths = {len(host.gpus) for host in cluster.hosts if host.gpu_type == gpu_type and host.gpus}
+        for width in sorted(widths):
             members = _members(wanted, width)
-            yield chain_of(gpu_type, width), CellRequest(name, vc, members, gpu_type=gpu_type)
+            request = CellRequest(name, vc, members, gpu_type=gpu_type, is_apart=wanted.job.nodes > 1)
+            yield chain_of(gpu_type, width), request
 
 
 def _members(wanted: Wanted, width: int) -> tuple[int, ...]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from gandiva_slurm.controller import recorder
+from gandiva_slurm.engine.asked import asked, fingerprint
 from gandiva_slurm.engine.decider import REST_NS, Decider, Leader, TooSlow
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
-from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.learnt import Learnt
+from gandiva_slurm.policy.port import Cluster, JobView, Plan, Policy, PolicySettings, View
 from gandiva_slurm.policy.turns import Turns
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -65,7 +69,7 @@ def test_a_frame_before_the_first_cycle_has_what_was_known_too() -> None:
     assert json.loads(json.dumps(again.to_json())) == first
 
 
-@pytest.mark.parametrize("change", ["told", "nodes", "bytes"])
+@pytest.mark.parametrize("change", ["told", "nodes", "bytes", "form", "asked"])
 def test_where_something_is_not_as_it_was_it_begins_anew(change: str) -> None:
     world = busy()
     data = json.loads(json.dumps(world.engine.to_json()))
@@ -74,13 +78,17 @@ def test_where_something_is_not_as_it_was_it_begins_anew(change: str) -> None:
         leader = Leader(leader.make, {"policy": "of another test"})
     elif change == "bytes":
         data["policy"]["knows"] = "AAAA"
+    elif change == "form":
+        data["policy"] = {"form": 0}
+    elif change == "asked":
+        data["policy"]["asked"] = {"seen": ""}
     else:
         world.nodes["b"] = 1
     world.engine = Engine.from_json(world.settings, data, leader)
     world.fresh = True
     world.cycle(dt_s=0.001)
     assert {*policy_of(world).passes().values()} <= {0}
-    assert bool(decider_of(world.engine).memory_fault) == (change == "bytes")
+    assert bool(decider_of(world.engine).memory_fault) == (change in ("bytes", "asked"))
     world.run(30)
     assert world.engine.state.on
 
@@ -190,6 +198,96 @@ def test_it_is_asked_again_when_a_move_it_planned_has_failed() -> None:
     assert failed and made[-1].asked > before
 
 
+def test_it_is_asked_about_other_nodes_at_once() -> None:
+    made: list[Slow] = []
+
+    def all_that_fit(view: View) -> Plan:
+        gpus = [gpu for gpu in range(view.cluster.size) if gpu not in view.down]
+        return Plan({job_id: (gpus[n],) for n, job_id in enumerate([*view.jobs][: len(gpus)])})
+
+    def make() -> Policy:
+        made.append(Slow(all_that_fit))
+        return made[-1]
+
+    world = FakeWorld({"a": 1}, EngineSettings(QUANTUM_NS), make_policy=make)
+    jobs = [world.submit() for _ in range(2)]
+    world.run(5)
+    assert world.engine.state.on == {jobs[0]}
+    world.nodes["b"] = 1
+    world.run(5)
+    assert world.engine.state.on == {*jobs} and made[-1].asked
+
+
+def test_it_is_asked_when_two_cannot_be_packed_any_more_and_when_one_can_be_moved() -> None:
+    view = View(0, Cluster([("v100", 2)]), {1: a_view_of(1, (0,), False)}, Learnt())
+    was = asked(view, fingerprint(view), Plan({1: (0,)}))
+    assert was.holds(view, fingerprint(view))
+    moved = replace(view, jobs={1: a_view_of(1, (0,), True)})
+    assert not was.holds(moved, fingerprint(moved))
+    rates = Learnt()
+    rates.forbid("m", "n", "v100")
+    barred = replace(view, rates=rates)
+    assert fingerprint(barred) != fingerprint(view)
+
+
+def test_one_that_has_come_where_it_was_planned_is_no_news() -> None:
+    view = View(0, Cluster([("v100", 2)]), {1: a_view_of(1, (0,), True)}, Learnt())
+    was = asked(view, fingerprint(view), Plan({1: (1,)}))
+    for can_migrate in (False, True):
+        there = replace(view, jobs={1: a_view_of(1, (1,), can_migrate)})
+        assert was.holds(there, fingerprint(there))
+    back = replace(view, jobs={1: a_view_of(1, (0,), False)})
+    assert not was.holds(back, fingerprint(back)), "it is not moved"
+    gone = replace(view, jobs={1: a_view_of(1, (), True)})
+    assert not was.holds(gone, fingerprint(gone))
+    assert asked(view, "", Plan({})).holds(gone, ""), "it has made way, as was planned"
+
+
+def a_view_of(job_id: int, gpus: tuple[int, ...], can_migrate: bool) -> JobView:
+    return JobView(job_id, "u", 1, 0, gpus=gpus, can_migrate=can_migrate)
+
+
+class Fails:
+    """Fails at its third question, and at each fifth after it."""
+
+    name = "fails"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def decide(self, view: View) -> Plan:
+        self.asked += 1
+        if self.asked % 5 == 3:
+            raise ValueError("now and then")
+        return Plan(dict.fromkeys([*view.jobs][:1], (0,)), view.now_ns + 1)
+
+
+def test_a_recording_in_segments_has_a_failing_policy_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "LONGEST_NS", 7 * SECOND_NS)
+    world = FakeWorld({"a": 1}, EngineSettings(QUANTUM_NS), make_policy=Fails)
+    leader = decider_of(world.engine).leader
+    tape = Tape(lambda told: Leader(Fails, leader.told))
+    world.handle = tape.handle
+    for _ in range(12):
+        job = world.submit()
+        world.run(4)
+        world.finish(job)
+        world.run(2)
+    assert tape.replay().first is None
+
+
+def test_turning_a_policy_off_begins_a_segment_that_is_not_compared() -> None:
+    world = busy()
+    tape = Tape(lambda told: decider.leader)
+    decider = decider_of(world.engine)
+    world.handle = tape.handle
+    world.run(5)
+    assert world.engine.state.on
+    world.engine.lead(None)
+    world.run(5)
+    assert tape.replay().first is None
+
+
 def never(view: View) -> Plan:
     raise TooSlow("took more than it may")
 
@@ -281,7 +379,7 @@ def said_of(world: FakeWorld, job_id: int) -> list[str]:
 def test_a_policy_says_where_a_job_stands() -> None:
     world = busy()
     users = {n: said_of(world, n)[0] for n in (1, 2, 3)}
-    assert sum(line.startswith("of 3 users user") and line.endswith("goes first") for line in users.values())
+    assert sum(line.startswith("of 3 users none goes before user") for line in users.values())
     later = [line for line in users.values() if "go before" in line]
     assert later and all("s of GPU time more for its tickets than the first" in line for line in later)
     assert all(said_of(world, n)[-1].startswith("of the 2 jobs of user1 ") for n in (1, 4))
@@ -299,7 +397,7 @@ def test_what_is_said_of_turns() -> None:
         "of the 2 jobs of u 1 go before it",
     ]
     assert [*turns.told("u", 2)][1] == "of the 2 jobs of u 0 go before it"
-    assert [*turns.told("v", 3)] == ["of 2 users v goes first"]
+    assert [*turns.told("v", 3)] == ["of 2 users none goes before v"]
     assert [*turns.told("w", 3)] == [*turns.told("u", 9)] == []
 
 

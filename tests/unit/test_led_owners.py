@@ -13,7 +13,8 @@ from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.cells_cluster import CellCluster
 from gandiva_slurm.policy.cells_deal import spec_of
 from gandiva_slurm.policy.cells_gangs import BIND, WAIT, CellRequest
-from gandiva_slurm.policy.port import Cluster, PolicySettings
+from gandiva_slurm.policy.learnt import Learnt
+from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 
@@ -72,6 +73,34 @@ def test_a_gang_is_bound_around_gpus_that_are_closed_to_it() -> None:
     assert [member.node for member in answer.deed.members] == ["n2"]
     assert cells.ask(request, closed={("n1", 1), ("n2", 0)}).kind == WAIT
     assert cells.ask(request).kind == BIND, "and nothing is left of what was asked"
+
+
+def test_a_gang_over_nodes_is_bound_to_as_many() -> None:
+    """Both halves would fit into one node."""
+    cells = CellCluster(spec_of(Cluster([("v100", 4)] * 3), {"a": {"v100": 8}}))
+    answer = cells.ask(CellRequest("g", "a", (2, 2), is_apart=True))
+    assert answer.kind == BIND and answer.deed is not None
+    assert len({member.node for member in answer.deed.members}) == 2
+    assert cells.ask(CellRequest("wide", "a", (2, 2, 2), is_apart=True)).kind == WAIT
+
+
+def test_gpus_closed_to_one_are_left_for_its_own_on_another_node() -> None:
+    """One of two halves of a node is taken; the other is closed to the next, which has a node besides."""
+    cells = CellCluster(spec_of(Cluster([("v100", 4)] * 3), {"a": {"v100": 8}}))
+    first = CellRequest("first", "a", (2,))
+    answer = cells.ask(first, closed={(f"n{node}", n) for node in (2, 3) for n in range(4)})
+    assert answer.deed is not None and answer.deed.members[0].node == "n1"
+    cells.allocate(first, answer.deed)
+    answer = cells.ask(CellRequest("next", "a", (2,)), closed={("n1", n) for n in range(4)})
+    assert answer.kind == BIND and answer.deed is not None and answer.deed.members[0].node != "n1"
+
+
+def test_nodes_without_gpus_own_nothing() -> None:
+    cluster = Cluster([("v100", 4), ("v100", 0), ("", 0)])
+    assert owned_by(cluster, {"a": {"v100": 2}}) == {"": {"v100": 2}, "a": {"v100": 2}}
+    policy = gandiva_fair.make(PolicySettings(QUANTUM_NS))
+    view = View(0, cluster, {1: JobView(1, "u", 1, 0, vc="a")}, Learnt(), vcs={"a": {"v100": 2}})
+    assert policy.decide(view).runs.keys() == {1}
 
 
 def led(owned: Owned, nodes: dict[str, int]) -> FakeWorld:

@@ -120,6 +120,34 @@ def test_what_another_policy_knew_is_refused() -> None:
         recalled(cut, gandiva_fair.make(TOLD), CLUSTER)
 
 
+def test_no_class_of_this_process_is_changed_by_bytes() -> None:
+    """A state for a class that was named before it: the reader in C would set its attributes."""
+    code = (
+        b"\x80\x04cgandiva_slurm.policy.port\nCluster\n(N}(\x8c\x06widest\x8c\x04evil"
+        b"u\x86b."  # (None, {"widest": "evil"}) for the class
+    ).replace(b"(N}(", b"N}(")
+    with pytest.raises(NoMemory, match="Cluster is no object"):
+        recalled(code, gandiva_fair.make(TOLD), CLUSTER)
+    assert callable(Cluster.widest)
+
+
+class Stubborn:
+    """A policy that will not be written down, in a way of its own."""
+
+    name = "stubborn"
+
+    def decide(self, view: View) -> Plan:
+        return Plan({})
+
+    def __getstate__(self) -> object:
+        raise ValueError("no")
+
+
+def test_whatever_a_policy_raises_when_it_is_written_down_is_told() -> None:
+    with pytest.raises(NoMemory, match="policy stubborn cannot be written down: no"):
+        kept(Stubborn())
+
+
 class Holds:
     """A policy that holds something that cannot be written down."""
 
