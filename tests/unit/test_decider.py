@@ -213,7 +213,7 @@ def test_it_is_asked_about_other_nodes_at_once() -> None:
     jobs = [world.submit() for _ in range(2)]
     world.run(5)
     assert world.engine.state.on == {jobs[0]}
-    world.nodes["b"] = 1
+    world.nodes["a"] = 2
     world.run(5)
     assert world.engine.state.on == {*jobs} and made[-1].asked
 
