@@ -35,6 +35,19 @@ class Says:
         return plan
 
 
+class Slow:
+    """A policy whose answers a test makes, or that takes too long; it counts its questions."""
+
+    name = "slow"
+
+    def __init__(self, plan: Callable[[View], Plan]) -> None:
+        self.plan, self.asked = plan, 0
+
+    def decide(self, view: View) -> Plan:
+        self.asked += 1
+        return self.plan(view)
+
+
 class Led(FakeWorld):
     """A small Slurm under such a policy."""
 

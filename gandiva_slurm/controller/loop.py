@@ -258,12 +258,10 @@ class Controller:
         jobs = self.picture.jobs if self.picture else {}
         overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
         # Such a node does not know of a job that was placed there just now either: it is done later.
-        known = {action.action_id for action in self._unfinished}
+        known = {action.action_id for action in (*todo, *self._unfinished)}
         for action in actions:
-            if self.reports.keys() >= _nodes_of(action):
-                todo.append(action)
-            elif action.action_id not in known:
-                self._unfinished.append(action)
+            if action.action_id not in known:
+                (todo if self.reports.keys() >= _nodes_of(action) else self._unfinished).append(action)
         self._outcomes = await self._executor.execute(todo, jobs)
         outcomes = [*overtaken, *self._outcomes]
         await self.books.write(partial(self.books.journal.write_outcomes, outcomes, self._clock_ns()))
@@ -326,7 +324,10 @@ class Controller:
         return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
 
     def _take_up_unfinished(self, todo: list[Action]) -> list[ActionDone]:
-        """Add actions from before the restart, once their nodes are known; return those overtaken since."""
+        """Add actions held back, once their nodes are known; return those overtaken since.
+
+        They are from before the restart, or for nodes that had not reported yet.
+        """
         overtaken, later = [], []
         for action in self._unfinished:
             if not self._is_still_wanted(action):

@@ -176,7 +176,7 @@ def has_turns(steps: Mapping[str, Sequence[Step]], rounds: int) -> bool:
 
 
 def in_window(steps: Mapping[str, Sequence[Step]], rounds: int) -> tuple[list[Turn], float]:
-    """Return so many turns of both jobs, and the seconds they took, switches included."""
+    """Return `rounds` turns of each job, and the seconds they took, switches included."""
     turns = whole_turns(steps)
     chosen, after = turns[: rounds * len(steps)], turns[rounds * len(steps)]
     return chosen, (after.began_ns[0] - chosen[0].began_ns[0]) / NS_PER_S

@@ -28,7 +28,7 @@ def spec_for(cluster: Cluster, vcs: Iterable[str]) -> CellsSpec:
 
 
 def spec_of(cluster: Cluster, owned: Wanted) -> CellsSpec:
-    """Describe the cluster; each VC owns so many GPUs of each type, "" those that are left.
+    """Describe the cluster; each VC owns the GPUs of each type that `owned` names, "" those left.
 
     Where more are promised than there are, those named last get what is left. A VC has whole nodes as far as
     its number goes, of the largest first, and the rest in one node where there is one for it.

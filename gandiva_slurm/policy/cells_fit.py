@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
-from gandiva_slurm.policy.cells import FREE, OPPORTUNISTIC, Cell, PhysicalCell, VirtualCell
+from gandiva_slurm.policy.cells import FREE, OPPORTUNISTIC, PhysicalCell, VirtualCell
 from gandiva_slurm.policy.topology import closest
 
 C = TypeVar("C", PhysicalCell, VirtualCell)
@@ -45,8 +45,6 @@ class View(Generic[C]):
     def __init__(self, levels: Sequence[Sequence[C]], packs_all: bool) -> None:
         """Collect the nodes of cells by level, from the node level down."""
         self.packs_all = packs_all
-        self._closed: Closed = ()
-        self._is_apart = False
         holds_node = [n for n, cells in enumerate(levels) if cells and cells[0].holds_node]
         highest = min(holds_node) if holds_node else len(levels) - 1
         seen = dict.fromkeys(node_of(cell) for cells in reversed(levels[1 : highest + 1]) for cell in cells)
@@ -64,26 +62,29 @@ class View(Generic[C]):
 
         None that is `closed`; each member on a node of its own where they are to be apart. Raises Unfit.
         """
-        self._closed, self._is_apart = closed, is_apart
         level = OPPORTUNISTIC
         try:
-            picked = self._pick_nodes(sizes, level, suggested)
+            picked = self._pick_nodes(sizes, level, suggested, closed, is_apart)
         except Unfit:
             if priority <= OPPORTUNISTIC:
                 raise
             level = priority
-            picked = self._pick_nodes(sizes, level, suggested)
+            picked = self._pick_nodes(sizes, level, suggested, closed, is_apart)
         usable: dict[C, list[C]] = {}
         places = []
         for node, size in zip(picked, sizes, strict=True):
-            gpus = usable.setdefault(node, [g for g in _usable_gpus(node, level) if not self._is_closed(g)])
+            if node not in usable:
+                usable[node] = [gpu for gpu in _usable_gpus(node, level) if not _is_closed(gpu, closed)]
+            gpus = usable[node]
             place = closest(gpus, size, lambda gpu: list(gpu.line())[1:])
             assert place is not None, "the node was picked because it has as many"
             places.append(place)
             usable[node] = [gpu for gpu in gpus if gpu not in place]
         return places
 
-    def _pick_nodes(self, sizes: Sequence[int], priority: int, suggested: Suggested) -> list[C]:
+    def _pick_nodes(
+        self, sizes: Sequence[int], priority: int, suggested: Suggested, closed: Closed, is_apart: bool
+    ) -> list[C]:
         self.nodes.sort(key=self._order(priority, suggested))
         picked: list[C] = []
         taken = 0
@@ -91,7 +92,7 @@ class View(Generic[C]):
         node = next(remaining, None)
         while node is not None and len(picked) < len(sizes):
             size = sizes[len(picked)]
-            if self._room(node, priority) - taken < size:
+            if _room(node, priority, closed) - taken < size:
                 node, taken = next(remaining, None), 0
                 continue
             behind = physical_of(node)
@@ -101,40 +102,23 @@ class View(Generic[C]):
                 raise Unfit(f"it would need the node {behind.nodes[0]}, which is not suggested")
             picked.append(node)
             taken += size
-            if self._is_apart:
+            if is_apart:
                 node, taken = next(remaining, None), 0
-        return picked if len(picked) == len(sizes) else self._pick_tight(sizes, priority, suggested)
+        return picked if len(picked) == len(sizes) else self._pick_tight(sizes, priority, suggested, closed)
 
-    def _pick_tight(self, sizes: Sequence[int], priority: int, suggested: Suggested) -> list[C]:
+    def _pick_tight(
+        self, sizes: Sequence[int], priority: int, suggested: Suggested, closed: Closed
+    ) -> list[C]:
         """Pick by room alone, for members of several sizes: small ones may have filled the large nodes."""
         nodes = [node for node in self.nodes if node.is_healthy]
         nodes = [
             node for node in nodes if (cell := physical_of(node)) is None or is_suggested(cell, suggested)
         ]
-        rooms = [self._room(node, priority) for node in nodes]
+        rooms = [_room(node, priority, closed) for node in nodes]
         places = best_fit(sizes, rooms) if sizes[0] < sizes[-1] else None
         if places is None:
             raise Unfit(NO_ROOM)
         return [nodes[place] for place in places]
-
-    def _is_closed(self, gpu: C) -> bool:
-        behind = physical_of(gpu)
-        return behind is not None and (behind.nodes[0], behind.index) in self._closed
-
-    def _room(self, node: C, priority: int) -> int:
-        """GPUs of a node that a gang may have; where none stands behind them yet, as many as can be bound."""
-        if not self._closed:
-            return _room(node, priority)
-        usable, behind = _usable_gpus(node, priority), physical_of(node)
-        bound = [gpu for gpu in usable if physical_of(gpu) is not None]
-        loose = len(usable) - len(bound)
-        if loose and behind is not None:
-            below = [gpu for gpu in behind.leaves() if gpu.virtual is None]
-            loose = min(loose, sum(not self._is_closed_physical(gpu) for gpu in below))
-        return loose + sum(not self._is_closed(gpu) for gpu in bound)
-
-    def _is_closed_physical(self, gpu: PhysicalCell) -> bool:
-        return (gpu.nodes[0], gpu.index) in self._closed
 
     def _order(self, priority: int, suggested: Suggested) -> Callable[[C], tuple[bool, bool, int, int]]:
         def key(node: C) -> tuple[bool, bool, int, int]:
@@ -168,9 +152,24 @@ def node_of(cell: C) -> C:
     return cell
 
 
-def _room(node: Cell, priority: int) -> int:
-    """GPUs that are free or may be taken at this priority."""
-    return node.size - sum(number for used_at, number in node.used.items() if used_at >= priority)
+def _room(node: C, priority: int, closed: Closed) -> int:
+    """GPUs that are free or may be taken at this priority, and are not closed.
+
+    Of those behind which nothing stands yet, as many count as the node can bind.
+    """
+    if not closed:
+        return node.size - sum(number for used_at, number in node.used.items() if used_at >= priority)
+    usable, behind = _usable_gpus(node, priority), physical_of(node)
+    bound = [gpu for gpu in usable if physical_of(gpu) is not None]
+    loose = len(usable) - len(bound)
+    if behind is not None:
+        loose = min(loose, sum(not _is_closed(gpu, closed) for gpu in behind.leaves() if gpu.virtual is None))
+    return loose + sum(not _is_closed(gpu, closed) for gpu in bound)
+
+
+def _is_closed(gpu: PhysicalCell | VirtualCell, closed: Closed) -> bool:
+    behind = physical_of(gpu)
+    return behind is not None and (behind.nodes[0], behind.index) in closed
 
 
 def _usable_gpus(node: C, priority: int) -> list[C]:

@@ -34,7 +34,7 @@ VARIANTS = (
         "gandiva_slurm/mini/demo_checks.py:check_shares",
         "all(abs(ratio - 1) <= SHARE_TOLERANCE for ratio in ratios.values())",
         "any(abs(ratio - 1) <= SHARE_TOLERANCE for ratio in ratios.values())",
-        "The verdict is content when one user has his share.",
+        "The verdict is content when one user has the share that is due.",
         ("tests/unit/test_demo_checks.py::test_shares_more_than_5_percent_off_fail",),
     ),
     Variant(

@@ -11,7 +11,7 @@ VARIANTS = (
         "                self._copy(one, is_out=False)",
         "                pass",
         "Memory is allocated again and its bytes are not copied back.",
-        ("tests/unit/test_client_offload_faults.py::test_shared_parameters_are_refused_by_name",),
+        ("tests/unit/test_client_offload_faults.py::test_memory_of_numpy_is_refused_by_name",),
     ),
     Variant(
         "let-go-before-the-copy",

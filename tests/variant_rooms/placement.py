@@ -109,7 +109,7 @@ VARIANTS = (
         "gandiva_slurm/policy/placement.py:_turn",
         "held = Fraction(board.gpus_of(need.leaf.user, need.group), board.tickets_of(need.leaf, need.group))",
         "held = Fraction(0)",
-        "Whoever submitted first is placed first, whatever his tickets.",
+        "The job submitted first is placed first, whatever its user's tickets.",
         ("tests/unit/test_placement.py::test_user_with_fewest_gpus_for_his_tickets_goes_first",),
     ),
     Variant(
@@ -238,7 +238,7 @@ VARIANTS = (
         "gandiva_slurm/policy/classes.py:Classes.promote",
         "if has_room or waited_ns >= MOST_PATIENCE_NS:",
         "if has_room:",
-        "An opportunistic job whose user is over his share waits for ever.",
+        "An opportunistic job whose user has more than the user's share waits for ever.",
         ("tests/unit/test_classes.py::test_beyond_its_users_share_it_is_promoted_only_after_very_long",),
     ),
     Variant(

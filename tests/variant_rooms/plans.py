@@ -276,12 +276,12 @@ VARIANTS = (
         "return all(self._is_as_planned(job) for job in view.jobs.values())",
         "return True",
         "A move that failed is tried again for ever, whatever its policy would rather do.",
-        ("tests/unit/test_decider.py::test_it_is_asked_again_when_a_move_it_planned_has_failed",),
+        ("tests/unit/test_asked.py::test_it_is_asked_again_when_a_move_it_planned_has_failed",),
     ),
     Variant(
         "plan-gang-over-nodes-on-one",
         "gandiva_slurm/policy/cells_fit.py:View._pick_nodes",
-        "if self._is_apart:",
+        "if is_apart:",
         "if False:",
         "A gang of two nodes is bound to two halves of one: it never has its virtual cluster's own cells.",
         ("tests/unit/test_led_owners.py::test_a_gang_over_nodes_is_bound_to_as_many",),
@@ -308,6 +308,6 @@ VARIANTS = (
         "self._asked = None",
         "pass",
         "When a node comes, the plan for the nodes before is carried out further.",
-        ("tests/unit/test_decider.py::test_it_is_asked_about_other_nodes_at_once",),
+        ("tests/unit/test_asked.py::test_it_is_asked_about_other_nodes_at_once",),
     ),
 )

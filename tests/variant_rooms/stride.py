@@ -50,7 +50,7 @@ VARIANTS = (
         "gandiva_slurm/policy/stride.py:PassBook.set_members",
         "account.value = max(account.value, self.floor)",
         "pass",
-        "Whoever comes back has the low pass it left with, and shuts all others out.",
+        "A job that comes back has the low pass it left with, and shuts all others out.",
         ("tests/unit/test_stride.py::test_absent_member_gains_nothing_by_staying_away",),
     ),
     Variant(
@@ -58,7 +58,7 @@ VARIANTS = (
         "gandiva_slurm/policy/stride.py:PassBook._forget",
         "not acc.present and acc.value <= self.floor",
         "not acc.present",
-        "Whoever leaves for a moment is forgiven what it has used.",
+        "A job that leaves for a moment is forgiven what it has used.",
         ("tests/unit/test_stride.py::test_returning_member_is_never_below_his_old_pass",),
     ),
     Variant(
@@ -106,7 +106,7 @@ VARIANTS = (
         "gandiva_slurm/policy/stride.py:_heap_item",
         "(provisional[user], gang.size",
         "(gang.job_pass, gang.size",
-        "Jobs take turns whoever they are of: a user of a hundred jobs has a hundred shares.",
+        "Jobs take turns without regard to users: a user of a hundred jobs has a hundred shares.",
         ("tests/unit/test_stride.py::test_stride_reproduces_the_table",),
     ),
     Variant(

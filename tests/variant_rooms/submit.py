@@ -74,7 +74,7 @@ VARIANTS = (
         "slurm_conf/gandiva_job_submit.lua:modify",
         "elseif priority and priority ~= 0 and priority ~= words.NO_VAL then",
         "elseif false then",
-        "An owner starts a held Gandiva job by a priority of his own.",
+        "An owner starts a held Gandiva job by setting its priority.",
         ("tests/unit/test_job_submit_lua.py::test_an_owner_may_not_change_what_gandiva_decides",),
     ),
     Variant(
@@ -82,7 +82,7 @@ VARIANTS = (
         "slurm_conf/gandiva_job_submit.lua:is_trusted",
         "return uid == 0 or",
         "return true or",
-        "Whoever may update a job may change what only Gandiva may.",
+        "Any user that may update a job may change what only Gandiva may.",
         ("tests/unit/test_job_submit_lua.py::test_an_owner_may_not_change_what_gandiva_decides",),
     ),
     Variant(

@@ -42,7 +42,7 @@ VARIANTS = (
         "gandiva_slurm/policy/shares.py:entitled_shares",
         "capped = [user for user in open_users if demand_gpus[user] <= level * tickets[user]]",
         "capped = []",
-        "A user is due more than he asks for, and others what is left.",
+        "A user is due more than the user asks for, and others what is left.",
         ("tests/unit/test_shares.py::test_entitled_shares_fill_like_water",),
     ),
     Variant(
@@ -74,7 +74,7 @@ VARIANTS = (
         "gandiva_slurm/policy/market.py:Market._price_setter",
         "self._step[seller] < self._step[name] <= self._step[buyer]",
         "self._step[name] <= self._step[buyer]",
-        "A seller gets less for a GPU than it is worth to him.",
+        "A seller gets less for a GPU than the GPU is worth to that seller.",
         ("tests/unit/test_trading.py::test_the_trading_run_leaves_two_users_in_the_middle_as_they_are",),
     ),
     Variant(
@@ -82,7 +82,7 @@ VARIANTS = (
         "gandiva_slurm/policy/market.py:Market._sale",
         "if (seller, buyer) in self._setters:",
         "if False:",
-        "Whoever bids another's purse empty buys below his own bid afterwards.",
+        "A bidder that empties another's purse buys below its own bid afterwards.",
         ("tests/unit/test_trading.py::test_the_trading_run_with_four_models_of_the_paper",),
     ),
     Variant(
@@ -90,7 +90,7 @@ VARIANTS = (
         "gandiva_slurm/policy/market.py:Market._amount",
         "amount = min(held[seller][fast], held[buyer][slow] / price)",
         "amount = held[seller][fast]",
-        "A buyer pays with GPUs he does not have.",
+        "A buyer pays with GPUs that it does not have.",
         ("tests/unit/test_trading.py::test_the_trading_run_with_four_models_of_the_paper",),
     ),
     Variant(
@@ -98,7 +98,7 @@ VARIANTS = (
         "gandiva_slurm/policy/market.py:Market._settle",
         "            giver[name] -= part\n",
         "",
-        "A seller keeps the GPUs that he sold.",
+        "A seller keeps the GPUs that were sold.",
         ("tests/unit/test_trading.py::test_the_trading_run_leaves_two_users_in_the_middle_as_they_are",),
     ),
 )

@@ -42,7 +42,7 @@ VARIANTS = (
         "gandiva_slurm/wire/http.py:post",
         "if uid not in want_uids:",
         "if False:",
-        "An answer is believed whoever signed it.",
+        "An answer is believed, whatever user signed it.",
         ("tests/controller/test_wire_http.py::test_answer_of_a_stranger_is_refused",),
     ),
     Variant(
