@@ -122,6 +122,10 @@ class Fleet:
         path = self.mini.path("spool", "gandivad", node, "events.jsonl")
         return read_lines(path)
 
+    def holders(self, node: str) -> Collection[Any]:
+        """What holds GPUs of the node now, by its own event log."""
+        return open_grants(self.events(node))
+
     def count(self, event: str, job_id: int, node: str = "n1") -> int:
         """How often this happened to a job."""
         return sum(1 for line in self.events(node) if line["event"] == event and line.get("job") == job_id)
@@ -182,9 +186,7 @@ class Fleet:
         wait_for(lambda: not self.strays(), f"stray processes to end: {self.strays()}", 30)
         for node in self.mini.spec.nodes:
             wait_for(
-                lambda node=node: not open_grants(self.events(node.name)),
-                f"{node.name} to release every GPU",
-                20,
+                lambda node=node: not self.holders(node.name), f"{node.name} to release every GPU", 20
             )
         self.check_books()
         self.jobs.clear()

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,11 @@ class OnSmallDisks(Fleet):
     def node_states(self) -> dict[str, dict[str, Any]]:
         """What `gandiva nodes` shows, by node."""
         return {row["node"]: row for row in self.ask("nodes")["nodes"]}
+
+    def holders(self, node: str) -> Collection[Any]:
+        """By what the node reports, once it does: its log may lack a release, for which the disk was full."""
+        row = self.node_states()[node]
+        return [gpu for gpu in row["holders"] if gpu["job_id"] or row["state"] in ("silent", "down")]
 
     def check_books(self) -> None:
         """By the ledger: a full disk leaves gaps in the nodes' logs, not there."""
