@@ -34,13 +34,13 @@ START_S = 60.0
 POLL_S = 0.1
 
 
-def wait_for(holds: Callable[[], Any], what: str, deadline_s: float = 30.0) -> Any:
-    """Return the first true answer of `holds()`; fail with what was waited for at the deadline."""
+def wait_for(holds: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = 30.0) -> Any:
+    """Return the first true answer of `holds()`; fail at the deadline with what was waited for."""
     end_s = patience.deadline(deadline_s)
     began_s = time.monotonic()
     while not (answer := holds()):
         now_s = time.monotonic()
-        assert now_s < end_s, f"not within {deadline_s:g} s: {what}"
+        assert now_s < end_s, f"not within {deadline_s:g} s: {what() if callable(what) else what}"
         time.sleep(probe.pause_s(now_s - began_s, POLL_S))
         began_s = time.monotonic()
     return answer
@@ -183,7 +183,7 @@ class Fleet:
         live = [str(job) for job in self.jobs if self.slurm_state(job) != "GONE"]
         if live:
             self.mini.exec(["scancel", *live], check=False)
-        wait_for(lambda: not self.strays(), f"stray processes to end: {self.strays()}", 30)
+        wait_for(lambda: not self.strays(), lambda: f"stray processes to end: {self.strays()}", 30)
         for node in self.mini.spec.nodes:
             wait_for(
                 lambda node=node: not self.holders(node.name), f"{node.name} to release every GPU", 20

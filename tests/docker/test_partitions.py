@@ -137,7 +137,7 @@ def end(fleet: Fleet, *jobs: int) -> None:
     fleet.mini.exec(["scancel", *map(str, jobs)])
     for job in jobs:
         fleet.wait_ended(job, "CANCELLED")
-    wait_for(lambda: not fleet.strays(), f"their processes to end: {fleet.strays()}")
+    wait_for(lambda: not fleet.strays(), lambda: f"their processes to end: {fleet.strays()}")
     for node in fleet.mini.spec.nodes:
         wait_for(lambda node=node: not open_grants(fleet.events(node.name)), f"{node.name} to be free")
 
