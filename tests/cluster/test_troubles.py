@@ -172,7 +172,7 @@ def test_accounting_away_for_a_while(fleet: Fleet) -> None:
 
 
 @pytest.mark.timeout(900)
-@slow("up to 5 min: what Slurm forgot begins 2 min later, perhaps on a drained node; test_failures has a kill in mid-run")
+@slow("up to 5 min: what Slurm forgot begins 2 min later; test_failures kills slurmctld in mid-run")
 def test_slurmctld_killed_in_the_midst_of_starts(fleet: OnSmallDisks) -> None:
     """Jobs released, being released and waiting when slurmctld dies are started when it is back.
 
