@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
+from gandiva_slurm.controller.leading import Lead
 from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
@@ -104,20 +105,21 @@ class Controller:
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
-        self._fault = self._forgot = ""
+        self._lead = Lead(lambda: self.config, self._bring, self.status.fail)
         self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
         self.nodes.follow(self.engine.nodes)
-        cycles = asyncio.create_task(self._cycle_for_ever())
+        tasks = [asyncio.create_task(each) for each in (self._cycle_for_ever(), self._lead.watch())]
         try:
             await stop.wait()
             await self.idle(STOP_GRACE_S)
         finally:
             # What is cut off is done at the next start: the journal has it, without an outcome.
-            cycles.cancel()
-            await asyncio.gather(cycles, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.spans.close()
             await self.nodes.close()
             self.books.close()
@@ -197,7 +199,7 @@ class Controller:
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
         actions = self._recorder.handle(self.engine, events, self._clock_ns())
-        self._tell_of_policy()
+        self._lead.heard(self.engine.decider, any(isinstance(event, CycleTick) for event in events))
         promises = promised_too_much(self.engine.state, self.engine.settings)
         for sentence in promises if promises != self._promises else ():
             log.error("gandiva.yaml: virtual_clusters: %s; those named last get what is left", sentence)
@@ -212,21 +214,6 @@ class Controller:
     def policy_fault(self) -> str:
         """What is wrong with the last plan of the policy that decides; "": nothing."""
         return self.engine.decider.fault if self.engine.decider is not None else ""
-
-    def _tell_of_policy(self) -> None:
-        """Say once what is wrong with a policy's plans, and that it is well again."""
-        fault = self.policy_fault
-        if fault and fault != self._fault:
-            log.error("%s; its last good plan stays", fault)
-            self.status.fail(fault)
-        elif self._fault and not fault and self.engine.decider is not None:
-            log.info("policy %s makes plans again", self.config.policy)
-        self._fault = fault
-        decider = self.engine.decider
-        forgot = decider.memory_fault if decider is not None else ""
-        if forgot and forgot != self._forgot:
-            log.warning("%s", forgot)
-        self._forgot = forgot
 
     async def keep(self, actions: Sequence[Action]) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
@@ -250,10 +237,7 @@ class Controller:
     async def act(self, actions: Sequence[Action]) -> None:
         """Step 5: plans to the nodes, then the actions; their outcomes are events of the next cycle."""
         # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
-        bodies = {name: self._plan(name) for name in self.reports}
-        self.nodes.publish(bodies)
-        gpus, jobs_of = {n: b.gpus for n, b in bodies.items()}, {n: b.jobs for n, b in bodies.items()}
-        self.spans.follow(gpus, jobs_of)
+        self._lead.publish({name: self._plan(name) for name in self.reports})
         todo: list[Action] = []
         jobs = self.picture.jobs if self.picture else {}
         overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
@@ -361,6 +345,12 @@ class Controller:
         ledger, now_s = self.books.ledger, now_ns // NS_PER_S
         calls = [partial(ledger.record_gone, job_id, now_s) for job_id in self._vanished]
         return [partial(ledger.record_jobs, jobs, types), *calls]
+
+    def _bring(self, bodies: Mapping[str, PlanBody]) -> None:
+        """Bring plans to their nodes, and to the rounds of jobs of several nodes."""
+        self.nodes.publish(bodies)
+        gpus, jobs_of = {n: b.gpus for n, b in bodies.items()}, {n: b.jobs for n, b in bodies.items()}
+        self.spans.follow(gpus, jobs_of)
 
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)

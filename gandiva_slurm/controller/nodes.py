@@ -58,6 +58,11 @@ def planned(at: Placement) -> PlannedJob:
     )
 
 
+def without_turns(body: PlanBody) -> PlanBody:
+    """Return a plan that leaves it to the node which of its jobs hold GPUs."""
+    return replace(body, jobs=tuple(replace(job, is_on=None) for job in body.jobs))
+
+
 @dataclass(frozen=True)
 class LinkSettings:
     """What all links share: this controller's epoch and the file's times."""

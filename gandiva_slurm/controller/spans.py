@@ -22,7 +22,7 @@ from gandiva_slurm.engine.cluster import Central
 from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
 from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.span import BACK, GATHER, IN, LEASE_NS, LEASE_QUANTA, OFF, ON, OUT, ROUND, STAY
+from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY, lease_ns
 from gandiva_slurm.wire.span import SpanAnswer
 
 #: Between two looks within a quantum, at least.
@@ -192,7 +192,7 @@ class Spans:
             )
             for node in nodes
         }
-        lease_ms = (LEASE_QUANTA * self.settings.quantum_ns + LEASE_NS) // _MS
+        lease_ms = lease_ns(self.settings.quantum_ns) // _MS
         fields = {node: {"spans": spans[node], "lease_ms": lease_ms} for node in nodes}
         return await self._orders.ask_all(ROUND, dict.fromkeys(nodes, PROMPT_S), fields)
 

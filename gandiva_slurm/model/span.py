@@ -59,6 +59,11 @@ READY_BOUND_NS = 5_000_000_000
 LEASE_QUANTA, LEASE_NS = 3, 10_000_000_000
 
 
+def lease_ns(quantum_ns: int) -> int:
+    """Return how long whose turn it is stays decided when no more is heard of it."""
+    return LEASE_QUANTA * quantum_ns + LEASE_NS
+
+
 @dataclass(frozen=True)
 class PartStand:
     """One part as its node sees it now.

@@ -7,7 +7,7 @@ turn; when it is not, the node's own stride over all that live here goes on, as 
 from __future__ import annotations
 
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
-from gandiva_slurm.model.span import LEASE_NS, LEASE_QUANTA
+from gandiva_slurm.model.span import lease_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.leaving import has_left
@@ -15,7 +15,7 @@ from gandiva_slurm.node.leaving import has_left
 
 def is_led(node: Node) -> bool:
     """True while the controller's word on which gangs are on counts."""
-    return node.clock.mono() - node.contact_ns < LEASE_QUANTA * node.local.quantum_ns + LEASE_NS
+    return node.clock.mono() - node.contact_ns < lease_ns(node.local.quantum_ns)
 
 
 def is_out(node: Node, resident: Resident) -> bool:

@@ -8,8 +8,14 @@ from tests.replaying import replay_journal
 
 
 @pytest.fixture
-async def world(tmp_path):
-    made = World(tmp_path, {"n1": 4, "n2": 4})
+def nodes() -> dict[str, int]:
+    """The GPUs of each node."""
+    return {"n1": 4, "n2": 4}
+
+
+@pytest.fixture
+async def world(tmp_path, nodes):
+    made = World(tmp_path, nodes)
     yield made
     await made.kill()
     controller = getattr(made, "controller", None)

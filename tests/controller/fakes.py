@@ -130,6 +130,8 @@ class FakeNode:
     strays: dict[tuple[int, int], Resident] = field(default_factory=dict)
     registered_ns: dict[tuple[int, int], int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
+    #: by key: how long it has held its GPUs, and when that was reported last
+    held_ns: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: jobs that are attached: told to leave, they have saved themselves at once
     attached: set[int] = field(default_factory=set)
 
@@ -178,9 +180,19 @@ class FakeNode:
         told = {(item.job_id, item.restart) for item in jobs if item.is_leaving}
         is_movable = job.job_id in self.attached
         has_left = is_movable and key in told
-        state = "SUSPENDED" if has_left else self.states.get(job.job_id, "RUNNING")
+        is_off = has_left or key in {(item.job_id, item.restart) for item in jobs if item.is_on is False}
+        state = "SUSPENDED" if is_off else self.states.get(job.job_id, "RUNNING")
         counts = (since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0)
-        return Resident(*key, state, planned.get(key, ()), *counts, "", "", has_left, is_movable=is_movable)
+        gpus, held_ns = planned.get(key, ()), self._held(key, state)
+        facts = {"is_movable": is_movable, "gpu_ns": held_ns * len(gpus)}
+        return Resident(*key, state, gpus, *counts, "", "", has_left, **facts)  # type: ignore[arg-type]
+
+    def _held(self, key: tuple[int, int], state: str) -> int:
+        """How long a job has held its GPUs here, as far as reports were made."""
+        held_ns, since_ns = self.held_ns.get(key, (0, time.monotonic_ns()))
+        now_ns = time.monotonic_ns()
+        self.held_ns[key] = (held_ns + (now_ns - since_ns if state == "RUNNING" else 0), now_ns)
+        return self.held_ns[key][0]
 
 
 class World:
@@ -195,6 +207,8 @@ class World:
         #: errors of its own that the controller may count in this test
         self.want_errors = 0
         self.moves: dict[str, object] = {}
+        #: what decides, "" the engine's own rules, and for how long at a time
+        self.policy, self.quantum_s = "", 5.0
         self.settings: dict[str, object] = {"cycle_s": 0.1, "start_deadline_s": 60, "silent_after_s": 1.0}
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -202,8 +216,8 @@ class World:
 
     def config(self) -> Config:
         controller = {"host": "127.0.0.1", "state_dir": str(self.state_dir), **self.settings}
-        raw = {"cluster": "mini", "partitions": ["gandiva"], "controller": controller, "quantum_s": 5}
-        raw["moves"] = self.moves
+        raw = {"cluster": "mini", "partitions": ["gandiva"], "controller": controller, "moves": self.moves}
+        raw |= {"quantum_s": self.quantum_s, "policy": self.policy}
         return Config.model_validate(raw)
 
     async def start(self) -> Controller:

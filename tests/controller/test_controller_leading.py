@@ -1,0 +1,114 @@
+"""A policy decides whose turn it is, and leaves that to the nodes where it cannot for a while."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from gandiva_slurm.engine import decider as deciders
+from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.model import span
+from gandiva_slurm.policy.port import Plan, Policy, View
+from tests.controller.fakes import FakeSlurm, World
+
+#: For how long a decision stands in these tests, beside no quantum.
+LEASE_S = 0.6
+
+
+@pytest.fixture
+def nodes() -> dict[str, int]:
+    """One GPU, for which two jobs take turns."""
+    return {"n1": 1}
+
+
+@pytest.fixture
+async def led(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
+    """Two jobs live on the GPU, one of them is on, by a policy."""
+    monkeypatch.setattr(span, "LEASE_QUANTA", 0)
+    monkeypatch.setattr(span, "LEASE_NS", round(LEASE_S * 1e9))
+    monkeypatch.setattr(deciders, "REST_NS", round(LEASE_S * 1e9))
+    world.policy, world.quantum_s, world.moves = "gandiva_fair", 0.3, {"cost_s": 0.1}
+    for user in ("user1", "user2"):
+        world.slurm.submit(user)
+    await world.start()
+    await world.until(lambda: turns(world) == {True, False}, "one is on, and one is off")
+    return world
+
+
+def turns(world: World) -> set[bool | None]:
+    """What the node was last told of the jobs' turns, where more than one lives there."""
+    plan = world.fleet["n1"].plan
+    return {job.is_on for job in plan.jobs} if plan is not None and len(plan.jobs) > 1 else set()
+
+
+@contextmanager
+def slurm_down(world: World) -> Iterator[None]:
+    world.slurm.is_down = True
+    yield
+    world.slurm.is_down = False
+
+
+@contextmanager
+def slurm_silent(world: World) -> Iterator[None]:
+    """A look at Slurm that was begun does not end."""
+    over = asyncio.Event()
+    plain = FakeSlurm.snapshot
+
+    async def hangs(self: FakeSlurm, with_associations: bool) -> object:
+        await over.wait()
+        return await plain(self, with_associations)
+
+    with mock.patch.object(FakeSlurm, "snapshot", hangs):
+        yield
+    over.set()
+
+
+@contextmanager
+def cycles_failing(world: World) -> Iterator[None]:
+    before = world.controller.status.errors
+    with mock.patch.object(world.controller, "find_differences", side_effect=RuntimeError("broken")):
+        yield
+    world.want_errors = world.controller.status.errors - before
+
+
+@contextmanager
+def policy_late(world: World) -> Iterator[None]:
+    """The policy takes too long to answer, each time it is asked, and it is asked: there is a third job."""
+
+    def thinks(policy: Policy, view: View) -> Plan:
+        raise TooSlow("thinks")
+
+    decider = world.controller.engine.decider
+    assert decider is not None
+    leader, decider.leader = decider.leader, replace(decider.leader, ask=thinks)
+    world.slurm.submit("user3")
+    yield
+    decider.leader = leader
+    world.want_errors = world.controller.status.errors
+
+
+@pytest.mark.parametrize("trouble", [slurm_down, slurm_silent, cycles_failing, policy_late])
+async def test_nodes_go_by_their_own_strides_while_the_policy_cannot_decide(
+    led: World, trouble: Callable[[World], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with trouble(led):
+        await led.until(lambda: turns(led) == {None}, "turns are left to the node")
+        seen = led.fleet["n1"].plan
+        await asyncio.sleep(2 * LEASE_S)
+        assert led.fleet["n1"].plan == seen, "told once"
+    await led.until(lambda: "the policy decides again" in caplog.text, "it says so")
+    await led.until(lambda: turns(led) >= {True, False}, "it decides again")
+    assert caplog.text.count("nodes go by their own strides") == 1
+
+
+async def test_a_policy_that_decides_is_obeyed_for_as_long_as_it_does(led: World) -> None:
+    """A plan that stays the same for long is decided anew in each cycle."""
+    begun = led.controller.status.cycle
+    await asyncio.sleep(3 * LEASE_S)
+    assert led.controller.status.cycle > begun and turns(led) == {True, False}
+    assert all({job.is_on for job in plan.jobs} <= {True, False} for plan in led.fleet["n1"].plans)
