@@ -99,7 +99,8 @@ class Orders:
         asked_ns = time.monotonic_ns()
         wait_ms = min(send.wait_ns // _MS, LONGEST_WAIT_MS)
         job = {"job_id": key.job_id, "restart": key.restart}
-        fields = {**job, "at": send.at, "wait_ms": wait_ms, "saves": send.saves}
+        ways = {"saves": send.saves, "comes_back": send.comes_back}
+        fields = {**job, "at": send.at, "wait_ms": wait_ms, **ways}
         try:
             order = self._order(send.node, send.what, fields)
             answer = await self._post(order, (wait_ms + ANSWER_SLACK_MS) / 1000)

@@ -152,6 +152,8 @@ class Spans:
         await self._gather(lead)
         moving = {key: move.to for key, move in self._moves.items() if key in domain.spans}
         verdicts = domain.decide(moving, is_end)
+        for key in moving:
+            self._moves[key].comes_back = verdicts[key].comes_back
         stood = self._stood(lead, {})
         if is_end:
             told = await self._tell_nodes(lead, verdicts)
@@ -232,6 +234,7 @@ class Spans:
         times = self.settings.park_deadline_ns, self._orders.rtt_ns, self.settings.save_deadline_ns
         ways = {"freezes": verdict.freezes, "saves": verdict.saves} if to == OUT else {}
         self._moves[key] = move = SpanMove(stood, to, MoveSettings(*times), **ways)
+        move.comes_back = verdict.comes_back
         mover = asyncio.create_task(self._carry_out(key, move), name=f"span-{key}")
         self._movers[key] = mover
         mover.add_done_callback(lambda _: self._moved(key, move))

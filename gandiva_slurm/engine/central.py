@@ -106,7 +106,8 @@ class Domain:
             self._over = {key for key in self.spans if self._has_gpus(key) and key not in on_merit}
         else:
             pinned |= {key for key in holders if moving.get(key) != OUT}
-            pinned -= {key for key in self.spans if self._is_to_save(key) or self._is_off(key)}
+            pinned -= {key for key in self.spans if self._is_to_save(key)}
+            pinned -= {key for key in self.spans if self._is_off(key) and key not in kept}
             pinned -= self.stride.giving_way(can_run, kept, overdue, pinned)
             yielding = set()
         chosen = set(self.stride.choose(can_run, pinned, overdue, yielding))
@@ -118,10 +119,11 @@ class Domain:
             chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
             self._note_starving(can_run, chosen)
+        told = [] if is_end else [key for key, verdict in self.verdicts.items() if verdict.comes_back]
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
         }
-        for key in self._alone():
+        for key in self._alone(told):
             self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
 
@@ -356,15 +358,19 @@ class Domain:
             return Verdict(OUT, why, is_on, is_torn, freezes=freezes, saves=self._is_to_save(key))
         return Verdict(STAY if is_on or self._silent(key) else IN, kept, is_on, is_torn)
 
-    def _alone(self) -> list[JobKey]:
-        """Return the spans that are out and meet, on no node, one that is to be in or one of these."""
+    def _alone(self, told: Sequence[JobKey]) -> list[JobKey]:
+        """Return the spans that are out and meet, on no node, one that is to be in or one of these.
+
+        Those that were `told` so before go first: in the middle of a quantum nodes hear nothing new of them.
+        """
         masks = {gang.key: gang.mask for gang in self.stride.gangs if gang.key in self.spans}
         taken, alone = 0, []
         for key, mask in masks.items():
             if self.verdicts[key].where != OUT:
                 taken |= mask
-        for key, mask in masks.items():
-            if self.verdicts[key].where == OUT and not taken & mask and not self.spans[key].is_leaving:
-                taken |= mask
+        for key in [*(key for key in told if key in masks), *masks]:
+            is_free = key not in alone and not taken & masks[key] and not self.spans[key].is_leaving
+            if self.verdicts[key].where == OUT and is_free:
+                taken |= masks[key]
                 alone.append(key)
         return alone

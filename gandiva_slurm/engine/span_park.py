@@ -84,6 +84,7 @@ class Send(NamedTuple):
     at: int
     wait_ns: int
     saves: bool = False
+    comes_back: bool = False
 
 
 class Mark(NamedTuple):
@@ -123,6 +124,8 @@ class SpanMove:
         self.settings = settings
         self.freezes = freezes
         self.saves = saves
+        #: once it is out, and the controller silent, it may come in by itself: as the last round has it
+        self.comes_back = False
         self.stood = dict(stood)
         self.stage = ""
         self.outcome = ""
@@ -291,7 +294,8 @@ class SpanMove:
         self._number += 1
         at = self.at if self.stage in (AIM, COMMIT) else 0
         saves = self.saves and self.stage == AIM
-        self._open[node] = Send(self._number, node, self.stage, at, self._wait_ns(), saves)
+        comes_back = self.comes_back and self.stage == FREE
+        self._open[node] = Send(self._number, node, self.stage, at, self._wait_ns(), saves, comes_back)
         return self._open[node]
 
     def _wait_ns(self) -> int:

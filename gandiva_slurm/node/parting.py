@@ -115,8 +115,7 @@ class Parting:
             return ""
         if phase_of(resident) != words.RELEASED:
             return f"the part is {phase_of(resident)}: it has not released"
-        if _part(resident).word != words.BACK:  # the round before this order has said where it is to be
-            _part(resident).word = words.OUT
+        _part(resident).word = words.BACK if order.comes_back else words.OUT
         self._switcher.give_on(resident)
         self._switcher.forget(resident)
         self._slicer.fill()

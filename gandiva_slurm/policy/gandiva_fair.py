@@ -116,9 +116,9 @@ class GandivaFair:
         last = Last(runs, groups, self._owners)
         if self._traits.packs:
             self._sharing.pack(view, merit, last, self._groups, self._last)
-        self._wait(last)
-        for name, group in self._groups.items() if begins else ():
-            if name != SPARE:
+        for name, group in self._groups.items():
+            group.note_waiting(last, name if self.vcs.names and name != SPARE else "")
+            if begins and name != SPARE:
                 group.note(last.runs, self._owners, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
         notes.update(self._elastic.grow(view, runs, last.shared, waiting))
@@ -140,15 +140,20 @@ class GandivaFair:
             group.somebody_waited = False
 
     def _charge(self, view: View) -> Merit:
-        """Charge all by the plan that has held since the last question, and learn from it."""
+        """Charge what was held since the last question, and learn from it.
+
+        What somebody waited for, past the end of a slice or without being on, is a debt (`PassBook.settle`).
+        """
         elapsed_ns, self._now_ns = view.now_ns - self._now_ns, view.now_ns
+        late_ns = min(elapsed_ns, max(0, view.now_ns - self._slice_end_ns))
         last = self._last
         held: dict[str, float] = {}
         for job_id, held_ns in self._held_since(view, elapsed_ns).items():
             user = last.owners[job_id]
-            turns = self._groups[last.groups.get(job_id) or self._group_of[job_id]].turns
-            is_paid_whole = job_id in last.shared and job_id not in last.halved
-            turns.charge(user, job_id, 2 * held_ns if is_paid_whole else held_ns)
+            group = self._groups[last.groups.get(job_id) or self._group_of[job_id]]
+            over_ns = min(held_ns, late_ns * len(last.runs[job_id])) if job_id in last.runs else held_ns
+            factor = 2 if job_id in last.shared and job_id not in last.halved else 1
+            group.turns.charge(user, job_id, factor * held_ns, factor * over_ns * group.somebody_waited)
             if elapsed_ns:
                 held[user] = held.get(user, 0.0) + held_ns / elapsed_ns
         self._tickets.note(elapsed_ns, held, view.cluster.size)
@@ -384,13 +389,6 @@ class GandivaFair:
             small = self._elastic.start_small(view, runs, group.waiting(runs, self._owners))
             runs.update(small)
             groups.update(dict.fromkeys(small, name))
-
-    def _wait(self, last: Last) -> None:
-        for name, group in self._groups.items():
-            is_lent = self.vcs.names and name != SPARE
-            group.somebody_waited = any(
-                job_id not in last.runs or (is_lent and last.groups[job_id] != name) for job_id in group.jobs
-            )
 
 
 def make(settings: PolicySettings) -> GandivaFair:

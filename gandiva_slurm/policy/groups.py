@@ -40,6 +40,15 @@ class Group:
         ]
         (self.starving if is_turn else self.starving_at_home).note(waiters, runs.keys())
 
+    def note_waiting(self, last: Last, name: str) -> None:
+        """Note whether a job of it waits, or would if it had its GPUs to itself.
+
+        `name`: those of the group of that name alone count, not what it borrows; "": all count.
+        """
+        alone = [job_id in last.runs and job_id not in last.halved for job_id in self.jobs]
+        at_home = [not name or last.groups.get(job_id) == name for job_id in self.jobs]
+        self.somebody_waited = not (all(alone) and all(at_home))
+
     def first(self, is_turn: bool) -> list[Wanted]:
         """Return those that have been passed over for too long."""
         starved = (self.starving if is_turn else self.starving_at_home).starved()

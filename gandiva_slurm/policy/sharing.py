@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gandiva_slurm.policy.classes import Guard
@@ -12,6 +12,7 @@ from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.packing import Admits, Bench, PairBook
 from gandiva_slurm.policy.port import JobView, Rates, View
 from gandiva_slurm.policy.room import fits
+from gandiva_slurm.policy.stride import STRIDE1
 
 #: Quanta after which a trial that could not be measured may make way for another one.
 _LONGEST_TRIAL = 10
@@ -22,7 +23,7 @@ class Sharing:
 
     def __init__(self, moves_cost: bool, quantum_ns: int) -> None:
         """`moves_cost`: pairs that were found good, or are on trial, stay together."""
-        self.moves_cost, self._longest_ns = moves_cost, _LONGEST_TRIAL * quantum_ns
+        self.moves_cost, self._quantum_ns = moves_cost, quantum_ns
         self._pairs, self._guard = PairBook(), Guard()
         #: host and guest of each pair on trial, and since when
         self._trials: dict[tuple[int, int], int] = {}
@@ -50,11 +51,11 @@ class Sharing:
         """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
         old, admits = before.guests if self.moves_cost else {}, _admits(view, last)
         trials = self._trials
-        fresh = {host for (host, _), since_ns in trials.items() if view.now_ns < since_ns + self._longest_ns}
+        longest_ns = _LONGEST_TRIAL * self._quantum_ns
+        fresh = {host for (host, _), since_ns in trials.items() if view.now_ns < since_ns + longest_ns}
         self._trials = {}
         for name, group in groups.items():
-            waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
-            bench = self._bench(view, merit, last, name, waiting, admits)
+            bench = self._bench(view, merit, last, name, group, admits)
             whole = replace(bench, old=old, on_trial=fresh) if bench else None
             for pair in self._pairs.match(whole, view.rates) if whole else ():
                 if pair.is_trial:
@@ -71,29 +72,29 @@ class Sharing:
             last.halved.add(pair.guest)
 
     def _bench(
-        self,
-        view: View,
-        merit: Merit,
-        last: Last,
-        group: str,
-        waiting: Sequence[JobView],
-        admits: Admits,
+        self, view: View, merit: Merit, last: Last, name: str, group: Group, admits: Admits
     ) -> Bench | None:
-        """A host loses speed and is charged half: his user gains only with another job to run meanwhile."""
-        gainers = {last.owners[job.job_id] for job in waiting}
-        hosts = [
-            (host, gpu_type)
-            for host, gpu_type in (_hosts(view, last) if gainers else ())
-            if last.groups[host.job_id] == group and last.owners[host.job_id] in gainers
-        ]
+        """Those that may be hosts, and those that may come.
+
+        A host loses speed and is charged half. Its user gains where another of its jobs runs meanwhile, or
+        where its next turn comes sooner by that: not where it is behind by more than a quantum as it is.
+        """
+        waiting = [job for job_id, job in group.jobs.items() if job_id not in last.runs]
         small = [job for job in waiting if _has_place(job) and job.size == 1 and job.can_pack]
-        if not hosts or not small:
+        alone = _hosts(view, last) if small else []
+        hosts = [(host, gpu_type) for host, gpu_type in alone if last.groups[host.job_id] == name]
+        if not hosts:
             return None
         worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
         types = {host.job_id: gpu_type for host, gpu_type in hosts}
+        waits, turns = {last.owners[job.job_id] for job in waiting}, group.turns
 
         def gains(host: JobView, guest: JobView) -> bool:
-            return admits(host, guest) and not merit.would_lose(guest, types[host.job_id])
+            if not admits(host, guest) or merit.would_lose(guest, types[host.job_id]):
+                return False
+            user, other = last.owners[host.job_id], last.owners[guest.job_id]
+            behind = (turns.user_pass(other) - turns.user_pass(user)) * turns.tickets(user)
+            return user in waits or behind <= self._quantum_ns * STRIDE1
 
         return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=gains)
 

@@ -25,9 +25,9 @@ ANSWER_SLACK_MS = 1_000
 class SpanOrder:
     """One order (`model.span.ORDERS`); `job_id` is 0 for those to the whole node.
 
-    `at`: of AIM; `saves` likewise: the ranks save themselves before they release. ROUND alone: `spans` is
-    (job_id, restart, where: in, on, out) for every span of this node; after `lease_ms` without another ROUND
-    the node brings its spans in by itself.
+    `at`: of AIM; `saves` likewise: the ranks save themselves before they release. `comes_back` of FREE: it
+    is BACK, not OUT. ROUND alone: `spans` is (job_id, restart, where: in, on, out, back) for every span of
+    this node; after `lease_ms` without another ROUND the node brings its spans in by itself.
     """
 
     node: str
@@ -41,6 +41,7 @@ class SpanOrder:
     spans: tuple[tuple[int, int, str], ...] = ()
     lease_ms: int = 0
     saves: bool = False
+    comes_back: bool = False
     version: int = VERSION
 
     @property

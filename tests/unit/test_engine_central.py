@@ -277,3 +277,37 @@ def test_one_of_which_half_has_saved_itself_comes_in_again() -> None:
         held = HeldTime(*ONE, "user1", (0, 1), 0, 0, words.OFF)
         domain.gather(node, "boot", [held], [part], SECOND)
     assert domain.decide({})[ONE].where == IN
+
+
+def switch_off(domain: Domain, *keys: JobKey) -> None:
+    """A policy plans these off."""
+    plans = {key: plan._replace(is_on=key not in keys) for key, plan in domain.spans.items()}
+    domain.follow(domain.nodes, plans)
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+def test_one_that_a_policy_plans_off_while_it_starts_up_is_parked_when_it_can_be(is_end: bool) -> None:
+    """Nothing of it has come to a boundary yet: parked now it would be stopped in mid-start."""
+    domain, on = a_domain(ONE), (words.ON, words.ON)
+    switch_off(domain, ONE)
+    tell(domain, {ONE: on}, 1, world=0, ranks=(), is_parkable=False)
+    verdict = domain.decide({}, is_end)[ONE]
+    assert (verdict.where, verdict.why.split(" have")[0]) == (STAY, "not all of its ranks")
+    tell(domain, {ONE: on}, 2)
+    assert domain.decide({}, is_end)[ONE].where == OUT
+
+
+def test_what_was_told_to_come_back_is_not_told_otherwise_in_mid_quantum() -> None:
+    """Nodes hear of the one that goes out now, and nothing new of the other, which it would meet."""
+    domain, off = a_domain(TWO), (words.OFF, words.OFF)
+    switch_off(domain, TWO)
+    tell(domain, {TWO: off}, 1)
+    assert domain.decide({})[TWO].comes_back
+    plans = a_domain(ONE).spans | domain.spans
+    domain.follow(domain.nodes, plans)
+    switch_off(domain, ONE, TWO)
+    tell(domain, {ONE: (words.ON, words.ON), TWO: off}, 2)
+    verdicts = domain.decide({}, is_end=False)
+    assert [verdicts[key].comes_back for key in (ONE, TWO)] == [False, True]
+    verdicts = domain.decide({})
+    assert [verdicts[key].comes_back for key in (ONE, TWO)] == [True, False], "at its end all hear anew"

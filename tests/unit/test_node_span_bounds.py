@@ -144,6 +144,19 @@ def test_when_the_lease_is_over_what_was_to_be_on_comes_and_the_rest_stays_parke
             node.order(words.FREE, 51)
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_one_that_went_out_in_mid_quantum_comes_back_by_itself_where_it_was_told_so(floor, comes_back):
+    """The round before had it on."""
+    node = running(floor)
+    node.round((SPAN, words.STAY), lease_ms=3000)
+    node.park(words.RELEASED)
+    node.order(words.FREE, comes_back=comes_back)
+    node.wait(2 * S)
+    assert node.phase() == words.OFF
+    node.wait(2 * S)
+    assert node.phase() == (words.ON if comes_back else words.OFF)
+
+
 def test_when_the_lease_is_over_what_is_on_stays_though_it_was_told_out(floor):
     node = running(floor)
     node.add(1, "user1", (0,))

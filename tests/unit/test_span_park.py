@@ -295,6 +295,17 @@ def test_which_move_is_wanted() -> None:
     assert move_wanted([on, off], OUT) == OUT
 
 
+def test_nodes_hear_with_their_last_order_whether_it_may_come_back_by_itself() -> None:
+    """As it is decided by then, not when the change of hands began."""
+    bench = Bench(OUT, words.ON, words.ON)
+    bench.all()
+    bench.move.comes_back = True
+    bench.yes("n1")
+    assert not any(send.comes_back for send in bench.sends)
+    bench.yes("n2")
+    assert [(send.what, send.comes_back) for send in bench.sends] == [(words.FREE, True)] * 2
+
+
 def test_to_be_moved_all_save_themselves_before_they_release_and_have_time_to() -> None:
     bench = Bench(OUT, words.ON, words.ON, saves=True)
     assert [send.saves for send in bench.sends] == [True, True]
