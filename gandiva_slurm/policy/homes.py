@@ -6,6 +6,7 @@ GPUs happen to be free in this round, but where its speed times its likely part 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ class Homes:
 
         Homes are not chosen among the closed: GPUs that are down, or whose turns are others'.
         """
-        if job.gpus or (job.can_migrate and not self._stay) or job.nodes > 1:
+        if job.gpus or (not self._stay and (job.can_migrate or job.nodes > 1)):
             return job.gpus
         if job.job_id not in self._chosen:
             gpus = self._chosen[job.job_id] = self._choose(job, closed)
@@ -54,17 +55,21 @@ class Homes:
         return self._chosen[job.job_id]
 
     def _choose(self, job: JobView, closed: Set[int]) -> tuple[int, ...]:
-        """Return the best home among all but the closed GPUs, on one node; () when none is large enough."""
-        worth = self._merit.worth(job)
-        best: _Found | None = None
+        """Return the best home among all but the closed GPUs, on as many nodes as it asks for; (): none."""
+        worth, nodes = self._merit.worth(job), job.nodes or 1
+        size = job.size // nodes
+        by_type: dict[str, list[_Found]] = {}
         for host, room in self._eligibility.rooms(job):
             gpus = [gpu for gpu in room if gpu not in closed]
-            if len(gpus) < job.size or host.gpu_type not in worth:
+            if len(gpus) < size or host.gpu_type not in worth:
                 continue
-            found = self._best_of(gpus, host, job.size, worth[host.gpu_type])
-            if self._cluster.share(found.gpus, job.cell) and (best is None or found < best):
-                best = found
-        return best.gpus if best else ()
+            found = self._best_of(gpus, host, size, worth[host.gpu_type])
+            if self._cluster.share(found.gpus, job.cell):
+                by_type.setdefault(host.gpu_type, []).append(found)
+        parts = [heapq.nsmallest(nodes, found) for found in by_type.values() if len(found) >= nodes]
+        # A gang is as slow as the worst of its parts.
+        homes = [(found[-1], tuple(sorted(gpu for part in found for gpu in part.gpus))) for found in parts]
+        return min(homes)[1] if homes else ()
 
     def _best_of(self, free: Sequence[int], host: Host, size: int, worth: float) -> _Found:
         """Gangs of one size have the same GPUs or none in common, so that turns of some fit together."""

@@ -69,13 +69,23 @@ class Round:
             runs = seat(picked, runs)
             unseated = [wanted.job for wanted in picked if wanted.job.job_id not in runs]
             if not unseated or sum(map(len, runs.values())) == self.room:
-                return runs
+                return self._at_home(seat, runs) if refused else runs
             # Who takes certain places only may have been in others' way for nothing: they are asked again.
             if not rooted.isdisjoint(job.job_id for job in unseated):
                 refused |= rooted
             choosy = [job for job in unseated if self._is_choosy(job)]
             refused.update(job.job_id for job in choosy or unseated)
             staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
+
+    def _at_home(self, seat: Seat, runs: Runs) -> Runs:
+        """Let those run, too, that live on GPUs which were left idle and cannot leave them, by the passes."""
+        taken = {gpu for gpus in runs.values() for gpu in gpus}
+        bound = [job for job_id, job in self.jobs.items() if job_id not in runs and not job.can_migrate]
+        free = [job for job in bound if job.gpus and taken.isdisjoint(job.gpus)]
+        if not free or len(taken) == self.room:
+            return runs
+        staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
+        return seat(self._pick(staying, [self._entrant(job, _mask(job.gpus)) for job in free], set()), runs)
 
     def _is_choosy(self, job: JobView) -> bool:
         return bool(job.cell or job.nodes) or job.hosts is not None or not job.can_migrate

@@ -79,11 +79,15 @@ def _seat_type(cluster: Cluster, free: FreeGpus, gpu_type: str, guests: Sequence
     if _seat(free, gpu_type, movable, seats, old):
         return seats
     if any(guest.job_id not in seats and not guest.may_spread for guest in movable):
-        # One of them would be left out each time: its turn counts for more than how well GPUs are used.
-        for guest in movable:
+        # One of them would be left out each time: its turn counts for more than how well GPUs are used, and
+        # for more than that of one which cannot leave these GPUs and comes after it.
+        for guest in guests:
             free.give(seats.pop(guest.job_id, ()))
-        for guest in sorted(movable, key=lambda guest: guest.rank):
-            _seat(free, gpu_type, [guest], seats, old)
+        for guest in sorted(guests, key=lambda guest: (guest.rank, not guest.is_bound)):
+            if not guest.is_bound:
+                _seat(free, gpu_type, [guest], seats, old)
+            elif _keep(free, guest):
+                seats[guest.job_id] = guest.gpus
     _spread(free, gpu_type, [guest for guest in movable if guest.job_id not in seats], seats)
     return seats
 

@@ -7,7 +7,7 @@ import pytest
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.homes import Homes
-from gandiva_slurm.policy.port import Cluster, JobView, View
+from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
 from tests.policy_world import SETTINGS, FixedRates, S, a_job, a_view
 
 TWO_NODES = (("v100", 2), ("v100", 2))
@@ -110,11 +110,34 @@ def test_homes_of_one_question_leave_room_for_each_other() -> None:
     assert [homes.of(a_job(n, memory_mib=30), set()) for n in (2, 3)] == [(0,), ()]
 
 
-def test_a_job_of_several_nodes_finds_no_home_on_one() -> None:
-    view = a_view((("v100", 4), ("v100", 4)), [])
-    homes = Homes(view, Speeds(1.0), Eligibility(view, stay=True), stay=True)
-    assert homes.of(a_job(1, 4, nodes=2), set()) == ()
-    assert homes.of(a_job(2, 4, nodes=2, can_migrate=False), set()) == ()
+def test_a_job_of_several_nodes_finds_a_home_on_as_many_of_one_type() -> None:
+    """On nodes where it meets fewest; the fast one alone is not enough."""
+    view = a_view((("fast", 2), ("slow", 2), ("slow", 2), ("slow", 2)), [stays(1, (2,)), stays(2, (3,))])
+    homes = Homes(view, Speeds(0.1), Eligibility(view, stay=True), stay=True)
+    assert homes.of(a_job(3, 4, nodes=2), set()) == (4, 5, 6, 7)
+    assert homes.of(a_job(4, 8, nodes=4), set()) == ()
+    assert homes.of(a_job(5, 2, nodes=2), {4, 5}) == (2, 6), "closed GPUs are none of it"
+    whole = Homes(view, Speeds(0.1), Eligibility(view))
+    assert whole.of(a_job(6, 4, nodes=2, can_migrate=False), set()) == (), "it is seated as any other"
+
+
+@pytest.mark.parametrize("restart_s", [0, 10])
+def test_a_job_of_two_nodes_has_its_turns_beside_jobs_that_cannot_leave(restart_s: int) -> None:
+    """Those picked with it both live on one of its nodes: it goes first, and nothing is left idle."""
+    policy = gandiva_fair.make(PolicySettings(60 * S, restart_ns=restart_s * S))
+    jobs = {n: stays(n, (n,)) for n in range(4)}
+    jobs[9] = a_job(9, 2, user="other", nodes=2)
+    for job in jobs.values():
+        job.gpu_types = ("v100",)
+    seen = []
+    for at_s in range(60, 1260, 60):
+        runs = policy.decide(a_view((*TWO_NODES, ("k80", 2)), jobs.values(), at_s)).runs
+        assert sorted(gpu for gpus in runs.values() for gpu in gpus) == [0, 1, 2, 3]
+        seen.append(9 in runs)
+        for job_id, job in jobs.items():
+            job.gpus, job.is_running = runs.get(job_id, job.gpus), job_id in runs
+            job.held_ns += 60 * S * len(job.gpus) if job_id in runs else 0
+    assert seen.count(True) >= 9, "it asks for half of the GPUs, and has all of that"
 
 
 def test_of_two_that_live_on_one_gpu_the_one_behind_has_it() -> None:

@@ -260,8 +260,8 @@ VARIANTS = (
     Variant(
         "seats-by-luck",
         "gandiva_slurm/policy/seats.py:_seat_type",
-        "sorted(movable, key=lambda guest: guest.rank)",
-        "movable",
+        "sorted(guests, key=lambda guest: (guest.rank, not guest.is_bound))",
+        "guests",
         "Of two gangs that both need one node the first to come always has it.",
         ("tests/unit/test_seats.py::test_where_not_all_fit_whole_the_lower_rank_has_its_place",),
     ),
