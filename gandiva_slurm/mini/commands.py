@@ -13,7 +13,7 @@ from gandiva_slurm.mini import entering, shares
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_command import acceptance, backend_options, chosen_backend, demo
 from gandiva_slurm.mini.record import require_log_folder
-from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, parse_nodes
+from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, default_policy, parse_nodes
 
 
 @click.group()
@@ -27,7 +27,8 @@ def mini() -> None:
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
-@click.option("--policy", default="", metavar="NAME", help="what decides: gandiva_fair, fifo, tiresias, …")
+@click.option("--policy", default=default_policy, metavar="NAME",
+              help="what decides: gandiva_fair, fifo, tiresias, … (else $GANDIVA_MINI_POLICY)")
 @click.option("--share", "asked", multiple=True, metavar="DIR",
               help="show this directory inside too, as the current one is; may be repeated")
 @click.option("--keep-logs", default="", metavar="DIR", help="copy the logs there before they are removed")

@@ -26,6 +26,8 @@ BACKENDS = ("local", "docker")
 SUITES = {"bookworm": "22.05", "trixie": "24.11", "forky": "26.05"}
 #: Names the back end where none is asked for: `local`, or `docker:SUITE`.
 BACKEND_VARIABLE = "GANDIVA_MINI_BACKEND"
+#: Names the policy that decides where none is asked for.
+POLICY_VARIABLE = "GANDIVA_MINI_POLICY"
 
 _GROUP = re.compile(r"(?P<type>[a-z][a-z0-9_]{0,15}):(?P<nodes>[1-9][0-9]?)x(?P<gpus>[1-9][0-9]?)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -64,7 +66,7 @@ class MiniSpec:
     #: how long a job may load before it is frozen whole for its turns, seconds
     client_wait_s: float = 30.0
     #: the policy that decides; "": the engine's own rules
-    policy: str = ""
+    policy: str = field(default_factory=lambda: default_policy())
 
     def __post_init__(self) -> None:
         maker_for_a_cluster(self.policy, PolicySettings(round(self.quantum_s * NS_PER_S)))
@@ -86,6 +88,11 @@ class MiniSpec:
         for node in self.nodes:
             most[node.gpu_type] = max(most.get(node.gpu_type, 0), node.gpus)
         return most
+
+
+def default_policy() -> str:
+    """The policy meant when none is named: $GANDIVA_MINI_POLICY, else "", the engine's own rules."""
+    return os.environ.get(POLICY_VARIABLE, "")
 
 
 def default_backend(suite: str = "") -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+import pytest
+
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import conffiles, daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.site import Site
-from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
+from gandiva_slurm.mini.spec import USERS, MiniSpec, default_policy, parse_nodes
 from tests import patience
 from tests.records import holds_of, open_grants, read_lines
 
@@ -197,6 +199,11 @@ class Fleet:
         found = [line for holds in held.values() for line in invariants.no_gpu_held_twice(holds)]
         found += invariants.one_incarnation_at_a_time(held)
         assert not found, found
+
+
+def by_rules(what: str) -> pytest.MarkDecorator:
+    """Skip a test of what the engine's own rules do where a policy decides: it does that otherwise."""
+    return pytest.mark.skipif(bool(default_policy()), reason=f"a policy decides: {what}")
 
 
 AnyFleet = TypeVar("AnyFleet", bound=Fleet)

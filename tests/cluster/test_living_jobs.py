@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.fleet import START_S, wait_for
+from tests.cluster.fleet import START_S, by_rules, wait_for
 from tests.cluster.living import Living, living
 
 ASK = ("-p", "gandiva", "--gres=gpu:1", "--mem=300")
@@ -190,6 +190,7 @@ def owned(slurm: Living) -> Iterator[None]:
         reload()
 
 
+@by_rules("no GPU always belongs to one virtual cluster")
 def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> None:
     """A gang of two, of a virtual cluster with one GPU, gives way as long as the other's owner wants his."""
     fleet = slurm.fleet

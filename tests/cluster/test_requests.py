@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import SLOTS_PER_GPU
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, by_rules, own_cluster, wait_for
 
 GPUS, QUANTUM_S = 2, 0.3
 #: Jobs that are cancelled, one after the other, until one is before its first turn: on a busy machine the
@@ -85,6 +85,7 @@ def test_the_flag_alone_finds_the_partition(fleet: Fleet) -> None:
     assert re.fullmatch(rf"gandiva 0 gpus=[01] job={job}\n", told)
 
 
+@by_rules("who has no slot waits for a turn")
 def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) -> None:
     """A user fills a node but for what is kept for others, who get in beside him."""
     most = GPUS * (SLOTS_PER_GPU - 1)
@@ -98,6 +99,7 @@ def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) 
     fleet.wait_running(fleet.submit("user2", "exec sleep 300"))
 
 
+@by_rules("a job is started when its turn comes")
 def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> None:
     """slurmstepd signals no task that has not begun: its node ends it."""
     blocks = [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]

@@ -24,7 +24,7 @@ from gandiva_slurm.mini.demo_jobs import (
     read_losses,
     submit,
 )
-from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for, window_of
+from tests.cluster.fleet import START_S, Fleet, by_rules, own_cluster, wait_for, window_of
 from tests.cluster.sharing import HALF, TRAINING, WEIGHTED, WEIGHTED_PARTS, Run, counted, light
 
 QUANTUM_S = 0.3
@@ -78,10 +78,12 @@ def measure(run: Run) -> None:
     run.window_ns = window_of(run.is_fair, WINDOW_S, MOST_S, begin_ns)
 
 
+@by_rules("users share the cluster, not each node")
 def test_users_get_their_shares_whatever_the_number_of_their_jobs(run: Run) -> None:
     assert run.gang_part() == HALF, run.parts("n1")
 
 
+@by_rules("users share the cluster, not each node")
 def test_accounts_share_two_to_one_and_tickets_three_to_one_inside_a_user(run: Run) -> None:
     assert run.weighted_parts() == WEIGHTED_PARTS, run.parts("n2")
 

@@ -50,7 +50,9 @@ def test_a_parked_job_that_is_to_leave_has_a_turn_to_save_itself(make_node: Make
     lead(node, 2, 1)
     node.wait(lambda: settled(node, 2, 1))
     lead(node, 2, 1, leaving=1)
-    node.wait(lambda: node.resident(1).has_left, 15)
+    node.wait(lambda: node.resident(1).has_left or node.events("unparkable"), 15)
+    # The other's park may fail on a busy machine: it is not asked again before its quantum ends then.
+    node.wait(lambda: node.resident(1).has_left, 60 if node.events("unparkable") else 15)
     node.wait(lambda: settled(node, 2, 1))
 
 

@@ -10,7 +10,7 @@ import yaml
 from gandiva_slurm import config
 from gandiva_slurm.mini import conffiles, docker, mounts, trees
 from gandiva_slurm.mini.layout import CLONE, Layout
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.mini.spec import POLICY_VARIABLE, MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import UsageError
 
 
@@ -30,6 +30,16 @@ def test_parse_nodes_refuses_with_the_form_it_takes(text: str) -> None:
 def test_spec_refuses_bad_values(bad: dict) -> None:
     with pytest.raises(UsageError):
         MiniSpec(**bad)
+
+
+def test_the_policy_is_that_of_the_environment_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POLICY_VARIABLE, "gandiva_fair")
+    assert MiniSpec().policy == "gandiva_fair" and MiniSpec(policy="").policy == ""
+    monkeypatch.setenv(POLICY_VARIABLE, "fastest")
+    with pytest.raises(UsageError, match="fastest"):
+        MiniSpec()
+    monkeypatch.delenv(POLICY_VARIABLE)
+    assert MiniSpec().policy == ""
 
 
 def test_covers_stop_at_the_first_closed_directory() -> None:
