@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -99,7 +100,8 @@ async def test_nodes_go_by_their_own_strides_while_the_policy_cannot_decide(
     with trouble(led):
         await led.until(lambda: turns(led) == {None}, "turns are left to the node")
         seen = led.fleet["n1"].plan
-        await asyncio.sleep(2 * LEASE_S)
+        end_s = time.monotonic() + 2 * LEASE_S
+        await led.until(lambda: time.monotonic() > end_s)
         assert led.fleet["n1"].plan == seen, "told once"
     await led.until(lambda: "the policy decides again" in caplog.text, "it says so")
     await led.until(lambda: turns(led) >= {True, False}, "it decides again")
@@ -109,6 +111,7 @@ async def test_nodes_go_by_their_own_strides_while_the_policy_cannot_decide(
 async def test_a_policy_that_decides_is_obeyed_for_as_long_as_it_does(led: World) -> None:
     """A plan that stays the same for long is decided anew in each cycle."""
     begun = led.controller.status.cycle
-    await asyncio.sleep(3 * LEASE_S)
+    end_s = time.monotonic() + 3 * LEASE_S
+    await led.until(lambda: time.monotonic() > end_s)
     assert led.controller.status.cycle > begun and turns(led) == {True, False}
     assert all({job.is_on for job in plan.jobs} <= {True, False} for plan in led.fleet["n1"].plans)

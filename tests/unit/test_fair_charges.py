@@ -51,7 +51,7 @@ def pair_of(kept: float) -> Oracle:
 
 
 def ends_of(gpus: int, kept: float, *tickets: int) -> list[float]:
-    """When equal jobs end that take 1,000 s alone, of a user each with so many tickets."""
+    """When equal jobs end that take 1,000 s alone, each of a user with these tickets."""
     specs = [spec(n, 1, length_s=0, user=f"user{n}", model="m", steps=10_000) for n in range(len(tickets))]
     told = {f"user{n}": count for n, count in enumerate(tickets)}
     policy = gandiva_fair.make(PolicySettings(QUANTUM_S * S, tickets=told))

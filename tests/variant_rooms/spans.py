@@ -169,4 +169,28 @@ VARIANTS = (
             "was_frozen",
         ),
     ),
+    Variant(
+        "plan-stops-what-starts-up",
+        "gandiva_slurm/engine/central.py:Domain.decide",
+        "pinned -= {key for key in self.spans if self._is_off(key) and key not in kept}",
+        "pinned -= {key for key in self.spans if self._is_off(key)}",
+        "A gang over nodes that a policy plans off in mid-quantum is frozen while it imports PyTorch.",
+        ("tests/unit/test_engine_central.py",),
+    ),
+    Variant(
+        "plan-leaves-a-gang-parked-for-ever",
+        "gandiva_slurm/engine/span_park.py:SpanMove._send",
+        "comes_back = self.comes_back and self.stage == FREE",
+        "comes_back = False",
+        "A gang that went out in the middle of a quantum does not come back when gandivactld dies within it.",
+        ("tests/unit/test_span_park.py",),
+    ),
+    Variant(
+        "plan-two-gangs-come-back",
+        "gandiva_slurm/engine/central.py:Domain._alone",
+        "for key in [*(key for key in told if key in masks), *masks]:",
+        "for key in masks:",
+        "Two gangs that meet are both told to come back when gandivactld dies: half of each trains.",
+        ("tests/unit/test_engine_central.py",),
+    ),
 )
