@@ -34,22 +34,24 @@ def test_the_mean_of_what_was_measured_counts_and_stays_when_those_jobs_have_end
 
 
 def first_turn_s(restart_s: int) -> int:
-    """When the second of two jobs that each fill two nodes has its turn; `restart_s` was measured."""
-    wide = [a_job(number, 2, length_s=None, nodes=2, restart_ns=restart_s * S) for number in (1, 2)]
+    """When the second of two jobs has its turn on a GPU with one slot; `restart_s` was measured."""
+    jobs = [a_job(number, length_s=None, restart_ns=restart_s * S) for number in (1, 2)]
     policy = gandiva_fair.make(PolicySettings(60 * S, restart_ns=60 * S))
     for at_s in range(0, 2000, 60):
-        runs = policy.decide(a_view((("v100", 1), ("v100", 1)), wide, at_s)).runs
+        view = a_view((("v100", 1),), jobs, at_s)
+        view.slots = 1
+        runs = policy.decide(view).runs
         if 2 in runs:
             return at_s
-        for job in wide:
+        for job in jobs:
             job.is_running = job.job_id in runs
             job.gpus = runs.get(job.job_id, job.gpus)
-            job.held_ns += 120 * S * job.is_running
+            job.held_ns += 60 * S * job.is_running
     return -1
 
 
 def test_turns_follow_what_moves_are_measured_to_take() -> None:
-    """A gang over nodes has no home before its first turn."""
+    """One for which there is no room has no home before its first turn."""
     assert first_turn_s(0) == 1080
     assert first_turn_s(10) == 180
 
