@@ -158,8 +158,11 @@ def test_jobs_train_on_while_the_controller_is_dead_and_it_leads_again(fleet: Fl
     assert told["segments"] >= 2 and told["equal"] and told["first"] is None, told
 
 
-def test_parked_jobs_have_turns_while_slurmctld_is_dead(cluster: MiniCluster, fleet: Fleet) -> None:
-    """gandivactld cannot decide; nodes are told to go by their own strides, until it can again."""
+def test_parked_jobs_have_turns_while_slurmctld_hangs(cluster: MiniCluster, fleet: Fleet) -> None:
+    """gandivactld cannot decide; nodes are told to go by their own strides, until it can again.
+
+    Killed, slurmctld would forget starts of the last seconds, and run jobs again that have ended since.
+    """
     jobs = {user: train(fleet, user) for user in USERS}
     wait_for(lambda: all(lines(fleet, user, job) for user, job in jobs.items()), "all to train", 90)
 
@@ -170,12 +173,14 @@ def test_parked_jobs_have_turns_while_slurmctld_is_dead(cluster: MiniCluster, fl
         return next(((node, both) for node, both in here.items() if len(both) == 2), None)
 
     node, both = wait_for(shared, "two to live on one node", 60)
-    fleet.mini.kill("slurmctld")
     begun = len(log_of(cluster))
-    wait_for(lambda: "go by their own strides" in log_of(cluster)[begun:], "nodes to have the turns", 60)
-    for job in both:
-        fleet.wait_suspends(job, 2, node)
-    fleet.start_dead()
+    fleet.mini.kill("slurmctld", signal.SIGSTOP)
+    try:
+        wait_for(lambda: "go by their own strides" in log_of(cluster)[begun:], "nodes to have the turns", 60)
+        for job in both:
+            fleet.wait_suspends(job, 2, node)
+    finally:
+        fleet.mini.kill("slurmctld", signal.SIGCONT)
     wait_for(lambda: "the policy decides again" in log_of(cluster)[begun:], "the policy to decide again", 60)
     end(fleet, jobs)
 
