@@ -36,20 +36,28 @@ class Lead:
         self._config, self._publish, self._fail = config, publish, fail
         self._bodies: Mapping[str, PlanBody] = {}
         self._decided_s = time.monotonic()
-        self._has_let_go = False
+        #: the last cycle has decided; its plan is on its way to the nodes
+        self._has_decided = self._has_let_go = False
         self._fault = self._forgot = ""
 
     def heard(self, decider: Decider | None, has_ticked: bool) -> None:
         """Note what came of a cycle, and say once what is new of it. `has_ticked`: there was a decision."""
         self._tell(decider)
-        if has_ticked and not self._fault:
-            self._decided_s = time.monotonic()
+        self._has_decided = has_ticked and not self._fault
+
+    def publish(self, bodies: Mapping[str, PlanBody]) -> None:
+        """Bring a cycle's plans to their nodes; without turns where the policy is late.
+
+        A decision counts from here on: one that never comes so far holds nobody.
+        """
+        if self._has_decided:
+            self._decided_s, self._has_decided = time.monotonic(), False
             if self._has_let_go:
                 log.info("the policy decides again on whose turn it is")
             self._has_let_go = False
+        self._bring(bodies)
 
-    def publish(self, bodies: Mapping[str, PlanBody]) -> None:
-        """Bring the plans to their nodes; without turns where the policy is late."""
+    def _bring(self, bodies: Mapping[str, PlanBody]) -> None:
         if self._left_s() <= 0 and _have_turns(bodies):
             if not self._has_let_go:
                 for_s = self._lease_s()
@@ -63,8 +71,12 @@ class Lead:
         """Leave turns to the nodes as soon as the policy is late, whatever the cycle does meanwhile."""
         while True:
             await asyncio.sleep(max(self._left_s(), LOOK_S))
-            if self._left_s() <= 0 and _have_turns(self._bodies):
-                self.publish(self._bodies)
+            if self._left_s() > 0 or not _have_turns(self._bodies):
+                continue
+            try:
+                self._bring(self._bodies)
+            except Exception:  # it is tried again: a job that is parked waits for it
+                log.exception("nodes could not be told to go by their own strides")
 
     def _lease_s(self) -> float:
         return lease_ns(self._config().quantum_ns) / NS_PER_S

@@ -152,8 +152,9 @@ class GandivaFair:
             user = last.owners[job_id]
             group = self._groups[last.groups.get(job_id) or self._group_of[job_id]]
             over_ns = min(held_ns, late_ns * len(last.runs[job_id])) if job_id in last.runs else held_ns
+            debt_ns = over_ns if group.somebody_waited else 0
             factor = 2 if job_id in last.shared and job_id not in last.halved else 1
-            group.turns.charge(user, job_id, factor * held_ns, factor * over_ns * group.somebody_waited)
+            group.turns.charge(user, job_id, factor * held_ns, factor * debt_ns)
             if elapsed_ns:
                 held[user] = held.get(user, 0.0) + held_ns / elapsed_ns
         self._tickets.note(elapsed_ns, held, view.cluster.size)

@@ -74,7 +74,7 @@ class Sharing:
     def _bench(
         self, view: View, merit: Merit, last: Last, name: str, group: Group, admits: Admits
     ) -> Bench | None:
-        """Those that may be hosts, and those that may come.
+        """Return those of a group that may be hosts, and those that may come; None: there are none.
 
         A host loses speed and is charged half. Its user gains where another of its jobs runs meanwhile, or
         where its next turn comes sooner by that: not where it is behind by more than a quantum as it is.
@@ -87,14 +87,14 @@ class Sharing:
             return None
         worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
         types = {host.job_id: gpu_type for host, gpu_type in hosts}
-        waits, turns = {last.owners[job.job_id] for job in waiting}, group.turns
+        waiters, turns = {last.owners[job.job_id] for job in waiting}, group.turns
 
         def gains(host: JobView, guest: JobView) -> bool:
             if not admits(host, guest) or merit.would_lose(guest, types[host.job_id]):
                 return False
             user, other = last.owners[host.job_id], last.owners[guest.job_id]
             behind = (turns.user_pass(other) - turns.user_pass(user)) * turns.tickets(user)
-            return user in waits or behind <= self._quantum_ns * STRIDE1
+            return user in waiters or behind <= self._quantum_ns * STRIDE1
 
         return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=gains)
 

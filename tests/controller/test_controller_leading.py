@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -69,11 +69,20 @@ def slurm_silent(world: World) -> Iterator[None]:
 
 
 @contextmanager
-def cycles_failing(world: World) -> Iterator[None]:
-    before = world.controller.status.errors
-    with mock.patch.object(world.controller, "find_differences", side_effect=RuntimeError("broken")):
+def failing(world: World, step: str) -> Iterator[None]:
+    """Each cycle fails at this step."""
+    with mock.patch.object(world.controller, step, side_effect=RuntimeError("broken")):
         yield
-    world.want_errors = world.controller.status.errors - before
+    world.want_errors = world.controller.status.errors
+
+
+def cycles_failing(world: World) -> AbstractContextManager[None]:
+    return failing(world, "find_differences")
+
+
+def plans_kept_back(world: World) -> AbstractContextManager[None]:
+    """The policy decides, and what it decides comes no further."""
+    return failing(world, "keep")
 
 
 @contextmanager
@@ -92,7 +101,7 @@ def policy_late(world: World) -> Iterator[None]:
     world.want_errors = world.controller.status.errors
 
 
-@pytest.mark.parametrize("trouble", [slurm_down, slurm_silent, cycles_failing, policy_late])
+@pytest.mark.parametrize("trouble", [slurm_down, slurm_silent, cycles_failing, plans_kept_back, policy_late])
 async def test_nodes_go_by_their_own_strides_while_the_policy_cannot_decide(
     led: World, trouble: Callable[[World], object], caplog: pytest.LogCaptureFixture
 ) -> None:
