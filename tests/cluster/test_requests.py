@@ -11,9 +11,6 @@ from gandiva_slurm.mini.spec import SLOTS_PER_GPU
 from tests.cluster.fleet import Fleet, by_rules, own_cluster, wait_for
 
 GPUS, QUANTUM_S = 2, 0.3
-#: Jobs that are cancelled, one after the other, until one is before its first turn: on a busy machine the
-#: others may have been there for so long by its start that they make way for it at once.
-VICTIMS = 10
 SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
 STEPS = f"""#!/bin/bash
 show() {{ T="$1"; shift; export T; "$@" bash -c '{SHOW}' 2>&1 | sort; }}
@@ -101,21 +98,17 @@ def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) 
 
 @by_rules("a job is started when its turn comes")
 def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> None:
-    """slurmstepd signals no task that has not begun: its node ends it."""
-    blocks = [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]
-    for job in blocks:
+    """slurmstepd signals no task that has not begun: its node ends it.
+
+    An opportunistic job has no turn as long as others fill the GPUs.
+    """
+    for job in [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]:
         fleet.wait_running(job)
-    for _ in range(VICTIMS):
-        victim = fleet.submit("user2", "exec sleep 300")
-        wait_for(
-            lambda job=victim: fleet.count("freeze", job) + fleet.count("grant", job),
-            "its task to be stopped before it begins, or its turn to come",
-        )
-        fleet.mini.exec(["scancel", str(victim)])
-        fleet.wait_ended(victim, "CANCELLED", deadline_s=30)
-        if not fleet.count("grant", victim):
-            return
-    pytest.fail(f"the turn of each of {VICTIMS} jobs had come before it was cancelled")
+    victim = fleet.submit("user2", "exec sleep 300", "--gandiva-class=opportunistic")
+    wait_for(lambda: fleet.count("freeze", victim), "its task to be stopped before it begins")
+    fleet.mini.exec(["scancel", str(victim)])
+    fleet.wait_ended(victim, "CANCELLED", deadline_s=30)
+    assert not fleet.count("grant", victim)
 
 
 def test_a_job_its_owner_holds_waits_for_him(fleet: Fleet) -> None:
