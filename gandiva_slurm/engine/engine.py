@@ -94,6 +94,7 @@ class Engine:
                 moving.note_resident(at, event)
             elif isinstance(event, ev.ActionDone):
                 moving.note_outcome(at, event)
+        self._drop_gone()
         return at.actions
 
     @property
@@ -161,6 +162,11 @@ class Engine:
         else:
             self.state.pairs.packs = []
             self.decider.has_plan |= bool(self.state.on)
+
+    def _drop_gone(self) -> None:
+        """What lives nowhere any more holds nothing, also where no cycle comes to plan anew: Slurm is away."""
+        jobs = self.state.jobs
+        self.state.on = {job_id for job_id in self.state.on if job_id in jobs and jobs[job_id].is_placed}
 
     def _decide(self, at: follow.Cycle) -> None:
         if self.decider is None:  # a policy deals virtual clusters out by itself

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.port import Plan, View
@@ -22,6 +23,17 @@ def test_a_job_starts_where_it_is_planned_and_is_parked_when_it_is_not() -> None
     assert world.on(one) and world.on(two)
     world.plan({two: (2, 3)})
     assert not world.on(one) and world.state_of(one) == states.SUSPENDED and world.on(two)
+
+
+def test_what_could_not_be_started_holds_nothing_though_slurm_is_not_heard() -> None:
+    """Without Slurm there is no decision; outcomes of starts come all the same."""
+    world = led({"a": 1})
+    job = world.submit()
+    world.refuse_starts = True
+    world.plan({job: (0,)}, cycles=1)
+    assert world.state_of(job) == states.STARTING
+    world.engine.handle(world.outcomes, world.now_ns)
+    assert world.state_of(job) == states.HELD and violations(world.engine) == []
 
 
 def test_jobs_that_are_not_planned_wait_and_are_told_so() -> None:

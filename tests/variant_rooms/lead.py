@@ -135,4 +135,12 @@ VARIANTS = (
         "Where each cycle decides and fails before nodes hear of it, jobs that are parked stay so.",
         ("tests/controller/test_controller_leading.py",),
     ),
+    Variant(
+        "plan-has-what-could-not-start",
+        "gandiva_slurm/engine/engine.py:Engine._drop_gone",
+        "job_id in jobs and jobs[job_id].is_placed",
+        "job_id in jobs",
+        "While Slurm is away a job that could not be started is planned to hold GPUs.",
+        ("tests/unit/test_apply.py",),
+    ),
 )
