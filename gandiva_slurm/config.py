@@ -6,6 +6,7 @@ All daemons and the command line read the same file. Durations are in seconds, a
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
@@ -27,6 +28,8 @@ MAX_BYTES = 1024 * 1024
 NS_PER_S = 1_000_000_000
 #: refusal_bound_s: auto. So often was it asked, and so many turns did the others lose, at the least.
 AUTO_DEADLINES, AUTO_QUANTA = 4, 10
+
+log = logging.getLogger(__name__)
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -119,31 +122,22 @@ class MovesConfig(_Section):
     """Which running jobs gandivactld moves to other GPUs, and how often (ADR 0024)."""
 
     enabled: bool = True
-    #: a job runs so long after a start or a move before it may be moved
-    min_run_s: float = Field(default=1800, ge=0, le=604800)
-    #: how often a job is moved within an hour
-    per_hour: int = Field(default=2, ge=0, le=3600)
-    #: how many jobs may be on the move at once; 0: one for each 16 GPUs, one at the least
-    at_once: int = Field(default=0, ge=0, le=100000)
+    #: a job stays so long after a start or a move, whatever the policy would rather do
+    min_run_s: float = Field(default=0, ge=0, le=604800)
+    #: how often a job is moved within an hour; 0: as often as the policy likes
+    per_hour: int = Field(default=0, ge=0, le=3600)
     #: what a move costs a job, until one of its own was measured
     cost_s: float = Field(default=60, ge=0, le=86400)
     #: a job told to leave that has not saved itself by then stays where it is
     deadline_s: float = Field(default=900, ge=1, le=86400)
-    #: in hundredths: how much less its new GPUs must carry, how much faster a type must be
-    balance_percent: int = Field(default=25, ge=1, le=99)
-    faster_percent: int = Field(default=25, ge=1, le=1000)
 
 
 class PackingConfig(_Section):
     """Whether two jobs may share a GPU at the same time, and what that must bring (ADR 0023)."""
 
     enabled: bool = True
-    #: quanta a pair is tried for, at the least
-    trial_quanta: int = Field(default=3, ge=1, le=1000)
     #: what the speeds of both must sum to, each as a part of that alone, noise aside; 1: what turns give
     floor: float = Field(default=1.05, ge=1, le=2)
-    #: how long what was found of two jobs counts
-    retry_s: float = Field(default=3600, ge=1, le=31536000)
 
 
 class Config(_Section):
@@ -156,8 +150,8 @@ class Config(_Section):
     quantum_s: float = Field(default=60, ge=0.2, le=3600)
     #: gres/gpu slots Slurm advertises for each real GPU
     slots_per_gpu: int = Field(default=4, ge=1, le=64)
-    #: the policy that decides what runs where; empty: the rules of the engine (ADR 0037)
-    policy: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
+    #: the policy that decides what runs where (ADR 0037)
+    policy: str = Field(default="gandiva_fair", pattern=r"^[A-Za-z0-9_.-]+$")
     #: where munged listens; empty = munge's own default
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")
     controller: ControllerConfig
@@ -237,6 +231,7 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     raw, lines = parse(_read(file), file)
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected keys and values ({_allowed(Config)}), got {_shown(raw)}")
+    _drop_unused(raw, file, lines)
     try:
         return Config.model_validate(raw)
     except ValidationError as err:
@@ -245,6 +240,9 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
         raise ConfigError("\n".join(_sentence(file, lines, detail) for detail in details)) from err
 
 
+#: Keys of former releases by section: the policy decides what they once did.
+_UNUSED = {"moves": ("at_once", "balance_percent", "faster_percent"), "packing": ("trial_quanta", "retry_s")}
+
 _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("controller",): ControllerConfig,
     ("node",): NodeConfig,
@@ -252,6 +250,17 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("moves",): MovesConfig,
     ("packing",): PackingConfig,
 }
+
+
+def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> None:
+    """Take out what has no effect any more, and say so in a daemon's log."""
+    for name, keys in _UNUSED.items():
+        section = raw.get(name)
+        told = section if isinstance(section, dict) else {}
+        for key in keys:
+            if told.pop(key, None) is not None:
+                at = f"{file}:{lines.get((name, key), 1)}"
+                log.info("%s: %s.%s has no effect any more, the policy decides: leave it out", at, name, key)
 
 
 def _read(file: Path) -> str:

@@ -68,10 +68,9 @@ def compare(
     return [*releases]
 
 
-def _leader(told: Mapping[str, Any]) -> Leader | None:
+def _leader(told: Mapping[str, Any]) -> Leader:
     """Return a policy that may think for as long as it likes: what it did not answer was recorded."""
-    leader = leader_of(told)
-    return replace(leader, ask=ask) if leader is not None else None
+    return replace(leader_of(told), ask=ask)
 
 
 def sentences(tally: Tally, releases: list[str]) -> Iterator[str]:

@@ -277,10 +277,10 @@ class Controller:
 
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
-        new, old = ((each.policy, each.quantum_s, each.moves.cost_s) for each in (config, self.config))
-        if new != old and (config.policy or self.config.policy):
-            self.engine.lead(leader(config))
-            log.info("from now on %s decides", f"policy {config.policy}" if config.policy else "no policy")
+        led_by = leader(config)
+        if led_by.told != leader(self.config).told:
+            self.engine.lead(led_by)
+            log.info("from now on policy %s decides", config.policy)
         self.config = config
         self.engine.settings = engine_settings(config)
         self.nodes.apply(link_settings(config, self.nodes.settings.epoch_ns))

@@ -12,7 +12,7 @@ from gandiva_slurm.controller.spans import SpanSettings
 from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model.errors import ConfigError, UsageError
-from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.policy.port import PACK_FLOOR, PolicySettings
 from gandiva_slurm.policy.registry import maker_for_a_cluster
 
 
@@ -25,38 +25,34 @@ def engine_settings(config: Config) -> EngineSettings:
         start_deadline_ns=round(part.start_deadline_s * NS_PER_S),
         stretch_percent=round(part.time_limit_stretch * 100),
         moves=moves.enabled,
-        min_run_ns=round(moves.min_run_s * NS_PER_S),
-        moves_per_hour=moves.per_hour,
-        concurrent_moves=moves.at_once,
+        stay_ns=round(moves.min_run_s * NS_PER_S),
+        most_moves=moves.per_hour,
         restart_cost_ns=round(moves.cost_s * NS_PER_S),
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
-        balance_percent=moves.balance_percent,
-        faster_percent=moves.faster_percent,
         packing=packing.enabled,
-        pack_trial_quanta=packing.trial_quanta,
-        pack_floor=packing.floor,
-        pack_retry_ns=round(packing.retry_s * NS_PER_S),
         virtual_clusters=config.virtual_clusters,
     )
 
 
-def leader(config: Config) -> Leader | None:
-    """The policy that decides, None where the engine's own rules do; ConfigError: it cannot."""
+def leader(config: Config) -> Leader:
+    """The policy that decides; ConfigError: it cannot."""
     try:
         return leader_of({
             "policy": config.policy,
             "quantum_ns": config.quantum_ns,
             "restart_ns": round(config.moves.cost_s * NS_PER_S),
+            "pack_floor": config.packing.floor,
         })
     except UsageError as err:
         raise ConfigError(f"policy: {err}") from err
 
 
-def leader_of(told: Mapping[str, Any]) -> Leader | None:
+def leader_of(told: Mapping[str, Any]) -> Leader:
     """Return the policy of this name, made with these; UsageError: there is none."""
-    settings = PolicySettings(told["quantum_ns"], restart_ns=told["restart_ns"])
-    make = maker_for_a_cluster(told["policy"], settings)
-    return Leader(make, told, bounded.ask) if make is not None else None
+    settings = PolicySettings(
+        told["quantum_ns"], restart_ns=told["restart_ns"], pack_floor=told.get("pack_floor", PACK_FLOOR)
+    )
+    return Leader(maker_for_a_cluster(told["policy"], settings), told, bounded.ask)
 
 
 def link_settings(config: Config, epoch_ns: int) -> LinkSettings:

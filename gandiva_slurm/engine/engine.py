@@ -164,7 +164,7 @@ class Engine:
             self.decider.has_plan |= bool(self.state.on)
 
     def _drop_gone(self) -> None:
-        """What lives nowhere any more holds nothing, also where no cycle comes to plan anew: Slurm is away."""
+        """What lives nowhere any more holds nothing, also where nothing is planned anew: Slurm is away."""
         jobs = self.state.jobs
         self.state.on = {job_id for job_id in self.state.on if job_id in jobs and jobs[job_id].is_placed}
 

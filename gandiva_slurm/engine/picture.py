@@ -122,7 +122,17 @@ def _note_memory(at: Cycle, record: JobRecord, job: JobView) -> bool:
 
 def may_leave(at: Cycle, record: JobRecord) -> bool:
     """True for a resident job that can be saved now, to go on elsewhere or later."""
-    return at.settings.moves and record.state in states.SLICED and not why_bound(at, record)
+    may_move = at.settings.moves and record.state in states.SLICED and not _is_kept(at, record)
+    return may_move and not why_bound(at, record)
+
+
+def _is_kept(at: Cycle, record: JobRecord) -> bool:
+    """True while the site has a job stay where it is, after a start or for the moves it has made."""
+    settings, travels = at.settings, record.travels
+    since_ns = max(record.job.start_s * SECOND_NS, *travels.moved_ns[-1:], 0)
+    if settings.stay_ns and at.now_ns - since_ns < settings.stay_ns:
+        return True
+    return bool(settings.most_moves) and len(travels.lately(at.now_ns)) >= settings.most_moves
 
 
 def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], ...]:

@@ -38,6 +38,10 @@ class EngineSettings:
     #: How long a job runs after a start or a move before it may be moved, and how often in an hour.
     min_run_ns: int = 1800 * SECOND_NS
     moves_per_hour: int = 2
+    #: Where a policy decides: how long a job stays after a start or a move, and how often it is moved within
+    #: an hour at most; 0: as the policy likes.
+    stay_ns: int = 0
+    most_moves: int = 0
     #: How many jobs may be on the move at once; 0: one for each 16 GPUs, one at the least.
     concurrent_moves: int = 0
     #: What a move costs a job, until one of its own was measured.

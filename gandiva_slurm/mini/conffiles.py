@@ -80,7 +80,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
         },
         "packing": {"enabled": spec.packing},
         # Policies weigh moves by their cost, which is little here.
-        **({"policy": spec.policy, "moves": {"cost_s": POLICY_MOVE_S}} if spec.policy else {}),
+        "policy": spec.policy, "moves": {"cost_s": POLICY_MOVE_S},
     }
 
 

@@ -5,7 +5,7 @@ import platform
 import re
 from dataclasses import dataclass, field
 
-from gandiva_slurm.config import NS_PER_S
+from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import PolicySettings
 from gandiva_slurm.policy.registry import maker_for_a_cluster
@@ -65,7 +65,7 @@ class MiniSpec:
     keep_logs: str = ""
     #: how long a job may load before it is frozen whole for its turns, seconds
     client_wait_s: float = 30.0
-    #: the policy that decides; "": the engine's own rules
+    #: the policy that decides
     policy: str = field(default_factory=lambda: default_policy())
 
     def __post_init__(self) -> None:
@@ -91,8 +91,8 @@ class MiniSpec:
 
 
 def default_policy() -> str:
-    """The policy meant when none is named: $GANDIVA_MINI_POLICY, else "", the engine's own rules."""
-    return os.environ.get(POLICY_VARIABLE, "")
+    """The policy meant when none is named: $GANDIVA_MINI_POLICY, else that of a site that names none."""
+    return os.environ.get(POLICY_VARIABLE) or str(Config.model_fields["policy"].default)
 
 
 def default_backend(suite: str = "") -> str:

@@ -2,14 +2,18 @@
 
 A parked job keeps its memory and a slot of each of its GPUs. Where somebody else comes, it can be saved and
 leave; one that cannot be saved stays until it ends. Room is what those leave.
+
+The last slot beside jobs that cannot be saved goes only to a user who has none of these on that GPU, and to
+jobs that have been moved before, which will make way: otherwise the first user to submit a hundred jobs
+keeps all others out until one of them ends.
 """
 
 from __future__ import annotations
 
 from gandiva_slurm.policy.port import Host, JobView, View
 
-#: What jobs have in common that may come to the same GPUs.
-_Kind = tuple[frozenset[int] | None, int]
+#: What jobs have in common that may come to the same GPUs: nodes, memory, and a user whose last slots count.
+_Kind = tuple[frozenset[int] | None, int, str]
 
 
 class Eligibility:
@@ -29,6 +33,11 @@ class Eligibility:
                 taken_mib[host] = taken_mib.get(host, 0) + job.memory_mib
         #: by GPU: how many of these live there
         self.living = living
+        #: by GPU: the users of jobs that will not make way, one for each
+        self._firm: dict[int, list[str]] = {}
+        for job in firm:
+            if not job.can_migrate:
+                self._note_firm(job, job.gpus)
         self._full = frozenset(gpu for gpu, count in living.items() if view.slots and count >= view.slots)
         self._left_mib = {
             index: host.memory_mib - taken_mib.get(index, 0)
@@ -42,9 +51,9 @@ class Eligibility:
         """Return the GPUs that a job may not come to now. One that cannot be saved is where it is."""
         if job.gpus and not job.can_migrate:
             return frozenset()
-        key = (job.hosts, job.memory_mib)
+        key = self._kind(job)
         if key not in self._known:
-            self._known[key] = self._full.union(*(
+            self._known[key] = self._full.union(self._last_of(key[2]), *(
                 host.gpus
                 for index, host in enumerate(self._cluster.hosts)
                 if (job.hosts is not None and index not in job.hosts)
@@ -56,6 +65,8 @@ class Eligibility:
         """A job is to live there, too."""
         for gpu in gpus:
             self.living[gpu] = self.living.get(gpu, 0) + 1
+        if not _will_make_way(job):
+            self._note_firm(job, gpus)
         self._full |= {gpu for gpu in gpus if self._slots and self.living[gpu] >= self._slots}
         for host in self._cluster.hosts_of(gpus) & self._left_mib.keys():
             self._left_mib[host] -= job.memory_mib
@@ -63,7 +74,7 @@ class Eligibility:
 
     def rooms(self, job: JobView) -> tuple[tuple[Host, tuple[int, ...]], ...]:
         """Return the nodes with a GPU that is not barred, each with all such GPUs."""
-        key = (job.hosts, job.memory_mib)
+        key = self._kind(job)
         if key not in self._rooms:
             barred = self.barred(job)
             rooms = [
@@ -71,3 +82,23 @@ class Eligibility:
             ]
             self._rooms[key] = tuple((host, gpus) for host, gpus in rooms if gpus)
         return self._rooms[key]
+
+    def _note_firm(self, job: JobView, gpus: tuple[int, ...]) -> None:
+        for gpu in gpus:
+            self._firm.setdefault(gpu, []).append(job.user)
+
+    def _kind(self, job: JobView) -> _Kind:
+        return (job.hosts, job.memory_mib, "" if _will_make_way(job) else job.user)
+
+    def _last_of(self, user: str) -> frozenset[int]:
+        """Return the GPUs with one slot left that is not for this user; "": it is for anybody."""
+        if not user or self._slots < 2:
+            return frozenset()
+        return frozenset(
+            gpu for gpu, users in self._firm.items() if len(users) >= self._slots - 1 and user in users
+        )
+
+
+def _will_make_way(job: JobView) -> bool:
+    """True for a job that was saved and went on elsewhere before, and can be saved now."""
+    return job.can_migrate and bool(job.restart_ns or job.migrations)

@@ -63,7 +63,7 @@ class GandivaFair:
         self._tickets = TicketBook(settings)
         self._groups: dict[str, Group] = {}
         self._merit: Merit | None = None
-        self._sharing = Sharing(settings.restart_ns > 0, settings.quantum_ns)
+        self._sharing = Sharing(settings.restart_ns > 0, settings)
         self._classes = Classes()
         self._elastic = Elastic(self._pace.turn_ns)
         self.vcs = VirtualClusters()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gandiva_slurm.policy.port import JobView, Rates
+from gandiva_slurm.policy.port import PACK_FLOOR, JobView, Rates
 
 #: Whether a guest may come to where a host runs.
 Admits = Callable[[JobView, JobView], bool]
@@ -23,8 +23,6 @@ def admits_all(host: JobView, guest: JobView) -> bool:
     return True
 
 
-#: A pair's normalised rates must sum to more than this: 1 is what slicing gives, the rest is noise.
-FLOOR = 1.05
 #: What a model is expected to bring where nothing is known of it, counted as one measurement.
 _PRIOR = 1.3
 
@@ -57,7 +55,7 @@ class Bench:
 class PairBook:
     """What was learnt of pairs; one for a cluster."""
 
-    def __init__(self, floor: float = FLOOR) -> None:
+    def __init__(self, floor: float = PACK_FLOOR) -> None:
         #: what a pair's normalised rates must sum to more than
         self.floor = floor
         #: what each model's pairs came to on a type: (their sum, how many)

@@ -215,6 +215,10 @@ class Plan:
     homeless: frozenset[int] = frozenset()
 
 
+#: What the speeds of a pair must sum to, each as a part of that alone, noise aside; 1 is what turns give.
+PACK_FLOOR = 1.05
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
     """What a policy is made with. Times in ns; `tickets` by user, 1 each where it says nothing.
@@ -231,6 +235,8 @@ class PolicySettings:
     associations: tuple[Association, ...] = ()
     #: who used much before gets less for a while: use is forgotten by this half-life; 0: it does not matter
     half_life_ns: int = 0
+    #: what the speeds of a pair must sum to, each as a part of that alone, for it to stay
+    pack_floor: float = PACK_FLOOR
 
 
 class Policy(Protocol):

@@ -18,12 +18,10 @@ def policy_names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def maker_for_a_cluster(name: str, settings: PolicySettings) -> Maker | None:
-    """Return what makes the policy of gandiva.yaml, without true rates; None for "": there is none."""
-    if not name:
-        return None
+def maker_for_a_cluster(name: str, settings: PolicySettings) -> Maker:
+    """Return what makes the policy of gandiva.yaml, without true rates."""
     if name == _ENGINE:
-        raise UsageError(f"policy {name!r} is the engine's own rules: leave `policy` out")
+        raise UsageError(f"policy {name!r} is for `gandiva sim` alone: its rules decide on no cluster")
     make_policy(name, settings)  # what is wrong with the name is said now
     return lambda: make_policy(name, replace(settings, oracle=None))[0]
 

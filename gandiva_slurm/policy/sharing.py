@@ -10,7 +10,7 @@ from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.packing import Admits, Bench, PairBook
-from gandiva_slurm.policy.port import JobView, Rates, View
+from gandiva_slurm.policy.port import JobView, PolicySettings, Rates, View
 from gandiva_slurm.policy.room import fits
 from gandiva_slurm.policy.stride import STRIDE1
 
@@ -21,10 +21,10 @@ _LONGEST_TRIAL = 10
 class Sharing:
     """What was learnt of pairs."""
 
-    def __init__(self, moves_cost: bool, quantum_ns: int) -> None:
+    def __init__(self, moves_cost: bool, settings: PolicySettings) -> None:
         """`moves_cost`: pairs that were found good, or are on trial, stay together."""
-        self.moves_cost, self._quantum_ns = moves_cost, quantum_ns
-        self._pairs, self._guard = PairBook(), Guard()
+        self.moves_cost, self._quantum_ns = moves_cost, settings.quantum_ns
+        self._pairs, self._guard = PairBook(settings.pack_floor), Guard()
         #: host and guest of each pair on trial, and since when
         self._trials: dict[tuple[int, int], int] = {}
 

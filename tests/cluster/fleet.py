@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
-import pytest
-
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import conffiles, daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.site import Site
-from gandiva_slurm.mini.spec import USERS, MiniSpec, default_policy, parse_nodes
+from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
 from tests import patience
 from tests.records import holds_of, open_grants, read_lines
 
@@ -134,7 +132,11 @@ class Fleet:
 
     def wait_running(self, job_id: int, deadline_s: float = START_S) -> None:
         """Wait until Slurm runs the job."""
-        wait_for(lambda: self.slurm_state(job_id) == "RUNNING", f"job {job_id} to run", deadline_s)
+        wait_for(
+            lambda: self.slurm_state(job_id) == "RUNNING",
+            lambda: f"job {job_id} to run: {self.ask('why', str(job_id))}",
+            deadline_s,
+        )
 
     def wait_ended(self, job_id: int, *want: str, deadline_s: float = START_S) -> str:
         """Wait until Slurm has finished with the job; its last word must be one of `want`, when given."""
@@ -199,11 +201,6 @@ class Fleet:
         found = [line for holds in held.values() for line in invariants.no_gpu_held_twice(holds)]
         found += invariants.one_incarnation_at_a_time(held)
         assert not found, found
-
-
-def by_rules(what: str) -> pytest.MarkDecorator:
-    """Skip a test of what the engine's own rules do where a policy decides: it does that otherwise."""
-    return pytest.mark.skipif(bool(default_policy()), reason=f"a policy decides: {what}")
 
 
 AnyFleet = TypeVar("AnyFleet", bound=Fleet)

@@ -9,9 +9,12 @@ from gandiva_slurm.mini import demo_holds
 from gandiva_slurm.mini.demo_jobs import DemoJob
 from tests.cluster.fleet import Fleet
 
-#: A user's part may miss by 5 %; of a small part, one quantum of the window is more than that.
-HALF = pytest.approx(0.5, rel=0.05)
-WEIGHTED_PARTS = (pytest.approx(2 / 3, rel=0.05), pytest.approx(1 / 3, rel=0.05), pytest.approx(3, rel=0.12))
+#: Of the tree gold 2, silver 1, research 1: 250, 50 and 100 tickets. A part may miss by 8 %.
+PARTS = {
+    user: pytest.approx(tickets / 400, rel=0.08)
+    for user, tickets in (("user1", 250), ("user2", 50), ("user3", 100))
+}
+THRICE = pytest.approx(3, rel=0.12)
 
 PAIR = DemoJob("pair", "user1", 2, "mlp", 21, launcher="torchrun", wait_ms=10)
 LEFT = DemoJob("left", "user2", 1, "mlp", 22, wait_ms=10)
@@ -53,25 +56,27 @@ class Run:
             found[job] = found.get(job, 0) + max(0, span)
         return found
 
-    def parts(self, node: str, window_ns: tuple[int, int] | None = None) -> dict[int, float]:
-        """Each job's part of the GPU time that was held on a node."""
-        held = self.held_ns(node, window_ns or self.window_ns)
-        total = sum(held.values()) or 1
-        return {job: span / total for job, span in held.items()}
+    def user_parts(self, window_ns: tuple[int, int] | None = None) -> dict[str, float]:
+        """Each user's part of the GPU time that was held in the whole cluster."""
+        window = window_ns or self.window_ns
+        held = {node: self.held_ns(node, window) for node in ("n1", "n2")}
+        parts: dict[str, float] = {}
+        for user, job in [
+            *((job.user, self.training[job.name]) for job in TRAINING),
+            *((user, self.light[name]) for user, name, *_ in WEIGHTED),
+        ]:
+            parts[user] = parts.get(user, 0.0) + sum(jobs.get(job, 0) for jobs in held.values())
+        total = sum(parts.values()) or 1
+        return {user: span / total for user, span in parts.items()}
 
-    def gang_part(self, window_ns: tuple[int, int] | None = None) -> float:
-        """What the gang's user has of n1; the rest is the other user's."""
-        return self.parts("n1", window_ns).get(self.training["pair"], 0.0)
-
-    def weighted_parts(self, window_ns: tuple[int, int] | None = None) -> tuple[float, float, float]:
-        """Of n2: the gold user's part, the silver user's, and how many times slight's heavy had."""
-        parts = self.parts("n2", window_ns)
-        heavy, slight, other = (parts.get(self.light[name], 0.0) for name in ("heavy", "slight", "other"))
-        return heavy + slight, other, heavy / (slight or 1.0)
+    def tickets_ratio(self, window_ns: tuple[int, int] | None = None) -> float:
+        """How many times slight's GPU time heavy had, of the same user, on the same GPU."""
+        held = self.held_ns("n2", window_ns or self.window_ns)
+        return held.get(self.light["heavy"], 0) / (held.get(self.light["slight"], 0) or 1)
 
     def is_fair(self, window_ns: tuple[int, int]) -> bool:
-        """True when both nodes' users had what they are to have."""
-        return self.gang_part(window_ns) == HALF and self.weighted_parts(window_ns) == WEIGHTED_PARTS
+        """True when all users, and the jobs of one, had what they are to have."""
+        return self.user_parts(window_ns) == PARTS and self.tickets_ratio(window_ns) == THRICE
 
 
 def light(fleet: Fleet, user: str, name: str, *flags: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import SLOTS_PER_GPU
-from tests.cluster.fleet import Fleet, by_rules, own_cluster, wait_for
+from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for
 
 GPUS, QUANTUM_S = 2, 0.3
 SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
@@ -20,6 +20,17 @@ show one srun -n1 --gres=gpu:1
 show each srun -n2 --gpus-per-task=1
 show beyond srun -n1 --gres=gpu:3
 """
+
+#: A job with a client whose mini-batches take no time, and the hundredth a minute and more.
+BUSY = """exec python - ~/busy.$SLURM_JOB_ID <<'END'
+import pathlib, sys, time
+import gandiva_slurm as gandiva
+for _ in range(100):
+    gandiva.step()
+    time.sleep(0.01)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(100)
+END"""
 
 
 @pytest.fixture(scope="module")
@@ -82,29 +93,31 @@ def test_the_flag_alone_finds_the_partition(fleet: Fleet) -> None:
     assert re.fullmatch(rf"gandiva 0 gpus=[01] job={job}\n", told)
 
 
-@by_rules("who has no slot waits for a turn")
 def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) -> None:
-    """A user fills a node but for what is kept for others, who get in beside him."""
+    """A user fills a node but for its last slots; others get in beside it."""
     most = GPUS * (SLOTS_PER_GPU - 1)
     mine = [fleet.submit("user1", "exec sleep 300") for _ in range(most + 1)]
-    wait_why(fleet, mine[-1], "NoFreeSlots")
-    for job in mine[:-1]:
-        fleet.wait_running(job)
-    assert fleet.slurm_state(mine[-1]) == "PENDING"
-    fleet.mini.exec(["scancel", str(mine[0])])
-    fleet.wait_running(mine[-1])
+
+    def waiting() -> list[int]:
+        return [job for job in mine if fleet.slurm_state(job) == "PENDING"]
+
+    wait_for(lambda: len(waiting()) == 1, "all but one to be started", START_S)
+    (last,) = waiting()
+    wait_why(fleet, last, "WaitingTurn")
+    fleet.mini.exec(["scancel", str(next(job for job in mine if job != last))])
+    fleet.wait_running(last)
     fleet.wait_running(fleet.submit("user2", "exec sleep 300"))
 
 
-@by_rules("a job is started when its turn comes")
 def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> None:
     """slurmstepd signals no task that has not begun: its node ends it.
 
-    An opportunistic job has no turn as long as others fill the GPUs.
+    The GPUs are held by jobs that are in a mini-batch for longer than this takes.
     """
-    for job in [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]:
-        fleet.wait_running(job)
-    victim = fleet.submit("user2", "exec sleep 300", "--gandiva-class=opportunistic")
+    blocks = [fleet.submit("user1", BUSY) for _ in range(GPUS)]
+    for job in blocks:
+        wait_for(lambda job=job: fleet.home("user1", f"busy.{job}").exists(), "its long mini-batch")
+    victim = fleet.submit("user2", "exec sleep 300")
     wait_for(lambda: fleet.count("freeze", victim), "its task to be stopped before it begins")
     fleet.mini.exec(["scancel", str(victim)])
     fleet.wait_ended(victim, "CANCELLED", deadline_s=30)

@@ -207,8 +207,8 @@ class World:
         #: errors of its own that the controller may count in this test
         self.want_errors = 0
         self.moves: dict[str, object] = {}
-        #: what decides, "" the engine's own rules, and for how long at a time
-        self.policy, self.quantum_s = "", 5.0
+        #: what decides, and for how long at a time
+        self.policy, self.quantum_s = "gandiva_fair", 5.0
         self.settings: dict[str, object] = {"cycle_s": 0.1, "start_deadline_s": 60, "silent_after_s": 1.0}
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -261,6 +261,10 @@ class World:
 
     def runs(self, job_id: int) -> bool:
         return self.state(job_id) == "RUNNING"
+
+    def lives(self, job_id: int) -> bool:
+        """True for a job that has GPUs of its own, held or waited for."""
+        return self.runs(job_id) or self.state(job_id) == "SUSPENDED"
 
     def live(self) -> list[int]:
         return [job_id for job_id, job in self.slurm.jobs.items() if job.state not in FINISHED]

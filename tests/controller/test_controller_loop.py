@@ -143,7 +143,7 @@ async def test_shares_reach_the_nodes_as_tickets(world):
     jobs = [world.slurm.submit(user, 4) for user in ("user1", "user2")]
     world.fleet["n2"].is_down = True
     await world.start()
-    await world.until(lambda: all(world.runs(job_id) for job_id in jobs))
+    await world.until(lambda: all(world.lives(job_id) for job_id in jobs))
     tickets = {job.user: job.tickets for job in world.fleet["n1"].plan.jobs}
     assert tickets["user1"] == 3 * tickets["user2"]
 

@@ -10,10 +10,10 @@ from tests.controller.test_controller_restart import restart
 
 async def crowd(world):
     """Two jobs of four GPUs on one node, the other node empty; return the one that can be moved."""
-    world.moves = {"min_run_s": 0, "cost_s": 0}
+    world.moves = {"cost_s": 0}
     jobs = [world.slurm.submit(f"user{n}", 4) for n in (1, 2, 3)]
     await world.start()
-    await world.until(lambda: all(map(world.runs, jobs)))
+    await world.until(lambda: all(map(world.lives, jobs)))
     homes = {job: world.slurm.jobs[job].nodes[0] for job in jobs}
     home = next(name for name in world.fleet if list(homes.values()).count(name) == 2)
     (job, _), (other,) = [[j for j in jobs if (homes[j] == home) is here] for here in (True, False)]

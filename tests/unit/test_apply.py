@@ -271,6 +271,24 @@ def test_another_policy_or_none_takes_over_with_the_jobs_where_they_are() -> Non
     assert [world.jobs[job].restart for job in jobs] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("cap", "moves"), [({"stay_ns": 100 * SECOND_NS}, {1}), ({"most_moves": 2}, {2}), ({}, {13, 14, 15})]
+)
+def test_bounds_of_the_site_hold_whatever_a_policy_plans(cap: dict[str, int], moves: set[int]) -> None:
+    """A plan that changes its mind every ten seconds, for 150 s."""
+    says = Says()
+    world = Led({"a": 1, "b": 1}, EngineSettings(**cap), make_policy=lambda: says)  # type: ignore[arg-type]
+    job = world.submit()
+
+    def elsewhere(view: View) -> Plan:
+        seen, wanted = view.jobs[job], (view.now_ns // SECOND_NS // 10 % 2,)
+        return Plan({job: wanted if seen.can_migrate or not seen.gpus else seen.gpus})
+
+    says.answer = elsewhere
+    world.run(150)
+    assert world.jobs[job].restart in moves
+
+
 def test_where_moves_are_off_nothing_is_moved_and_nothing_makes_way() -> None:
     says = Says()
     settings = EngineSettings(slots_per_gpu=1, moves=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.config import Config, MovesConfig, PackingConfig, expand, find_config, load_config
-from gandiva_slurm.controller.settings import engine_settings, leader_of
+from gandiva_slurm.controller.settings import engine_settings, leader, leader_of
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
 from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
@@ -56,13 +56,12 @@ def test_how_long_a_gang_that_does_not_park_is_borne(write, keys, want_s):
     assert load_config(write(MINIMAL + keys)).refusal_bound_ns == want_s * 10**9
 
 
-def test_moves_are_as_cautious_as_the_engine_says_by_itself(write):
+def test_moves_are_as_free_as_the_engine_says_by_itself(write):
     assert engine_settings(load_config(write(MINIMAL))) == EngineSettings()
-    keys = "enabled: false, min_run_s: 10, per_hour: 5, at_once: 3, cost_s: 2, deadline_s: 40"
-    got = engine_settings(load_config(write(MINIMAL + f"moves: {{{keys}, balance_percent: 50}}\n")))
-    assert (got.moves, got.min_run_ns, got.moves_per_hour) == (False, 10 * SECOND_NS, 5)
-    assert (got.concurrent_moves, got.restart_cost_ns) == (3, 2 * SECOND_NS)
-    assert (got.move_deadline_ns, got.balance_percent) == (40 * SECOND_NS, 50)
+    keys = "enabled: false, min_run_s: 10, per_hour: 5, cost_s: 2, deadline_s: 40"
+    got = engine_settings(load_config(write(MINIMAL + f"moves: {{{keys}}}\n")))
+    assert (got.moves, got.stay_ns, got.most_moves) == (False, 10 * SECOND_NS, 5)
+    assert (got.restart_cost_ns, got.move_deadline_ns) == (2 * SECOND_NS, 40 * SECOND_NS)
     assert "moves.often: unknown key; allowed: enabled" in complaint(write(MINIMAL + "moves: {often: 1}\n"))
 
 
@@ -74,11 +73,25 @@ def test_the_example_shows_the_defaults_of_moves():
 def test_packing_is_on_and_may_be_set(write):
     example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
     assert load_config(example).packing == PackingConfig()
-    keys = "enabled: false, trial_quanta: 5, floor: 1.2, retry_s: 60"
-    got = engine_settings(load_config(write(MINIMAL + f"packing: {{{keys}}}\n")))
-    assert (got.packing, got.pack_trial_quanta, got.pack_floor) == (False, 5, 1.2)
-    assert got.pack_retry_ns == 60 * SECOND_NS
+    got = load_config(write(MINIMAL + "packing: {enabled: false, floor: 1.2}\n"))
+    assert not engine_settings(got).packing
+    led_by = leader(got)
+    assert led_by.told["pack_floor"] == 1.2 and leader_of(led_by.told).told == led_by.told
     assert "allowed: 1 .. 2" in complaint(write(MINIMAL + "packing: {floor: 0.5}\n"))
+
+
+def test_keys_of_a_former_release_are_taken_and_named(write, caplog):
+    """As in its example: what they did, the policy does."""
+    caplog.set_level("INFO")
+    told = "moves: {at_once: 0, faster_percent: 25, per_hour: 2}\npacking: {retry_s: 3600}\n"
+    assert load_config(write(MINIMAL + told)).moves.per_hour == 2
+    named = [record.args[1:] for record in caplog.records]
+    assert named == [("moves", "at_once"), ("moves", "faster_percent"), ("packing", "retry_s")]
+
+
+def test_a_cluster_has_a_policy(write):
+    assert load_config(write(MINIMAL)).policy == "gandiva_fair"
+    assert "policy: expected a name" in complaint(write(MINIMAL + 'policy: ""\n'))
 
 
 def test_virtual_clusters_are_gpus_by_type_in_their_order(write):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.eligibility import Eligibility
 from gandiva_slurm.policy.homes import Homes
 from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
+from tests.fake_world import FakeWorld
 from tests.policy_world import SETTINGS, FixedRates, S, a_job, a_view
 
 TWO_NODES = (("v100", 2), ("v100", 2))
@@ -32,13 +34,43 @@ def test_nodes_that_a_job_may_not_use_are_barred() -> None:
 
 
 def test_a_gpu_is_full_where_its_slots_are_taken_by_jobs_that_stay() -> None:
-    comer = a_job(9)
+    comer = a_job(9, user="v")
     parked = a_job(3)
     parked.gpus = (1,)
     full = [stays(1, (0,)), stays(2, (0, 1)), parked, comer]
     assert Eligibility(view_of(full, slots=2)).barred(comer) == {0}, "job 3 on GPU 1 can be saved"
     assert Eligibility(view_of(full, slots=3)).barred(comer) == frozenset()
     assert Eligibility(view_of(full)).barred(comer) == frozenset(), "any number"
+
+
+def test_the_last_slot_is_for_a_user_who_has_no_job_there_that_stays() -> None:
+    here = [stays(1, (0,)), stays(2, (0,)), stays(3, (1,))]
+    mine, moved, others = a_job(7), a_job(8, migrations=1), a_job(9, user="v")
+    eligibility = Eligibility(view_of([*here, mine, moved, others], slots=3))
+    assert eligibility.barred(mine) == {0}
+    assert eligibility.barred(moved) == frozenset(), "it will make way, as it did before"
+    assert eligibility.barred(others) == frozenset()
+
+
+def test_homes_of_one_question_leave_the_last_slot_to_others() -> None:
+    """Whether a job can be saved is known when it has moved once."""
+    jobs = [*(a_job(n) for n in range(1, 10)), a_job(10, user="v")]
+    view = view_of(jobs, slots=2)
+    homes = Homes(view, Speeds(1.0), Eligibility(view, stay=True), stay=True)
+    assert [job.job_id for job in jobs if homes.of(job, set())] == [1, 2, 3, 4, 10]
+
+
+def test_a_user_does_not_fill_a_cluster_with_jobs_that_stay() -> None:
+    """Each of two users has half of the GPU time, though the first has come with a hundred jobs."""
+    told = PolicySettings(S, restart_ns=S)
+    world = FakeWorld({"a": 2}, EngineSettings(S), make_policy=lambda: gandiva_fair.make(told))
+    for _ in range(100):
+        world.rigid.add(world.submit("user1"))
+    world.run(60)
+    late = world.submit("user2", gpus=2)
+    world.rigid.add(late)
+    world.run(120)
+    assert world.engine.jobs[late].held_ns == pytest.approx(120 * S, rel=0.1)
 
 
 def test_a_node_is_full_where_its_memory_is_taken_by_jobs_that_stay() -> None:

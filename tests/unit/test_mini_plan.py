@@ -33,13 +33,13 @@ def test_spec_refuses_bad_values(bad: dict) -> None:
 
 
 def test_the_policy_is_that_of_the_environment_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(POLICY_VARIABLE, "gandiva_fair")
-    assert MiniSpec().policy == "gandiva_fair" and MiniSpec(policy="").policy == ""
+    monkeypatch.setenv(POLICY_VARIABLE, "tiresias")
+    assert MiniSpec().policy == "tiresias" and MiniSpec(policy="fifo").policy == "fifo"
     monkeypatch.setenv(POLICY_VARIABLE, "fastest")
     with pytest.raises(UsageError, match="fastest"):
         MiniSpec()
     monkeypatch.delenv(POLICY_VARIABLE)
-    assert MiniSpec().policy == ""
+    assert MiniSpec().policy == "gandiva_fair"
 
 
 def test_covers_stop_at_the_first_closed_directory() -> None:

@@ -276,4 +276,20 @@ VARIANTS = (
         "A gang of two nodes is bound to two halves of one: it never has its virtual cluster's own cells.",
         ("tests/unit/test_led_owners.py::test_a_gang_over_nodes_is_bound_to_as_many",),
     ),
+    Variant(
+        "plan-gives-the-last-slot-to-anybody",
+        "gandiva_slurm/policy/eligibility.py:Eligibility._last_of",
+        "len(users) >= self._slots - 1 and user in users",
+        "False",
+        "The first user to submit a hundred jobs that cannot be saved keeps all others out.",
+        ("tests/unit/test_eligibility.py",),
+    ),
+    Variant(
+        "plan-heeds-no-bounds-of-moves",
+        "gandiva_slurm/engine/picture.py:may_leave",
+        "and not _is_kept(at, record)",
+        "",
+        "A job is moved more often than the site allows.",
+        ("tests/unit/test_apply.py",),
+    ),
 )
