@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.cli.client import query
+from gandiva_slurm.model.errors import GandivaError, UsageError
+from gandiva_slurm.model.job import ENDED
 
 _JOB = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\.(?:\w+))?(?:\+0)?")
 
@@ -50,6 +52,18 @@ def parse_job_id(text: str) -> JobId:
     if not match:
         raise UsageError(f"invalid job id {text!r}; allowed: 123, 123_4 (a task of an array), 123.batch")
     return JobId(int(match[1]), int(match[2]) if match[2] else None)
+
+
+def find_jobs(config: str | None, wanted: JobId, typed: str, is_live: bool = False) -> list[int]:
+    """Return the job's id, or those of an array's tasks, each of which is a job of its own.
+
+    `is_live`: those that have not ended.
+    """
+    rows = [row for row in query(config, "queue", {}) if is_wanted(row, [wanted])]
+    found = [int(row["job_id"]) for row in rows if not is_live or row["state"] != ENDED]
+    if not found:
+        raise GandivaError(f"Gandiva has no job {typed} now; `gandiva acct -j {typed}` looks back")
+    return found
 
 
 def is_wanted(row: Mapping[str, Any], wanted: Iterable[JobId]) -> bool:

@@ -24,6 +24,7 @@ COMMANDS = {
     "acct": ("gandiva_slurm.cli.acct", "acct", "What jobs used, GPU time held included (like sacct)."),
     "share": ("gandiva_slurm.cli.share", "share", "Tickets against the GPU time users got (like sshare)."),
     "why": ("gandiva_slurm.cli.why", "why", "Why a job is where it is, and what will change it."),
+    "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority among your jobs."),
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),
     "check": ("gandiva_slurm.cli.check", "check", "Check this installation: configuration, Slurm, daemons."),
     "doctor": ("gandiva_slurm.cli.doctor", "doctor", "What Gandiva could do with a training script."),

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query, to_json
-from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_id
+from gandiva_slurm.cli.jobids import find_jobs, parse_job_id
 from gandiva_slurm.cli.times import format_time
-from gandiva_slurm.model.errors import GandivaError
 
 #: scontrol's words for the paths slurmd opens when it starts a job.
 FILES = ("WorkDir=", "StdOut=", "StdErr=", "StdIn=")
@@ -26,7 +25,7 @@ ANSWER_S = 10.0
 def why(config: str | None, job: str, story: bool, as_json: bool) -> None:
     """Say why JOB is where it is, and what will change it."""
     wanted = parse_job_id(job)
-    job_id = wanted.job_id if wanted.task is None else _find_task(config, wanted, job)
+    job_id = wanted.job_id if wanted.task is None else find_jobs(config, wanted, job)[0]
     data = query(config, "why", {"job_id": job_id, "story": story})
     if data.get("code") == "NoOutput":
         data["evidence"] = [*(data.get("evidence") or ()), *_files_of(job_id)]
@@ -35,14 +34,6 @@ def why(config: str | None, job: str, story: bool, as_json: bool) -> None:
         return
     for line in explain(data, job, story):
         click.echo(line)
-
-
-def _find_task(config: str | None, wanted: JobId, typed: str) -> int:
-    """An array task has a job id of its own; the queue tells it."""
-    for row in query(config, "queue", {}):
-        if is_wanted(row, [wanted]):
-            return int(row["job_id"])
-    raise GandivaError(f"Gandiva has no job {typed} now; `gandiva acct -j {typed}` looks back")
 
 
 def _files_of(job_id: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""POST /v1/query: what the command line asks. Reads only; who asks decides what he is told.
+"""POST /v1/query: what the command line asks, and the one change that it makes (`update`).
 
 Everybody may see jobs, shares and nodes, as Slurm lets everybody see its queue; holds, the raw intervals, are
-for operators (root and SlurmUser).
+for operators (root and SlurmUser). A job is changed by its owner and by operators.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_j
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
+from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
+from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.slurm.jobs import fold_nodes
 
@@ -35,6 +37,10 @@ LAST_S = 9.2e9
 #: Queries of the ledger at a time. They have threads of their own: however many users ask for however much,
 #: what is signed for the nodes does not wait.
 READERS = 2
+#: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
+UPDATE_S = 4.0
+#: What a job's priority may be.
+PRIORITIES = range(101)
 
 Args = Mapping[str, Any]
 T = TypeVar("T")
@@ -58,6 +64,7 @@ class Api:
             "holds": self._holds,
             "ping": self._ping,
         }
+        self._changes: dict[str, Callable[[Args, int], Awaitable[Any]]] = {"update": self._update}
 
     async def answer(self, payload: bytes, uid: int) -> bytes:
         """Answer one question; an error is an answer too."""
@@ -76,8 +83,11 @@ class Api:
             ask, args = question["ask"], question.get("args") or {}
         except (ValueError, KeyError, TypeError, RecursionError) as err:
             raise UsageError('a question is {"ask": NAME, "args": {...}}') from err
-        if not isinstance(ask, str) or ask not in self._asks or not isinstance(args, dict):
-            raise UsageError(f"unknown question {str(ask)[:40]!r}; known: {', '.join(self._asks)}")
+        known = [*self._asks, *self._changes]
+        if not isinstance(ask, str) or ask not in known or not isinstance(args, dict):
+            raise UsageError(f"unknown question {str(ask)[:40]!r}; known: {', '.join(known)}")
+        if ask in self._changes:
+            return await self._changes[ask](args, uid)
         if ask == "holds" and uid not in self._operators:
             raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
         return await self._asks[ask](args)
@@ -122,6 +132,20 @@ class Api:
         row = why_row(self._world(), record, bool(args.get("story")))
         row["evidence"] += self._controller.spans.evidence(record.key)
         return row
+
+    async def _update(self, args: Args, uid: int) -> dict[str, Any]:
+        (job_id,) = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
+        (priority,) = _numbers({"priority": [args.get("priority")]}, "priority") or {0}
+        if priority not in PRIORITIES:
+            raise UsageError(f"priority: expected {PRIORITIES[0]} to {PRIORITIES[-1]}, got {priority}")
+        record = self._controller.engine.jobs.get(job_id)
+        if record is None or record.state == states.ENDED:
+            raise GandivaError(f"Gandiva has no job {job_id} that waits or runs; next: `gandiva queue`")
+        if uid != record.job.uid and uid not in self._operators:
+            raise GandivaError(f"job {job_id} is of {record.job.user}: its owner and operators may change it")
+        was = record.priority
+        await self._controller.requests.ask(PriorityAsked(job_id, priority), UPDATE_S)
+        return {"job_id": job_id, "priority": priority, "was": was}
 
     async def _nodes(self, args: Args) -> list[dict[str, Any]]:
         return node_rows(self._world())

@@ -23,6 +23,7 @@ from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
+from gandiva_slurm.controller.requests import Requests
 from gandiva_slurm.controller.settings import engine_settings, leader, link_settings, span_settings
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
@@ -105,6 +106,7 @@ class Controller:
         self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
+        self.requests = Requests(self.nodes.news.set)
         self._lead = Lead(lambda: self.config, self._bring, self.status.fail)
         self._resting = asyncio.Event()
 
@@ -173,7 +175,7 @@ class Controller:
 
     def find_differences(self, snapshot: Snapshot | None) -> list[Event]:
         """Step 2: what happened since the last cycle, as events."""
-        events: list[Event] = [*self._outcomes, *self._bounds.take()]
+        events: list[Event] = [*self._outcomes, *self._bounds.take(), *self.requests.take()]
         self._outcomes = []
         if snapshot is not None:
             picture = look(snapshot, self.picture, self._held())
@@ -227,6 +229,7 @@ class Controller:
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
             *(partial(books.ledger.record_move, a.key, now_ns) for a in actions if isinstance(a, Requeue)),
         )
+        self.requests.note_kept()
         reports = self._new_reports
         safe = await books.write(*(partial(books.ledger.record_report, report) for report in reports))
         for report, seq in zip(reports, safe, strict=True):

@@ -134,6 +134,8 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     engine = world.engine
     if engine.decider is not None and record.state != states.ENDED:
         yield from engine.decider.explain(job.job_id, time.time_ns())
+    if record.asked_priority is not None:
+        yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
     yield from owners.told(record, engine.state, engine.settings, engine.decider is not None)
     yield from _not_heeded(record)
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))

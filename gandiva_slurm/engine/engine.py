@@ -53,6 +53,7 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.HeldTold: follow.held_told,
     ev.DaemonSeen: follow.daemon_seen,
     ev.ActionDone: follow.action_done,
+    ev.PriorityAsked: follow.priority_asked,
     ev.PolicyLate: follow.policy_late,
 }
 
@@ -220,7 +221,8 @@ class Engine:
             (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
-        key = (self.state.associations, [(each.job, each.vc, each.is_opportunistic) for each in placed])
+        weighed = [(each.job, each.priority, each.vc, each.is_opportunistic) for each in placed]
+        key = (self.state.associations, weighed)
         if self._tickets is None or self._tickets[0] != key:
             self._tickets = (key, _tickets_of(self.state.associations, placed))
         tickets = self._tickets[1]

@@ -132,6 +132,13 @@ def bounds_seen(at: Cycle, event: ev.BoundsSeen) -> None:
     at.state.bounds = event.bounds
 
 
+def priority_asked(at: Cycle, event: ev.PriorityAsked) -> None:
+    """Take a job's new priority; it keeps it in all its incarnations."""
+    record = at.state.jobs.get(event.job_id)
+    if record is not None:
+        record.asked_priority = event.priority
+
+
 def daemon_seen(at: Cycle, event: ev.DaemonSeen) -> None:
     """Note whether a node's daemon answers."""
     node = at.state.nodes.get(event.node)

@@ -88,7 +88,7 @@ class Picture:
             job = _as_submitted(record, self.cluster)
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
         job = known.view
-        job.vc = record.vc
+        job.vc, job.priority = record.vc, record.priority
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
         if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has

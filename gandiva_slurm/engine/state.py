@@ -82,6 +82,8 @@ class JobRecord:
     is_borrowing: bool = False
     #: GPU time it has held so far, all its incarnations together; of a shared GPU half
     held_ns: int = 0
+    #: what `gandiva update` gave it; None: the priority it was submitted with
+    asked_priority: int | None = None
     story: list[StoryLine] = field(default_factory=list)
 
     @property
@@ -109,6 +111,11 @@ class JobRecord:
         """What it was submitted with; the engine takes no job without."""
         assert self.job.options is not None
         return self.job.options
+
+    @property
+    def priority(self) -> int:
+        """Its weight among its user's jobs, 0 to 100."""
+        return self.options.priority if self.asked_priority is None else self.asked_priority
 
     @property
     def is_opportunistic(self) -> bool:

@@ -106,6 +106,14 @@ class ActionDone:
 
 
 @dataclass(frozen=True)
+class PriorityAsked:
+    """A job's owner, or an operator, gives it another priority among that user's jobs: 0 to 100."""
+
+    job_id: int
+    priority: int
+
+
+@dataclass(frozen=True)
 class PolicyLate:
     """The policy took too long for this cycle's question. Only a recording tells it: live, it is seen."""
 
@@ -127,6 +135,7 @@ Event = (
     | HeldTold
     | DaemonSeen
     | ActionDone
+    | PriorityAsked
     | PolicyLate
     | CycleTick
 )

@@ -131,6 +131,16 @@ def test_a_job_its_owner_holds_waits_for_him(fleet: Fleet) -> None:
     fleet.wait_ended(job, "COMPLETED")
 
 
+def test_an_owner_gives_a_job_another_priority(fleet: Fleet) -> None:
+    job = fleet.submit("user1", "exec sleep 300")
+    fleet.wait_running(job)
+    asked = ["gandiva", "update", str(job), "priority=90"]
+    assert fleet.mini.exec(asked, user="user1").stdout == f"job {job}: priority 90, was 50\n"
+    refused = fleet.mini.exec([*asked[:-1], "priority=0"], user="user2", check=False)
+    assert refused.returncode == 1 and f"job {job} is of user1" in refused.stderr
+    assert "priority 90 by gandiva update; submitted with 50" in fleet.ask("why", str(job))["evidence"]
+
+
 def test_a_dependent_job_waits_for_the_other(fleet: Fleet) -> None:
     first = fleet.submit("user1", "while [ ! -e go ]; do sleep 0.1; done")
     second = fleet.submit("user1", "true", f"--dependency=afterok:{first}")

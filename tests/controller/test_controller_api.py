@@ -4,12 +4,14 @@ import asyncio
 import json
 import threading
 import time
+from unittest import mock
 
 import pytest
 
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.wire.messages import Hold
+from tests.controller.test_controller_restart import restart
 
 USER, ROOT, SLURM = 1001, 0, 64030
 #: questions that once ended in an internal error
@@ -227,6 +229,51 @@ async def test_a_window_may_end_long_after_the_ledger_s_last_nanosecond(world, a
     rows = await data(ask, "acct", end_s=32_503_680_000)
     assert [row["job_id"] for row in rows] == [job_id]
     assert (await data(ask, "share", end_s=9e10))["users"] != []
+
+
+async def test_owners_and_operators_change_a_priority_and_nobody_else(world, ask):
+    """It is in the journal when the answer comes, and the job keeps it when it is requeued."""
+    job_id = await running(world)
+    owner = world.slurm.jobs[job_id].uid
+    refused = await ask("update", owner + 1, job_id=job_id, priority=100)
+    assert (refused["ok"], refused["exit"]) == (False, 1) and "is of user1" in refused["error"]
+    changed = await data(ask, "update", owner, job_id=job_id, priority=80)
+    assert changed == {"job_id": job_id, "priority": 80, "was": 50}
+    await restart(world, "kept")
+    await world.until(lambda: world.runs(job_id))
+    api = Api(world.controller, frozenset({ROOT, SLURM}))
+    told = json.loads(await api.answer(json.dumps({"ask": "why", "args": {"job_id": job_id}}).encode(), USER))
+    assert "priority 80 by gandiva update; submitted with 50" in told["data"]["evidence"]
+    again = {"ask": "update", "args": {"job_id": job_id, "priority": 0}}
+    assert json.loads(await api.answer(json.dumps(again).encode(), ROOT))["data"]["was"] == 80
+
+
+async def test_a_priority_that_is_not_kept_is_told_so_and_comes_to_be_later(world, ask, monkeypatch):
+    """The first cycles fail before the journal is written; the answer does not say that all is well."""
+    monkeypatch.setattr("gandiva_slurm.controller.api.UPDATE_S", 0.5)
+    job_id = await running(world)
+    with mock.patch.object(world.controller, "keep", side_effect=RuntimeError("broken")):
+        told = await ask("update", ROOT, job_id=job_id, priority=7)
+        assert not told["ok"] and "has not kept this within 0.5 s" in told["error"]
+    world.want_errors = world.controller.status.errors
+    await world.until(lambda: world.controller.engine.jobs[job_id].priority == 7)
+
+
+@pytest.mark.parametrize("args", [
+    {}, {"job_id": 1}, {"job_id": "1", "priority": 1}, {"job_id": 1, "priority": 101},
+    {"job_id": 1, "priority": -1}, {"job_id": 1, "priority": True}, {"job_id": 1, "priority": 1e9},
+])  # fmt: skip
+async def test_a_bad_update_changes_nothing(ask, args):
+    answer = await ask("update", ROOT, **args)
+    assert (answer["ok"], answer["exit"]) == (False, 2)
+
+
+async def test_a_job_that_is_unknown_or_has_ended_is_not_changed(world, ask):
+    assert "no job 4711" in (await ask("update", ROOT, job_id=4711, priority=1))["error"]
+    job_id = await running(world)
+    world.slurm.finish(job_id)
+    await world.until(lambda: world.state(job_id) == "ENDED")
+    assert f"no job {job_id}" in (await ask("update", ROOT, job_id=job_id, priority=1))["error"]
 
 
 async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, ask, monkeypatch):

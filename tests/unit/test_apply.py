@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
@@ -10,6 +11,7 @@ from gandiva_slurm.engine.decider import Leader
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.policy.port import Plan, View
 from tests.builders import SECOND_NS
 from tests.led_world import Led, Says, led
@@ -190,6 +192,22 @@ def test_a_grown_job_that_cannot_be_saved_now_takes_its_turns_with_what_it_has()
     view = world.says.views[-1].jobs[job]
     assert (view.gpus, view.can_migrate) == ((0, 1), False)
     assert (view.size, view.min_size, view.max_size) == (2, 2, 2)
+
+
+def test_a_priority_that_is_asked_for_reaches_the_policy_and_the_nodes() -> None:
+    """Of two jobs of a user: it has as many tickets as before, and keeps its priority in its next life."""
+    world = led({"a": 2})
+    one, two = world.submit(), world.submit()
+    world.plan({one: (0,), two: (1,)})
+    assert world.place(one).tickets == world.place(two).tickets
+    world.engine.handle([PriorityAsked(one, 100), PriorityAsked(4711, 1)], world.now_ns)
+    world.run(1)
+    assert world.says.views[-1].jobs[one].priority == 100 and world.says.views[-1].jobs[two].priority == 50
+    ratio = Fraction(world.place(one).tickets, world.place(two).tickets)
+    assert ratio == pytest.approx(101 / 51, rel=0.01)
+    world.requeue(one)
+    world.run(8)
+    assert world.jobs[one].restart == 1 and world.says.views[-1].jobs[one].priority == 100
 
 
 def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:

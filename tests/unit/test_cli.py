@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gandiva_slurm.cli import acct, main, nodes, queue, share, why
+from gandiva_slurm.cli import acct, jobids, main, nodes, queue, share, update, why
 from gandiva_slurm.cli.jobids import JobId, is_wanted, parse_job_ids, parse_states, show_job_id
 from gandiva_slurm.cli.table import Field, choose_fields, expand_codes, sacct_lines
 from gandiva_slurm.model.errors import PeerError, UsageError
@@ -64,7 +64,8 @@ NODE = {
 }  # fmt: skip
 
 ANSWERS: dict[str, Any] = {
-    "queue": [ENDED, HELD, JOB], "acct": [DONE], "share": SHARE, "why": WHY, "nodes": [NODE],
+    "queue": [ENDED, HELD, JOB], "acct": [DONE], "share": SHARE, "why": WHY,
+    "update": {"job_id": 12, "priority": 80, "was": 50}, "nodes": [NODE],
 }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ class Shell:
 @pytest.fixture
 def gandiva(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     shell = Shell(capsys)
-    for module in (queue, acct, share, why, nodes):
+    for module in (queue, acct, jobids, share, update, why, nodes):
         monkeypatch.setattr(module, "query", shell.answer)
     return shell
 
@@ -255,6 +256,21 @@ def test_why_finds_an_array_task(gandiva: Shell) -> None:
     gandiva("why", "14_3")
     assert gandiva.asked[-1] == ("why", {"job_id": 16, "story": False})
     assert "no job 14_9" in gandiva("why", "14_9", status=1)
+
+
+def test_update_changes_the_priority_of_a_job_or_of_an_array_s_tasks(gandiva: Shell) -> None:
+    assert gandiva("update", "12", "priority=80") == "job 12: priority 80, was 50\n"
+    assert gandiva.asked[-1] == ("update", {"job_id": 12, "priority": 80})
+    assert json.loads(gandiva("update", "14", "Priority=0", "--json"))["jobs"][0]["priority"] == 80
+    assert gandiva.asked[-1] == ("update", {"job_id": 16, "priority": 0})
+    assert "no job 9 " in gandiva("update", "9", "priority=1", status=1), "it has ended"
+
+
+@pytest.mark.parametrize(
+    "change", ["priority", "priority=", "priority=-1", "priority=1e2", "nice=5", "priority=٣"]
+)
+def test_update_takes_nothing_else(gandiva: Shell, change: str) -> None:
+    assert "100" in gandiva("update", "12", change, status=2) and gandiva.asked == []
 
 
 def test_nodes_tells_who_holds_what(gandiva: Shell) -> None:

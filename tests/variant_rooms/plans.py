@@ -292,4 +292,28 @@ VARIANTS = (
         "A job is moved more often than the site allows.",
         ("tests/unit/test_apply.py",),
     ),
+    Variant(
+        "plan-hears-of-no-new-priority",
+        "gandiva_slurm/engine/picture.py:Picture._job",
+        "job.vc, job.priority = record.vc, record.priority",
+        "job.vc = record.vc",
+        "`gandiva update` says that it changed a priority, and nothing changes.",
+        ("tests/unit/test_apply.py",),
+    ),
+    Variant(
+        "update-by-anybody",
+        "gandiva_slurm/controller/api.py:Api._update",
+        "if uid != record.job.uid and uid not in self._operators:",
+        "if False:",
+        "A user takes another's jobs back among that one's own.",
+        ("tests/controller/test_controller_api.py",),
+    ),
+    Variant(
+        "update-before-it-is-kept",
+        "gandiva_slurm/controller/api.py:Api._update",
+        "await self._controller.requests.ask(PriorityAsked(job_id, priority), UPDATE_S)",
+        "asyncio.ensure_future(self._controller.requests.ask(PriorityAsked(job_id, priority), UPDATE_S))",
+        "A change that gandivactld has said yes to is lost when it is killed.",
+        ("tests/controller/test_controller_api.py",),
+    ),
 )

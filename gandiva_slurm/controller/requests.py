@@ -1,0 +1,50 @@
+"""What users ask to be changed: events of the next cycle, answered when they are in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.event import PriorityAsked
+
+
+class Requests:
+    """The newest of each job; what a cycle was told that failed, the next one is told again."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake`: has the next cycle begin now."""
+        self._wake = wake
+        self._asked: dict[int, PriorityAsked] = {}
+        self._taken: dict[int, PriorityAsked] = {}
+        #: done when what was asked for since the last cycle began is kept; and those of cycles under way
+        self._kept: asyncio.Future[None] | None = None
+        self._under_way: list[asyncio.Future[None]] = []
+
+    async def ask(self, event: PriorityAsked, deadline_s: float) -> None:
+        """Return when it is in the journal; GandivaError: it is not within so many seconds."""
+        self._asked[event.job_id] = event
+        kept = self._kept = self._kept or asyncio.get_running_loop().create_future()
+        self._wake()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await asyncio.shield(kept)
+        except TimeoutError as err:
+            text = f"gandivactld has not kept this within {deadline_s:g} s, and may do so yet"
+            raise GandivaError(f"{text}; next: `gandiva check`") from err
+
+    def take(self) -> list[PriorityAsked]:
+        """Return what the cycle that begins is to hear."""
+        self._taken |= self._asked
+        self._asked = {}
+        if self._kept is not None:
+            self._under_way.append(self._kept)
+            self._kept = None
+        return [*self._taken.values()]
+
+    def note_kept(self) -> None:
+        """What was taken is in the journal."""
+        self._taken = {}
+        for kept in self._under_way:
+            kept.set_result(None)
+        self._under_way = []
