@@ -104,7 +104,7 @@ class Slicer:
             resident
             for resident in node.holders()
             if not is_leaving(resident)
-            and not leading.must_go(node, resident)
+            and (resident.key in stays or not leading.must_go(node, resident))
             and (resident.key in stays or resident.key not in apart)
             and (resident.part or resident.key in stays or self._may_stay(resident, claimed))
         ]

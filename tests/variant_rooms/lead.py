@@ -143,4 +143,12 @@ VARIANTS = (
         "While Slurm is away a job that could not be started is planned to hold GPUs.",
         ("tests/unit/test_apply.py",),
     ),
+    Variant(
+        "plan-freezes-what-starts-up",
+        "gandiva_slurm/node/slicer.py:Slicer.fill",
+        "(resident.key in stays or not leading.must_go(node, resident))",
+        "not leading.must_go(node, resident)",
+        "A training that a policy has planned off while it imports PyTorch is frozen in the midst of a step.",
+        ("tests/unit/test_node_slicer.py",),
+    ),
 )
