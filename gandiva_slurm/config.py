@@ -254,6 +254,9 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
 
 def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> None:
     """Take out what has no effect any more, and say so in a daemon's log."""
+    if raw.get("policy") == "":  # so said the example when this meant the rules of the engine
+        del raw["policy"]
+        log.info("%s: policy is empty: %s decides", file, Config.model_fields["policy"].default)
     for name, keys in _UNUSED.items():
         section = raw.get(name)
         told = section if isinstance(section, dict) else {}
@@ -261,6 +264,9 @@ def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> None:
             if told.pop(key, None) is not None:
                 at = f"{file}:{lines.get((name, key), 1)}"
                 log.info("%s: %s.%s has no effect any more, the policy decides: leave it out", at, name, key)
+    moves = raw.get("moves")
+    if isinstance(moves, dict) and (moves.get("min_run_s") or moves.get("per_hour")):
+        log.info("%s: moves.min_run_s and per_hour bound the policy now, and jobs wait; 0: it decides", file)
 
 
 def _read(file: Path) -> str:

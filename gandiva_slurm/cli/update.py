@@ -23,9 +23,7 @@ def update(config: str | None, job: str, change: str, as_json: bool) -> None:
     """
     priority = _read(change)
     jobs = find_jobs(config, parse_job_id(job), job, is_live=True)
-    rows: list[dict[str, Any]] = [
-        query(config, "update", {"job_id": job_id, "priority": priority}) for job_id in jobs
-    ]
+    rows: list[dict[str, Any]] = query(config, "update", {"job_ids": jobs, "priority": priority})
     if as_json:
         click.echo(to_json({"jobs": rows}))
         return

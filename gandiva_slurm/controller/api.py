@@ -23,6 +23,7 @@ from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_j
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
+from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import PriorityAsked
@@ -133,19 +134,29 @@ class Api:
         row["evidence"] += self._controller.spans.evidence(record.key)
         return row
 
-    async def _update(self, args: Args, uid: int) -> dict[str, Any]:
-        (job_id,) = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
+    async def _update(self, args: Args, uid: int) -> list[dict[str, Any]]:
+        """Change all of these jobs, or none."""
+        job_ids = sorted(_numbers(args, "job_ids") or ())
         (priority,) = _numbers({"priority": [args.get("priority")]}, "priority") or {0}
-        if priority not in PRIORITIES:
-            raise UsageError(f"priority: expected {PRIORITIES[0]} to {PRIORITIES[-1]}, got {priority}")
+        if priority not in PRIORITIES or not job_ids:
+            raise UsageError(f"expected job_ids and a priority from {PRIORITIES[0]} to {PRIORITIES[-1]}")
+        rows = [
+            {"job_id": job_id, "priority": priority, "was": self._changed_by(job_id, uid).priority}
+            for job_id in job_ids
+        ]
+        events = [PriorityAsked(row["job_id"], priority) for row in rows if row["was"] != priority]
+        if events:
+            await self._controller.requests.ask(events, UPDATE_S)
+        return rows
+
+    def _changed_by(self, job_id: int, uid: int) -> JobRecord:
+        """Return a job that this user may change; GandivaError: there is none."""
         record = self._controller.engine.jobs.get(job_id)
         if record is None or record.state == states.ENDED:
             raise GandivaError(f"Gandiva has no job {job_id} that waits or runs; next: `gandiva queue`")
         if uid != record.job.uid and uid not in self._operators:
             raise GandivaError(f"job {job_id} is of {record.job.user}: its owner and operators may change it")
-        was = record.priority
-        await self._controller.requests.ask(PriorityAsked(job_id, priority), UPDATE_S)
-        return {"job_id": job_id, "priority": priority, "was": was}
+        return record
 
     async def _nodes(self, args: Args) -> list[dict[str, Any]]:
         return node_rows(self._world())

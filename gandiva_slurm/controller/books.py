@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,10 @@ class Books:
     def error(self) -> str:
         """Why something could not be written, empty when all could."""
         return next(iter(self._errors.values()), "")
+
+    def is_failing(self, call: Callable[..., object]) -> bool:
+        """True when the last such call could not write."""
+        return call.__name__ in self._errors
 
     async def write(self, *calls: partial[T]) -> list[T | None]:
         """Do these calls one after the other; one that fails leaves None and does not stop the others."""

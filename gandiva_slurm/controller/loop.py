@@ -229,7 +229,8 @@ class Controller:
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
             *(partial(books.ledger.record_move, a.key, now_ns) for a in actions if isinstance(a, Requeue)),
         )
-        self.requests.note_kept()
+        if not books.is_failing(books.journal.write):
+            self.requests.note_kept()
         reports = self._new_reports
         safe = await books.write(*(partial(books.ledger.record_report, report) for report in reports))
         for report, seq in zip(reports, safe, strict=True):
@@ -269,6 +270,8 @@ class Controller:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(rest_s):
                 await self.nodes.news.wait()
+        if self.requests.are_waiting:  # users do not set the pace
+            await asyncio.sleep(SHORT_REST_S)
         self.nodes.news.clear()
 
     def _until_round_s(self) -> float:

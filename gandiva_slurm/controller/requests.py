@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.event import PriorityAsked
@@ -21,9 +21,14 @@ class Requests:
         self._kept: asyncio.Future[None] | None = None
         self._under_way: list[asyncio.Future[None]] = []
 
-    async def ask(self, event: PriorityAsked, deadline_s: float) -> None:
-        """Return when it is in the journal; GandivaError: it is not within so many seconds."""
-        self._asked[event.job_id] = event
+    @property
+    def are_waiting(self) -> bool:
+        """True while there are some that no cycle was told."""
+        return bool(self._asked)
+
+    async def ask(self, events: Iterable[PriorityAsked], deadline_s: float) -> None:
+        """Return when all are in the journal; GandivaError: they are not within so many seconds."""
+        self._asked |= {event.job_id: event for event in events}
         kept = self._kept = self._kept or asyncio.get_running_loop().create_future()
         self._wake()
         try:

@@ -21,6 +21,7 @@ from gandiva_slurm.engine.asked import Asked, asked, digest, fingerprint
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.led_packs import watch_packs
 from gandiva_slurm.engine.picture import Picture, key_of
+from gandiva_slurm.engine.promotion import follow_promotions
 from gandiva_slurm.engine.state import SECOND_NS
 from gandiva_slurm.engine.waiting import is_pausing
 from gandiva_slurm.model.errors import GandivaError
@@ -128,6 +129,7 @@ class Decider:
             self.has_plan, self._notes, self._is_remembered = True, plan.notes, False
         self.wake_ns = plan.wake_ns or 0
         carry_out(at, self._picture, plan, ready)
+        follow_promotions(at, plan.promoted, ready)
 
     def explain(self, job_id: int, now_ns: int) -> list[str]:
         """Return what the policy says of a job: its plan's note, and where the job stands."""

@@ -21,7 +21,7 @@ from gandiva_slurm.engine.windows import closed_nodes
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.needs import Need
-from gandiva_slurm.policy.port import NODE, Cluster, Host, JobView, View
+from gandiva_slurm.policy.port import GUARANTEED, NODE, Cluster, Host, JobView, View
 
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
@@ -89,6 +89,7 @@ class Picture:
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
         job = known.view
         job.vc, job.priority = record.vc, record.priority
+        job.job_class = GUARANTEED if record.is_promoted else record.options.job_class
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
         if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has

@@ -6,7 +6,7 @@ starves. It waits while it is parked, and while no place is found for it; a turn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from gandiva_slurm.engine.follow import Cycle
@@ -16,7 +16,7 @@ from gandiva_slurm.engine.state import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.classes import MOST_PATIENCE_NS, PATIENCE_NS
-from gandiva_slurm.policy.port import GUARANTEED
+from gandiva_slurm.policy.port import GUARANTEED, Promotion
 from gandiva_slurm.policy.shares import Leaf, leaf_tickets
 
 #: States in which a job has no GPUs; whether it wants some is another matter.
@@ -44,6 +44,19 @@ def promote_waiting(at: Cycle, left: Sequence[JobRecord]) -> None:
             why = f"{user} has room in his share" if has_room else "it is not to starve"
             fact = f"{user}'s guaranteed jobs ask for {own} GPU(s), his share is {float(room):.3g}"
             tell(at, record, because("Promoted", fact, waited_s=waited_ns // SECOND_NS, why=why))
+
+
+def follow_promotions(at: Cycle, promoted: Mapping[int, Promotion], ready: Container[int]) -> None:
+    """Take over what a policy promotes, and since when others wait; `ready`: jobs that could be placed."""
+    for job_id, (waited_ns, why) in promoted.items():
+        record = at.state.jobs.get(job_id)  # an answer holds for longer than some jobs live
+        if record is not None and not record.is_entitled:
+            record.is_promoted, record.without_ns = True, 0
+            tell(at, record, because("Promoted", waited_s=waited_ns // SECOND_NS, why=why))
+    for job_id, record in at.state.jobs.items():
+        if record.state in WITHOUT and not record.is_entitled:
+            is_waiting = record.state == states.SUSPENDED or job_id in ready
+            record.without_ns = (record.without_ns or at.now_ns) if is_waiting else 0
 
 
 def told(record: JobRecord, now_ns: int) -> Iterable[str]:

@@ -128,7 +128,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "Parking": ("parks at its next boundary", "its last rank releases its GPUs"),
     "Parked": ("parked in memory: others hold its GPUs", "its user's turn, or its park's bound, comes"),
-    "WaitingTurn": ("waits: users with less GPU time for their tickets go first", "its turn comes"),
+    "WaitingTurn": (
+        "waits: users with less GPU time for their tickets go first",
+        "its turn comes, and a slot that it may have",
+    ),
     "Resuming": ("comes back to its GPUs", "its ranks are back"),
     "Frozen": ("frozen whole until its next turn", "its turn comes, or the bound of a freeze is reached"),
     # being moved

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from gandiva_slurm.policy.packing import Admits, Pair, admits_all
-from gandiva_slurm.policy.port import GUARANTEED, JobView, Rates, View
+from gandiva_slurm.policy.port import GUARANTEED, JobView, Promotion, Rates, View
 
 #: A guaranteed job keeps so much of its speed beside another: its steps are 5 % longer at most.
 KEEPS = 1 / 1.05
@@ -33,14 +33,14 @@ class Classes:
 
     def promote(
         self, view: View, ran: Set[int], tickets: Mapping[str, int], owners: Mapping[int, str]
-    ) -> dict[int, str]:
-        """Promote those who have waited long; `ran`: who had GPUs. Return a sentence for each."""
+    ) -> dict[int, Promotion]:
+        """Promote those that have waited long, and return them; `ran`: jobs that had GPUs."""
         self._promoted &= view.jobs.keys()
         others = [job for job in view.jobs.values() if not self.is_guaranteed(job)]
         waiting = [job for job in others if job.job_id not in ran]
         self._since = {job.job_id: self._since.get(job.job_id, view.now_ns) for job in waiting}
         ripe = [job for job in waiting if view.now_ns - self._since[job.job_id] >= PATIENCE_NS]
-        notes: dict[int, str] = {}
+        found: dict[int, Promotion] = {}
         wanted = self._wanted(view, owners) if ripe else {}
         for job in ripe:
             user = owners[job.job_id]
@@ -51,9 +51,9 @@ class Classes:
             if has_room or waited_ns >= MOST_PATIENCE_NS:
                 self._promoted.add(job.job_id)
                 wanted[user] = wanted.get(user, 0) + job.size
-                why = f"{user or 'its user'} has room in his share" if has_room else "it is not to starve"
-                notes[job.job_id] = f"promoted after waiting {waited_ns // 10**9} s: {why}"
-        return notes
+                why = f"the share of {user or 'its user'} has room" if has_room else "it is not to starve"
+                found[job.job_id] = Promotion(waited_ns, why)
+        return found
 
     def _wanted(self, view: View, owners: Mapping[int, str]) -> dict[str, int]:
         """GPUs that each user's guaranteed jobs ask for."""

@@ -53,7 +53,7 @@ class Eligibility:
             return frozenset()
         key = self._kind(job)
         if key not in self._known:
-            self._known[key] = self._full.union(self._last_of(key[2]), *(
+            self._known[key] = self._full.union(self._last_of(key[-1]), *(
                 host.gpus
                 for index, host in enumerate(self._cluster.hosts)
                 if (job.hosts is not None and index not in job.hosts)
@@ -88,7 +88,8 @@ class Eligibility:
             self._firm.setdefault(gpu, []).append(job.user)
 
     def _kind(self, job: JobView) -> _Kind:
-        return (job.hosts, job.memory_mib, "" if _will_make_way(job) else job.user)
+        comes_to_stay = not job.gpus and not _will_make_way(job)
+        return (job.hosts, job.memory_mib, job.user if comes_to_stay else "")
 
     def _last_of(self, user: str) -> frozenset[int]:
         """Return the GPUs with one slot left that is not for this user; "": it is for anybody."""

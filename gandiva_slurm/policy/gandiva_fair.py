@@ -23,7 +23,7 @@ from gandiva_slurm.policy.elastic import Elastic, trimmed
 from gandiva_slurm.policy.groups import SPARE, Group, Last
 from gandiva_slurm.policy.merit import Merit
 from gandiva_slurm.policy.pace import Pace
-from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Promotion, View
 from gandiva_slurm.policy.rounds import Round, Runs, Seat, Wanted
 from gandiva_slurm.policy.seating import Seating
 from gandiva_slurm.policy.sharing import Sharing
@@ -107,7 +107,7 @@ class GandivaFair:
         if not view.jobs:
             self._rest(view, merit)
             return Plan({})
-        notes = self._admit(view, merit)
+        promoted = self._admit(view, merit)
         begins = self._begin(view)
         is_turn = begins == _TURN
         seating = Seating(view, merit, self._last.runs.keys(), is_turn, self._pace.is_dear)
@@ -121,14 +121,14 @@ class GandivaFair:
             if begins and name != SPARE:
                 group.note(last.runs, self._owners, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
-        notes.update(self._elastic.grow(view, runs, last.shared, waiting))
+        notes = self._elastic.grow(view, runs, last.shared, waiting)
         if self.vcs.names:
             self.vcs.lend(view.cluster, view.jobs, {j: g for j, g in runs.items() if groups[j] == SPARE})
         merit.run(view, runs)
         self._last = last
         for group in self._groups.values():
             group.jobs = {}  # what was shown is not kept
-        return Plan(dict(sorted(runs.items())), self._wake_ns(), notes)
+        return Plan(dict(sorted(runs.items())), self._wake_ns(), notes, promoted)
 
     # -- what has been
 
@@ -185,11 +185,11 @@ class GandivaFair:
 
     # -- who there is
 
-    def _admit(self, view: View, merit: Merit) -> dict[int, str]:
-        """Take note of jobs, classes and virtual clusters; return sentences by job."""
+    def _admit(self, view: View, merit: Merit) -> Mapping[int, Promotion]:
+        """Take note of jobs, classes and virtual clusters; return those promoted now."""
         self._owners = {job.job_id: job.user if self._traits.by_user else "" for job in view.jobs.values()}
         tickets = self._tickets.of(view.jobs.values(), view.associations)
-        notes = self._classes.promote(view, self._last.runs.keys(), tickets, self._owners)
+        promoted = self._classes.promote(view, self._last.runs.keys(), tickets, self._owners)
         self.vcs.follow(view)
         names = (*(self.vcs.names or ("",)), SPARE)
         self._groups = {name: self._groups.get(name, Group()) for name in names}
@@ -205,7 +205,7 @@ class GandivaFair:
             view.jobs,
             {job_id: users[user] / whole / len(own) for user, own in jobs.items() for job_id in own},
         )
-        return notes
+        return promoted
 
     def _is_in(self, job: JobView, group: str) -> bool:
         """A guaranteed job is in its virtual cluster's group, and where there are any it may borrow too."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from gandiva_slurm.model.snapshot import Association
 
@@ -201,6 +201,13 @@ class View:
     vcs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
+class Promotion(NamedTuple):
+    """Why an opportunistic job is guaranteed from now on, and how long it has waited for GPUs."""
+
+    waited_ns: int
+    why: str
+
+
 @dataclass(slots=True)
 class Plan:
     """What is to be. Two jobs on the same GPUs are packed; GPUs of a gang are held whole or not at all."""
@@ -211,6 +218,8 @@ class Plan:
     wake_ns: int | None = None
     #: job → why it waits, is moved or packed, for whom it is not plain
     notes: dict[int, str] = field(default_factory=dict)
+    #: opportunistic jobs that are guaranteed from now on, for good
+    promoted: Mapping[int, Promotion] = field(default_factory=dict)
     #: jobs that have been saved and live nowhere now; told by a world, never by a policy
     homeless: frozenset[int] = frozenset()
 

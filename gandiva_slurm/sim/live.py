@@ -100,7 +100,7 @@ class LivePolicy:
         else:
             nodes.decide(is_end)
         wake_ns = self._wake(view, nodes.left != was_left)
-        return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), self._homeless())
+        return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), homeless=self._homeless())
 
     def _tell_costs(self) -> None:
         """What a move took is what it costs here: the engine looks once a quantum, too seldom to measure."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from unittest import mock
@@ -235,33 +236,55 @@ async def test_owners_and_operators_change_a_priority_and_nobody_else(world, ask
     """It is in the journal when the answer comes, and the job keeps it when it is requeued."""
     job_id = await running(world)
     owner = world.slurm.jobs[job_id].uid
-    refused = await ask("update", owner + 1, job_id=job_id, priority=100)
-    assert (refused["ok"], refused["exit"]) == (False, 1) and "is of user1" in refused["error"]
-    changed = await data(ask, "update", owner, job_id=job_id, priority=80)
-    assert changed == {"job_id": job_id, "priority": 80, "was": 50}
+    other = world.slurm.submit("user2", 1)
+    await world.until(lambda: other in world.controller.engine.jobs)
+    for jobs in ([job_id], [job_id, other]):
+        refused = await ask("update", world.slurm.jobs[other].uid, job_ids=jobs, priority=100)
+        assert (refused["ok"], refused["exit"]) == (False, 1) and "is of user1" in refused["error"]
+    assert world.controller.engine.jobs[other].priority == 50, "all or none"
+    changed = await data(ask, "update", owner, job_ids=[job_id], priority=80)
+    assert changed == [{"job_id": job_id, "priority": 80, "was": 50}]
     await restart(world, "kept")
     await world.until(lambda: world.runs(job_id))
     api = Api(world.controller, frozenset({ROOT, SLURM}))
     told = json.loads(await api.answer(json.dumps({"ask": "why", "args": {"job_id": job_id}}).encode(), USER))
     assert "priority 80 by gandiva update; submitted with 50" in told["data"]["evidence"]
-    again = {"ask": "update", "args": {"job_id": job_id, "priority": 0}}
-    assert json.loads(await api.answer(json.dumps(again).encode(), ROOT))["data"]["was"] == 80
+    again = json.dumps({"ask": "update", "args": {"job_ids": [job_id], "priority": 0}}).encode()
+    (row,) = json.loads(await api.answer(again, ROOT))["data"]
+    assert row["was"] == 80
 
 
-async def test_a_priority_that_is_not_kept_is_told_so_and_comes_to_be_later(world, ask, monkeypatch):
-    """The first cycles fail before the journal is written; the answer does not say that all is well."""
+async def test_what_is_no_change_is_answered_at_once(world, ask):
+    """A user who asks for it again and again does not set the controller's pace."""
+    job_id = await running(world)
+    with mock.patch.object(world.controller.requests, "ask", side_effect=AssertionError):
+        (row,) = await data(ask, "update", ROOT, job_ids=[job_id], priority=50)
+    assert row["was"] == 50
+
+
+@pytest.mark.parametrize("trouble", ["keep", "disk"])
+async def test_a_priority_that_is_not_kept_is_told_so_and_comes_to_be_later(world, ask, monkeypatch, trouble):
+    """While cycles fail, or the journal cannot be written, the answer does not say that all is well."""
     monkeypatch.setattr("gandiva_slurm.controller.api.UPDATE_S", 0.5)
     job_id = await running(world)
-    with mock.patch.object(world.controller, "keep", side_effect=RuntimeError("broken")):
-        told = await ask("update", ROOT, job_id=job_id, priority=7)
+    journal, full = world.controller.books.journal, sqlite3.OperationalError("database or disk is full")
+
+    def write(*words):
+        raise full
+
+    broken = mock.patch.object(world.controller, "keep", side_effect=RuntimeError("broken"))
+    with broken if trouble == "keep" else mock.patch.object(journal, "write", write):
+        told = await ask("update", ROOT, job_ids=[job_id], priority=7)
         assert not told["ok"] and "has not kept this within 0.5 s" in told["error"]
     world.want_errors = world.controller.status.errors
     await world.until(lambda: world.controller.engine.jobs[job_id].priority == 7)
+    await world.until(lambda: world.controller.requests.take() == [])
 
 
 @pytest.mark.parametrize("args", [
-    {}, {"job_id": 1}, {"job_id": "1", "priority": 1}, {"job_id": 1, "priority": 101},
-    {"job_id": 1, "priority": -1}, {"job_id": 1, "priority": True}, {"job_id": 1, "priority": 1e9},
+    {}, {"job_ids": [1]}, {"job_ids": ["1"], "priority": 1}, {"job_ids": [1], "priority": 101},
+    {"job_ids": [1], "priority": -1}, {"job_ids": [1], "priority": True}, {"job_ids": [1], "priority": 1e9},
+    {"job_ids": [], "priority": 1}, {"job_ids": 1, "priority": 1},
 ])  # fmt: skip
 async def test_a_bad_update_changes_nothing(ask, args):
     answer = await ask("update", ROOT, **args)
@@ -269,11 +292,11 @@ async def test_a_bad_update_changes_nothing(ask, args):
 
 
 async def test_a_job_that_is_unknown_or_has_ended_is_not_changed(world, ask):
-    assert "no job 4711" in (await ask("update", ROOT, job_id=4711, priority=1))["error"]
+    assert "no job 4711" in (await ask("update", ROOT, job_ids=[4711], priority=1))["error"]
     job_id = await running(world)
     world.slurm.finish(job_id)
     await world.until(lambda: world.state(job_id) == "ENDED")
-    assert f"no job {job_id}" in (await ask("update", ROOT, job_id=job_id, priority=1))["error"]
+    assert f"no job {job_id}" in (await ask("update", ROOT, job_ids=[job_id], priority=1))["error"]
 
 
 async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, ask, monkeypatch):

@@ -92,7 +92,8 @@ def test_many_guests_do_not_slow_guaranteed_jobs() -> None:
 
 def promoted(view_s: float, jobs: list[JobView], ran: set[int], classes: Classes) -> dict[int, str]:
     view = a_view((("v100", 4),), jobs, round(view_s))
-    return classes.promote(view, ran, {}, {job.job_id: job.user for job in jobs})
+    found = classes.promote(view, ran, {}, {job.job_id: job.user for job in jobs})
+    return {job_id: promotion.why for job_id, promotion in found.items()}
 
 
 def test_whoever_waited_long_is_promoted_while_its_user_has_room() -> None:

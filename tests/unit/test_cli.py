@@ -65,7 +65,7 @@ NODE = {
 
 ANSWERS: dict[str, Any] = {
     "queue": [ENDED, HELD, JOB], "acct": [DONE], "share": SHARE, "why": WHY,
-    "update": {"job_id": 12, "priority": 80, "was": 50}, "nodes": [NODE],
+    "update": [{"job_id": 12, "priority": 80, "was": 50}], "nodes": [NODE],
 }  # fmt: skip
 
 
@@ -260,9 +260,9 @@ def test_why_finds_an_array_task(gandiva: Shell) -> None:
 
 def test_update_changes_the_priority_of_a_job_or_of_an_array_s_tasks(gandiva: Shell) -> None:
     assert gandiva("update", "12", "priority=80") == "job 12: priority 80, was 50\n"
-    assert gandiva.asked[-1] == ("update", {"job_id": 12, "priority": 80})
+    assert gandiva.asked[-1] == ("update", {"job_ids": [12], "priority": 80})
     assert json.loads(gandiva("update", "14", "Priority=0", "--json"))["jobs"][0]["priority"] == 80
-    assert gandiva.asked[-1] == ("update", {"job_id": 16, "priority": 0})
+    assert gandiva.asked[-1] == ("update", {"job_ids": [16], "priority": 0})
     assert "no job 9 " in gandiva("update", "9", "priority=1", status=1), "it has ended"
 
 

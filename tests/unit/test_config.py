@@ -85,13 +85,16 @@ def test_keys_of_a_former_release_are_taken_and_named(write, caplog):
     caplog.set_level("INFO")
     told = "moves: {at_once: 0, faster_percent: 25, per_hour: 2}\npacking: {retry_s: 3600}\n"
     assert load_config(write(MINIMAL + told)).moves.per_hour == 2
-    named = [record.args[1:] for record in caplog.records]
+    named = [record.args[1:] for record in caplog.records if len(record.args) == 3]
     assert named == [("moves", "at_once"), ("moves", "faster_percent"), ("packing", "retry_s")]
 
 
-def test_a_cluster_has_a_policy(write):
-    assert load_config(write(MINIMAL)).policy == "gandiva_fair"
-    assert "policy: expected a name" in complaint(write(MINIMAL + 'policy: ""\n'))
+def test_a_cluster_has_a_policy(write, caplog):
+    caplog.set_level("INFO")
+    assert load_config(write(MINIMAL)).policy == "gandiva_fair" and not caplog.records
+    assert load_config(write(MINIMAL + 'policy: ""\nmoves: {min_run_s: 1800}\n')).policy == "gandiva_fair"
+    assert "gandiva_fair decides" in caplog.text and "bound the policy now" in caplog.text
+    assert "policy: expected a name" in complaint(write(MINIMAL + "policy: a b\n"))
 
 
 def test_virtual_clusters_are_gpus_by_type_in_their_order(write):

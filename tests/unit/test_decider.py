@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from gandiva_slurm.controller import recorder
+from gandiva_slurm.engine import promotion
 from gandiva_slurm.engine.decider import REST_NS, Decider, Leader, TooSlow
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
-from gandiva_slurm.policy.port import Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.port import OPPORTUNISTIC, Plan, Policy, PolicySettings, View
 from gandiva_slurm.policy.turns import Turns
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -300,3 +303,27 @@ def test_a_plans_note_is_told_and_a_policy_that_cannot_explain_is_no_trouble() -
     job = world.submit()
     world.run(5)
     assert said_of(world, job) == ["it rains"]
+
+
+def test_a_job_that_a_policy_promotes_is_guaranteed_for_good() -> None:
+    """Its node hears of it, `why` says it, and a policy that has forgotten all is shown it so."""
+    told = PolicySettings(QUANTUM_NS, restart_ns=SECOND_NS)
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=lambda: gandiva_fair.make(told))
+    world.submit("user1", gpus=2)
+    world.run(5)
+    spare = world.submit("user2", job_class=OPPORTUNISTIC)
+    world.run(PATIENCE_NS // SECOND_NS - 10)
+    record = world.engine.jobs[spare]
+    assert not record.is_promoted and record.held_ns == 0
+    (line,) = promotion.told(record, world.now_ns)
+    assert "without GPUs for 28" in line
+    world.run(40)
+    assert record.is_promoted and record.held_ns > 0
+    (line,) = [line for line in record.story if line.code == "Promoted"]
+    text = r"guaranteed from now on, after 30\d s without GPUs: the share of user2 has room"
+    assert re.fullmatch(text, line.text)
+    assert {place.is_opportunistic for place in world.engine.plan_jobs("a")} == {False}
+    world.told_of_policy = {"policy": "another one"}
+    world.restart_controller(keep_journal=True)
+    world.run(60)
+    assert world.engine.jobs[spare].held_ns >= record.held_ns + 20 * SECOND_NS

@@ -73,6 +73,25 @@ def test_a_user_does_not_fill_a_cluster_with_jobs_that_stay() -> None:
     assert world.engine.jobs[late].held_ns == pytest.approx(120 * S, rel=0.1)
 
 
+@pytest.mark.parametrize(("slots", "restart_s"), [(2, 0), (4, 0), (2, 1), (4, 1)])
+@pytest.mark.parametrize("vcs", [{}, {"v": {"v100": 1}}])
+def test_a_job_has_turns_on_its_own_gpu_whoever_lives_there(
+    slots: int, restart_s: int, vcs: dict[str, dict[str, int]]
+) -> None:
+    """One that could be saved, beside jobs of its user that cannot: as much as each of these."""
+    told = PolicySettings(S, restart_ns=restart_s * S)
+    settings = EngineSettings(S, slots, virtual_clusters=vcs)
+    world = FakeWorld({"a": 1}, settings, make_policy=lambda: gandiva_fair.make(told))
+    jobs = [world.submit("user1", vc="v" if vcs else "") for _ in range(slots)]
+    world.rigid.update(jobs)
+    world.run(30)
+    world.rigid.discard(jobs[0])
+    before = [world.engine.jobs[job].held_ns for job in jobs]
+    world.run(60 * slots)
+    held_s = [(world.engine.jobs[job].held_ns - was) / S for job, was in zip(jobs, before, strict=True)]
+    assert held_s == pytest.approx([60] * slots, abs=25), held_s
+
+
 def test_a_node_is_full_where_its_memory_is_taken_by_jobs_that_stay() -> None:
     small, large = a_job(8, memory_mib=40), a_job(9, memory_mib=41)
     eligibility = Eligibility(view_of([stays(1, (0,), 60), small, large], memory_mib=100))
