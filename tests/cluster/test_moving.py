@@ -26,8 +26,9 @@ ENDLESS = 10**9
 #: Of each node, by type.
 GPUS = {"v100": 1, "k80": 2}
 MOVE_S = 60.0
-#: A move is decided soon, and a job that does not save itself soon stays.
-MOVES = {"min_run_s": 2, "per_hour": 20, "cost_s": 0, "deadline_s": 12}
+#: A turn lasts 18 minutes: in it a job moves to GPUs on which no other lives, and nowhere else. One that does
+#: not save itself soon stays.
+MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 12}
 #: Until a job that was told to stop has had its turn.
 END_S = 60.0
 
