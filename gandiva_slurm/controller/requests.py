@@ -27,7 +27,7 @@ class Requests:
         return bool(self._asked)
 
     async def ask(self, events: Iterable[PriorityAsked], deadline_s: float) -> None:
-        """Return when all are in the journal; GandivaError: they are not within so many seconds."""
+        """Return when all are in the journal; GandivaError: they are not before the deadline."""
         self._asked |= {event.job_id: event for event in events}
         kept = self._kept = self._kept or asyncio.get_running_loop().create_future()
         self._wake()
