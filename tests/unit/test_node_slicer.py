@@ -132,21 +132,6 @@ def test_what_starts_up_stays_and_owes_for_it(bench):
     assert node.held_s("user2") == pytest.approx(node.held_s("user1"), abs=2)
 
 
-def test_what_starts_up_stays_though_it_is_planned_off(bench):
-    """Until it is given up waiting for: a policy charges it for that, as this node's own stride would."""
-    node = bench(1, client_wait_ns=10 * QUANTUM_NS)
-    one, two = node.add(1, "user1", (0,)), node.add(2, "user2", (0,))
-    one.is_on, two.is_on = False, True
-    node.node.contact_ns = node.clock.now_ns + 10**15
-    for _ in range(9):
-        node.quantum()
-        node.slicer.fill()
-        node.settle()
-        assert node.holders() == {1}
-    node.quantum(2)
-    assert node.holders() == {2}
-
-
 def test_a_gang_waits_for_its_last_gpu_and_nobody_takes_the_others_meanwhile(bench):
     node = bench(2)
     for job_id, gpu in ((1, 0), (2, 1)):

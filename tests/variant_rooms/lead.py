@@ -149,6 +149,6 @@ VARIANTS = (
         "(resident.key in stays or not leading.must_go(node, resident))",
         "not leading.must_go(node, resident)",
         "A training that a policy has planned off while it imports PyTorch is frozen in the midst of a step.",
-        ("tests/unit/test_node_slicer.py",),
+        ("tests/unit/test_node_led.py",),
     ),
 )
