@@ -30,6 +30,7 @@ def engine_settings(config: Config) -> EngineSettings:
         restart_cost_ns=round(moves.cost_s * NS_PER_S),
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
         packing=packing.enabled,
+        pack_floor=packing.floor,
         virtual_clusters=config.virtual_clusters,
     )
 

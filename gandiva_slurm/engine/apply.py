@@ -113,12 +113,22 @@ def _make_way(at: Cycle, comers: Sequence[JobRecord], wanted: Mapping[int, Place
             begin_move(at, leaver, {}, (f"job {job_id} needs its place",), code="MakingWay")
         room.take(record, wanted[job_id])
         if record.state in states.SLICED:
-            begin_move(at, record, wanted[job_id], ("its turn has come there",))
+            _leave_for(at, record, wanted[job_id])
             continue
         record.target = dict(wanted[job_id])
         if record.state == states.HELD and record.retry_ns <= at.now_ns:
             starters.append(record)
     return starters
+
+
+def _leave_for(at: Cycle, record: JobRecord, places: Places) -> None:
+    """Have a job go on elsewhere, or with another number of GPUs."""
+    had, has = (sum(map(len, each.values())) for each in (record.places, places))
+    if had == has:
+        return begin_move(at, record, places, ("its turn has come there",))
+    why = "the others are idle" if has > had else "others need them"
+    code = "Growing" if has > had else "Shrinking"
+    begin_move(at, record, places, (f"{has} GPU(s) instead of {had}: {why}",), code=code)
 
 
 def _start(at: Cycle, starters: Sequence[JobRecord]) -> None:

@@ -6,15 +6,17 @@ together, or one of them failed, jobs of their models are not packed on GPUs of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gandiva_slurm.engine.findings import Pack
 from gandiva_slurm.engine.fitting import Home, Seat, seats
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.pairs import BROKE, evidence_of
+from gandiva_slurm.engine.placing import tell
 from gandiva_slurm.engine.settings import SECOND_NS
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.packing import normal_rates
 
 
@@ -49,6 +51,25 @@ def note_packs(at: Cycle) -> None:
             here = here or seats(at)
             pack = _pack(at, pack, Pack(*home, one, two, at.now_ns), both, here.get(home, []))
         at.state.pairs.packs.append(pack)
+    _tell_undone(at, old.values(), on)
+
+
+def _tell_undone(at: Cycle, old: Iterable[Pack], on: Mapping[Home, Sequence[int]]) -> None:
+    """Say of packs that are over, and were found slower, why their jobs take turns again."""
+    floor = at.settings.pack_floor
+    for pack in old:
+        home = Home(pack.node, pack.gpu)
+        records = [at.state.jobs.get(job_id) for job_id in pack.jobs]
+        lives = all(record is not None and record.places == {home.node: (home.gpu,)} for record in records)
+        both = _both(at, home, *pack.jobs) if lives and {*pack.jobs} != {*on.get(home, ())} else None
+        if both is None or sum(both) > floor:
+            continue
+        evidence = evidence_of(at, pack, seats(at).get(home, []))
+        why = f"together {sum(both):.2f} of the speed they have by turns; {floor:.2f} is asked"
+        for job_id in pack.jobs:
+            undone = because("PackUndone", *evidence, mate=pack.mate(job_id), why=why)
+            tell(at, at.state.jobs[job_id], undone)
+
 
 
 def _both(at: Cycle, home: Home, one: int, two: int) -> tuple[float, float] | None:

@@ -160,8 +160,7 @@ def _undo(at: Cycle, pack: Pack, here: list[Seat], why: str) -> None:
 
 
 def _undone(at: Cycle, pack: Pack, job_id: int, why: str, *evidence: str) -> Reason:
-    retry_s = at.settings.pack_retry_ns // SECOND_NS
-    return because("PackUndone", *evidence, mate=pack.mate(job_id), why=why, retry_s=retry_s)
+    return because("PackUndone", *evidence, mate=pack.mate(job_id), why=why)
 
 
 def _forget(at: Cycle) -> None:

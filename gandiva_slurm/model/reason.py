@@ -106,7 +106,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "PackUndone": (
         "takes turns with job {mate} again: {why}",
-        "it is packed with another, or what was measured is older than {retry_s} s",
+        "it is packed with another",
     ),
     "PackNotTried": (
         "takes turns with job {mate}, not tried together: {why}",

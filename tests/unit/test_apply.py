@@ -194,6 +194,17 @@ def test_a_grown_job_that_cannot_be_saved_now_takes_its_turns_with_what_it_has()
     assert (view.size, view.min_size, view.max_size) == (2, 2, 2)
 
 
+def test_a_job_that_is_planned_with_other_gpus_is_told_that_it_grows_or_shrinks() -> None:
+    world = led({"a": 2})
+    job = world.submit(elastic="1-2")
+    for gpus in ((0,), (0, 1), (1,)):
+        world.plan({job: gpus}, cycles=10)
+    told = [line.text for line in world.engine.jobs[job].story if line.code in ("Growing", "Shrinking")]
+    assert [text.partition(": ")[2] for text in told] == [
+        "2 GPU(s) instead of 1: the others are idle", "1 GPU(s) instead of 2: others need them"
+    ]  # fmt: skip
+
+
 def test_a_priority_that_is_asked_for_reaches_the_policy_and_the_nodes() -> None:
     """Of two jobs of a user: it has as many tickets as before, and keeps its priority in its next life."""
     world = led({"a": 2})

@@ -83,6 +83,22 @@ def test_a_job_that_ended_for_want_of_memory_is_known_for_it() -> None:
     assert world.says.views[-1].rates.packed(str(one), str(two), "v100") == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(("packed_rate", "is_kept"), [(8.0, True), (4.0, False)])
+def test_a_pair_that_was_measured_slower_is_undone_and_told_so(packed_rate: float, is_kept: bool) -> None:
+    told = EngineSettings(10 * SECOND_NS, slots_per_gpu=2)
+    policy = PolicySettings(told.quantum_ns, restart_ns=told.restart_cost_ns)
+    world = FakeWorld({"a": 1}, told, make_policy=lambda: gandiva_fair.make(policy))
+    world.rates, world.packed_rate, world.card_bytes = {"v100": 10.0}, packed_rate, 16 * GIB
+    jobs = [world.submit("user1") for _ in range(2)]
+    world.peaks = dict.fromkeys(jobs, GIB)
+    world.run(300)
+    assert bool(world.engine.state.pairs.packs) == is_kept
+    for job, mate in (jobs, jobs[::-1]):
+        undone = [line.text for line in world.engine.jobs[job].story if line.code == "PackUndone"]
+        why = "together 0.80 of the speed they have by turns; 1.05 is asked"
+        assert undone == ([] if is_kept else [f"takes turns with job {mate} again: {why}"])
+
+
 @pytest.mark.parametrize(("gib", "is_packed"), [(4, True), (8, False)])
 def test_gandiva_fair_packs_two_of_a_user_where_both_fit(gib: int, is_packed: bool) -> None:
     told = EngineSettings(60 * SECOND_NS, slots_per_gpu=2)

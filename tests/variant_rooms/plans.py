@@ -348,4 +348,12 @@ VARIANTS = (
         "A job that lives beside others of its user has no turn any more.",
         ("tests/unit/test_eligibility.py",),
     ),
+    Variant(
+        "plan-undoes-a-pair-without-a-word",
+        "gandiva_slurm/engine/led_packs.py:_tell_undone",
+        "if both is None or sum(both) > floor:",
+        "if True:",
+        "Two that were slower together take turns again, and nothing says why.",
+        ("tests/unit/test_led_packs.py",),
+    ),
 )
