@@ -142,27 +142,29 @@ def end(fleet: Fleet, *jobs: int) -> None:
         wait_for(lambda node=node: not open_grants(fleet.events(node.name)), f"{node.name} to be free")
 
 
-def test_jobs_take_turns_on_a_node_that_is_cut_off_for_a_moment(fleet: Fleet) -> None:
-    """The node needs nobody for its quanta; Slurm notices nothing, Gandiva says that it is silent."""
+def test_jobs_go_on_on_a_node_that_is_cut_off_for_a_moment(fleet: Fleet) -> None:
+    """It holds to its last plan, and who is on trains on. Slurm notices nothing; it is said to be silent."""
     jobs = [light(fleet, user, "k80") for user in ("user1", "user2")]
     wait_turns(fleet, dict.fromkeys(jobs, "n3"))
+
+    def steps() -> int:
+        return sum(counted(fleet, user, "light") for user in ("user1", "user2"))
+
     with cut_off(fleet, "n3") as began_s:
-        wait_turns(fleet, dict.fromkeys(jobs, "n3"))
+        before = steps()
         row = wait_for(lambda: (row := node_row(fleet, "n3"))["state"] == "silent" and row, "it to be silent")
         assert row["reason"] and {item["job_id"] for item in row["residents"]} == set(jobs), row
         for job in jobs:
             evidence = fleet.ask("why", str(job))["evidence"]
             assert any(line.startswith("gandivad on n3 does not answer: ") for line in evidence), evidence
         wait_until(began_s + SHORT_CUT_S)
-        cut_ns = time.monotonic_ns()
+        assert steps() > before + 100
     wait_for(lambda: node_row(fleet, "n3")["state"] == "up", "it to answer again")
     wait_turns(fleet, dict.fromkeys(jobs, "n3"))
     assert [fleet.slurm_state(job) for job in jobs] == ["RUNNING"] * 2
     assert {queue_row(fleet, job)["restart"] for job in jobs} == {0}
     end(fleet, *jobs)
     for job in jobs:
-        meanwhile = [h for h in holds(fleet, "n3", job) if began_s * 1e9 < h.t0_ns < h.t1_ns < cut_ns]
-        assert len(meanwhile) >= 2
         check_accounts(fleet, job, "n3")
 
 
