@@ -45,7 +45,9 @@ SCRIPTS = {
         "torch.distributed.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
     )
-    + ATTACHED,
+    + ATTACHED
+    # Without it PyTorch's threads may end the process with "terminate called without an active exception".
+    + "\ntorch.distributed.destroy_process_group()\n",
 }
 
 
