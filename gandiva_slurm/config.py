@@ -119,7 +119,7 @@ class NodeConfig(_Section):
 
 
 class MovesConfig(_Section):
-    """Which running jobs gandivactld moves to other GPUs, and how often (ADR 0024)."""
+    """Whether running jobs are moved to other GPUs, what that costs, and its bounds (ADR 0037)."""
 
     enabled: bool = True
     #: a job stays so long after a start or a move, whatever the policy would rather do
