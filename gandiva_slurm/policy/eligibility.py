@@ -23,7 +23,9 @@ class Eligibility:
         """Count what jobs that cannot be saved take on each GPU and node; `stay`: all that live there."""
         self._cluster, self._slots = view.cluster, view.slots
         firm = [job for job in view.jobs.values() if job.gpus and (stay or not job.can_migrate)]
-        #: by GPU and by node: who stays there
+        #: those counted
+        self.staying = tuple(firm)
+        #: by GPU and by node: what they take
         living: dict[int, int] = {}
         taken_mib: dict[int, int] = {}
         for job in firm:
@@ -31,8 +33,7 @@ class Eligibility:
                 living[gpu] = living.get(gpu, 0) + 1
             for host in self._cluster.hosts_of(job.gpus):
                 taken_mib[host] = taken_mib.get(host, 0) + job.memory_mib
-        #: by GPU: how many of these live there
-        self.living = living
+        self._living = living
         #: by GPU: the users of jobs that will not make way, one for each
         self._firm: dict[int, list[str]] = {}
         for job in firm:
@@ -64,10 +65,10 @@ class Eligibility:
     def take(self, job: JobView, gpus: tuple[int, ...]) -> None:
         """A job is to live there, too."""
         for gpu in gpus:
-            self.living[gpu] = self.living.get(gpu, 0) + 1
+            self._living[gpu] = self._living.get(gpu, 0) + 1
         if not _will_make_way(job):
             self._note_firm(job, gpus)
-        self._full |= {gpu for gpu in gpus if self._slots and self.living[gpu] >= self._slots}
+        self._full |= {gpu for gpu in gpus if self._slots and self._living[gpu] >= self._slots}
         for host in self._cluster.hosts_of(gpus) & self._left_mib.keys():
             self._left_mib[host] -= job.memory_mib
         self._known, self._rooms = {}, {}

@@ -28,6 +28,7 @@ class Merit:
         self._lags = LagBook(cluster, pace.quantum_ns / 1e9)
         self._forecast = Forecast(tuple(cluster.counts))
         self._rates: dict[int, Mapping[str, float]] = {}
+        self._parts: Mapping[int, float] = {}
         self._speeds: dict[int, float] = {}
 
     def learn(self, view: View, alone: Mapping[int, str], elapsed_ns: int) -> None:
@@ -38,6 +39,7 @@ class Merit:
 
     def set_members(self, jobs: Mapping[int, JobView], parts: Mapping[int, float]) -> None:
         """Make exactly these live; by job: its part of the cluster."""
+        self._parts = parts
         self._rates = {job.job_id: self._forecast.rates(job) for job in jobs.values()}
         self._lags.set_members(jobs.values(), parts, self._rates)
 
@@ -47,6 +49,10 @@ class Merit:
         self._speeds = {
             job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
         }
+
+    def part(self, job: JobView) -> float:
+        """Return the part of the cluster that is due to a job for its user's tickets."""
+        return self._parts[job.job_id]
 
     def worth(self, job: JobView) -> dict[str, float]:
         """What each type is worth; a type on which it cannot run is left out."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from gandiva_slurm.engine.state import EngineSettings
@@ -110,10 +112,13 @@ def test_a_job_that_will_stay_goes_where_it_is_alone_before_it_shares() -> None:
 
 
 class Speeds:
-    """What a fast GPU and a slow one are worth."""
+    """What a fast GPU and a slow one are worth; the same is due to all users, or what is said."""
 
-    def __init__(self, slow: float) -> None:
-        self._slow = slow
+    def __init__(self, slow: float, parts: Mapping[str, float] | None = None) -> None:
+        self._slow, self._parts = slow, parts or {}
+
+    def part(self, job: JobView) -> float:
+        return self._parts.get(job.user, 0.1)
 
     def worth(self, job: JobView) -> dict[str, float]:
         return {"fast": 1.0, "slow": self._slow, "v100": 1.0}
@@ -129,6 +134,21 @@ def test_a_job_that_will_stay_shares_a_fast_gpu_rather_than_live_on_one_much_slo
     assert homes.of(job, set()) == homes.of(job, set()) == (gpu,)
 
 
+def test_a_job_that_will_stay_goes_where_least_is_due_to_those_it_meets() -> None:
+    """Two light jobs leave it more of the time than a heavy one; a gang's part is spread over its GPUs."""
+    parts = {"heavy": 0.4, "light": 0.1}
+    living = [stays(1, (0,)), stays(2, (1,)), stays(3, (1,)), stays(4, (2, 3))]
+    for job, user in zip(living, ("heavy", "light", "light", "heavy"), strict=True):
+        job.user = user
+    comers = [a_job(number, user="light") for number in (5, 6, 7)]
+    view = a_view((("v100", 4),), [*living, *comers])
+    for stay in (False, True):
+        for comer in comers:
+            comer.can_migrate = stay
+        homes = Homes(view, Speeds(1.0, parts), Eligibility(view, stay), stay)
+        assert [homes.of(comer, set()) for comer in comers] == [(1,), (2,), (3,)]
+
+
 def test_jobs_that_come_together_do_not_meet_each_other() -> None:
     jobs = [a_job(number, can_migrate=False) for number in range(4)]
     view = a_view((("fast", 2), ("slow", 2)), jobs)
@@ -142,7 +162,7 @@ def test_homes_of_gangs_are_the_same_gpus_or_have_none_in_common() -> None:
     view = a_view((("v100", 4),), [stays(1, (2,))])
     homes = Homes(view, Speeds(1.0), Eligibility(view))
     gangs = [a_job(number, 2, can_migrate=False) for number in (2, 3, 4)]
-    assert [homes.of(gang, set()) for gang in gangs] == [(0, 1), (2, 3), (0, 1)]
+    assert [homes.of(gang, set()) for gang in gangs] == [(0, 1), (0, 1), (2, 3)]
 
 
 def test_who_lives_nowhere_has_a_home_where_nobody_must_leave() -> None:

@@ -16,10 +16,21 @@ VARIANTS = (
     Variant(
         "plan-home-wherever-it-is-fast",
         "gandiva_slurm/policy/homes.py:Homes._best_of",
-        "part = 1 / (1 + max(met)) if max(met) else _ALONE",
+        "part = due / (due + max(loads)) if max(loads) else _ALONE",
         "part = 1.0",
         "Jobs that cannot be saved crowd the fastest GPUs.",
         ("tests/unit/test_eligibility.py::test_jobs_that_come_together_do_not_meet_each_other",),
+    ),
+    Variant(
+        "plan-homes-by-head",
+        "gandiva_slurm/policy/homes.py:Homes._due",
+        "max(1, round(self._merit.part(job) * _WHOLE / job.size))",
+        "1",
+        "A job lives with one to which most of the GPU is due, and has a tenth of its user's others' time.",
+        (
+            "tests/unit/test_eligibility.py"
+            "::test_a_job_that_will_stay_goes_where_least_is_due_to_those_it_meets",
+        ),
     ),
     Variant(
         "plan-homes-of-gangs-cross",
