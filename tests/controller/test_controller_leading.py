@@ -12,6 +12,7 @@ import pytest
 
 from gandiva_slurm.engine import decider as deciders
 from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.model import job as states
 from gandiva_slurm.model import span
 from gandiva_slurm.policy.port import Plan, Policy, View
 from tests.controller.fakes import FakeSlurm, World
@@ -37,6 +38,8 @@ async def led(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
         world.slurm.submit(user)
     await world.start()
     await world.until(lambda: turns(world) == {True, False}, "one is on, and one is off")
+    jobs = world.controller.engine.jobs.values()
+    await world.until(lambda: {job.state for job in jobs} <= {*states.SLICED}, "Slurm has started both")
     return world
 
 
