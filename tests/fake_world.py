@@ -20,7 +20,8 @@ from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
-from gandiva_slurm.policy.port import Policy
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.port import Policy, PolicySettings
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 
 #: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
@@ -46,6 +47,11 @@ class Proc:
     held_ns: int = 0
 
 
+def as_configured() -> Policy:
+    """Make `gandiva_fair` of the engine's settings, as gandiva.yaml without a policy has it."""
+    raise AssertionError("FakeWorld puts the policy here")
+
+
 @dataclass
 class FakeWorld:
     """The truth. `nodes` is name -> GPU count."""
@@ -53,13 +59,16 @@ class FakeWorld:
     nodes: dict[str, int]
     settings: EngineSettings = field(default_factory=EngineSettings)
     users: tuple[str, ...] = ("user1", "user2", "user3")
-    #: makes what decides in the engine; None: the engine's own rules do
-    make_policy: Callable[[], Policy] | None = None
+    #: makes what decides in the engine; None: the engine's own rules do (`gandiva sim --policy live` alone)
+    make_policy: Callable[[], Policy] | None = as_configured
     #: by what that policy is known to be the same in the engine's next life
     told_of_policy: dict[str, object] = field(default_factory=lambda: {"policy": "of this test"})
     now_ns: int = 2_000_000 * SECOND_NS
 
     def __post_init__(self) -> None:
+        if self.make_policy is as_configured:
+            told = PolicySettings(self.settings.quantum_ns, restart_ns=self.settings.restart_cost_ns)
+            self.make_policy = lambda: gandiva_fair.make(told)
         self.engine = Engine(self.settings, self.leader())
         #: how the engine is called; whoever records it puts himself here
         self.handle = Engine.handle
@@ -382,3 +391,8 @@ def _runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
 def starts(actions: Sequence[Action]) -> list[Start]:
     """The starts among actions."""
     return [action for action in actions if isinstance(action, Start)]
+
+
+def ruled(nodes: dict[str, int], settings: EngineSettings | None = None) -> FakeWorld:
+    """A world in which the engine's own rules decide, as `gandiva sim --policy live` has them."""
+    return FakeWorld(nodes, settings or EngineSettings(), make_policy=None)

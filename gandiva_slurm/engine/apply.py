@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
+from gandiva_slurm.engine.crowding import no_room
 from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
 from gandiva_slurm.engine.lacking import no_place
 from gandiva_slurm.engine.led_packs import note_packs
@@ -31,8 +32,9 @@ from gandiva_slurm.engine.sizes import is_elastic
 from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
-from gandiva_slurm.policy.placement import NodeGpus, Place
-from gandiva_slurm.policy.port import Plan
+from gandiva_slurm.policy.eligibility import Eligibility
+from gandiva_slurm.policy.placement import Need, NodeGpus, Place
+from gandiva_slurm.policy.port import Plan, View
 
 #: Of a GPU, or of a node as a whole.
 Spot = tuple[str, int]
@@ -57,9 +59,7 @@ def placeable(at: Cycle) -> dict[int, JobRecord]:
     for job_id, record in [*ready.items()]:
         if record.state != states.HELD:
             continue
-        need = need_now(at, record)
-        if is_elastic(record):
-            need = replace(need, gpus=record.options.sizes[0])
+        need = _least(at, record)
         if need.shape not in known:
             known[need.shape] = no_place(sites, need, at.state.nodes)
         nowhere = known[need.shape]
@@ -71,7 +71,15 @@ def placeable(at: Cycle) -> dict[int, JobRecord]:
     return ready
 
 
-def carry_out(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
+def _least(at: Cycle, record: JobRecord) -> Need:
+    """What a job asks of a place at the least."""
+    need = need_now(at, record)
+    return replace(need, gpus=record.options.sizes[0]) if is_elastic(record) else need
+
+
+def carry_out(
+    at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mapping[int, JobRecord]
+) -> None:
     """Do what a plan asks for; `ready`: the jobs that wait for room alone."""
     jobs, wanted = at.state.jobs, {job_id: picture.places(gpus) for job_id, gpus in plan.runs.items()}
     comers = [jobs[job_id] for job_id, places in wanted.items() if _must_come(jobs[job_id], places)]
@@ -82,9 +90,26 @@ def carry_out(at: Cycle, picture: Picture, plan: Plan, ready: Mapping[int, JobRe
         _start(at, starters)
     at.state.on = {job_id for job_id, places in wanted.items() if jobs[job_id].places == places}
     note_packs(at)
-    for job_id, record in ready.items():
-        if record.state == states.HELD:
-            tell(at, record, because("WaitingTurn") if job_id not in wanted else because("NoRoomYet"))
+    _tell_waiting(at, picture, view, [each for each in ready.values() if each.state == states.HELD], wanted)
+
+
+def _tell_waiting(
+    at: Cycle, picture: Picture, view: View, waiting: Sequence[JobRecord], wanted: Mapping[int, Places]
+) -> None:
+    """Say of each what it waits for: for others to leave, for a slot or memory beside those, or its turn."""
+    eligibility = Eligibility(view) if waiting else None
+    known: dict[tuple[object, ...], Reason | None] = {}
+    for record in waiting:
+        job_id, reason = record.job.job_id, None
+        if job_id in wanted:
+            reason = because("NoRoomYet")
+        elif eligibility is not None and job_id in view.jobs:
+            job, need = view.jobs[job_id], _least(at, record)
+            key = (*need.shape, job.hosts, job.migrations, job.restart_ns)
+            if key not in known:
+                known[key] = no_room(picture, eligibility, job, need)
+            reason = known[key]
+        tell(at, record, reason or because("WaitingTurn"))
 
 
 def _must_come(record: JobRecord, places: Places) -> bool:

@@ -128,7 +128,7 @@ class Decider:
         else:
             self.has_plan, self._notes, self._is_remembered = True, plan.notes, False
         self.wake_ns = plan.wake_ns or 0
-        carry_out(at, self._picture, plan, ready)
+        carry_out(at, self._picture, view, plan, ready)
         follow_promotions(at, plan.promoted, ready)
 
     def explain(self, job_id: int, now_ns: int) -> list[str]:

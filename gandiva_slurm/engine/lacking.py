@@ -22,10 +22,10 @@ def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason
     if _of_one_type(roomy) < need.nodes:
         full = [site for site in open_ if not site.has_memory(need)]
         taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
-        facts = {"memory_mib": need.memory_mib, "none_have": _no_node(need, "has", "have")}
+        facts = {"memory_mib": need.memory_mib, "none_have": no_node(need, "has", "have")}
         return because("NoFreeMemory", *taken[:SHOWN], **facts)
     slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
-    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=_no_node(need, "has", "have"))
+    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=no_node(need, "has", "have"))
 
 
 def no_place(sites: Iterable[Site], need: Need, nodes: Mapping[str, NodeRecord]) -> Reason | None:
@@ -40,7 +40,7 @@ def no_place(sites: Iterable[Site], need: Need, nodes: Mapping[str, NodeRecord])
     open_ = [site for site in fitting if site.is_open]
     if _of_one_type(open_) < need.nodes:
         closed = [_state_of(nodes[site.name]) for site in fitting if not site.is_open]
-        return because("NodesDown", *closed[:SHOWN], none_are=_no_node(need, "is", "are"))
+        return because("NodesDown", *closed[:SHOWN], none_are=no_node(need, "is", "are"))
     reserved = [site.name for site in open_ if site.name in need.closed]
     if _of_one_type(site for site in open_ if site.name not in need.closed) < need.nodes:
         return because("Reserved", names=", ".join(reserved[:SHOWN]))
@@ -52,7 +52,8 @@ def _of_one_type(sites: Iterable[Site]) -> int:
     return max(Counter(site.gpu_type for site in sites).values(), default=0)
 
 
-def _no_node(need: Need, one: str, many: str) -> str:
+def no_node(need: Need, one: str, many: str) -> str:
+    """Begin a sentence on the nodes that lack something."""
     if need.nodes == 1:
         return f"no node that could take it {one}"
     return f"fewer than {need.nodes} nodes of one type that could take it {many}"

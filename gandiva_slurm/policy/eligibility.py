@@ -62,6 +62,10 @@ class Eligibility:
             ))
         return self._known[key]
 
+    def left_mib(self, host: int) -> int | None:
+        """Return the memory that those who stay leave on a node; None: any amount."""
+        return self._left_mib.get(host)
+
     def take(self, job: JobView, gpus: tuple[int, ...]) -> None:
         """A job is to live there, too."""
         for gpu in gpus:

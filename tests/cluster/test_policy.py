@@ -105,7 +105,11 @@ def test_a_virtual_cluster_has_its_gpu_beside_one_whose_jobs_share(
         script = f"export OUT=~\nexec python {TRAINING.name} 20 1000000"
         vcs = zip(USERS, ("a", "a", "b"), strict=True)
         jobs = {user: fleet.submit(user, script, f"--gandiva-vc={vc}") for user, vc in vcs}
-        wait_for(lambda: all(lines(fleet, user, job) for user, job in jobs.items()), "all to train", 90)
+        wait_for(
+            lambda: all(lines(fleet, user, job) for user, job in jobs.items()),
+            lambda: f"all to train: {[fleet.ask('why', str(job)) for job in jobs.values()]}",
+            90,
+        )
         before = held_s(fleet)
 
         def parts() -> list[float]:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings, EngineState
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from tests.fake_world import FakeWorld
+from tests.fake_world import ruled
 from tests.slow import drawn
 
 USERS = st.sampled_from(("user1", "user2", "user3"))
@@ -46,7 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
         }
         settings = EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=4, **short)
         settings = replace(settings, virtual_clusters=owned)
-        self.world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)}, settings)
+        self.world = ruled({f"n{n}": gpus for n, gpus in enumerate(sizes)}, settings)
         self.world.types = {f"n{n}": "k80" for n in range(1, len(sizes), 2)} if is_mixed else {}
         self.world.rates = {"v100": 3.0, "k80": 1.0}
         for n, gpus in enumerate(gangs):

@@ -11,7 +11,7 @@ from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey
-from tests.fake_world import FakeWorld, Proc
+from tests.fake_world import FakeWorld, Proc, ruled
 from tests.slow import drawn
 
 TROUBLES = (
@@ -45,7 +45,7 @@ def a_crowded_world(at_once: int, gangs: list[tuple[int, int]]) -> FakeWorld:
         "move_deadline_ns": 30 * SECOND_NS,
         "restart_cost_ns": SECOND_NS,
     }
-    world = FakeWorld(
+    world = ruled(
         {"n1": 2, "n2": 2, "n3": 1, "n4": 1},
         EngineSettings(slots_per_gpu=2, concurrent_moves=at_once, moves_per_hour=3, **short),
     )
@@ -153,7 +153,7 @@ def test_moves_come_to_an_end(tickets: list[int], gpus: st.DataObject) -> None:
     """However tickets and gangs lie: with nothing new nobody moves for ever."""
     short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS}
     many = EngineSettings(concurrent_moves=4, moves_per_hour=1000, slots_per_gpu=8, **short)
-    world = FakeWorld({"n1": 2, "n2": 2, "n3": 4, "n4": 4}, many)
+    world = ruled({"n1": 2, "n2": 2, "n3": 4, "n4": 4}, many)
     world.types, world.rates = {"n3": "k80", "n4": "k80"}, {"v100": 3.0, "k80": 1.0}
     for n, worth in enumerate(tickets):
         size = gpus.draw(st.sampled_from((1, 1, 2)))

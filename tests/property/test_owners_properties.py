@@ -11,7 +11,7 @@ from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy.deal import Bay, deal
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
-from tests.fake_world import FakeWorld
+from tests.fake_world import ruled
 
 VCS = ("a", "b", "")
 sizes = st.lists(st.sampled_from((1, 2, 4, 6, 8)), min_size=1, max_size=6)
@@ -88,7 +88,7 @@ def test_what_a_virtual_clusters_cells_hold_starts_at_once_whoever_was_there_bef
     settings = EngineSettings(
         virtual_clusters={"c": {"v100": 6}, "a": {"v100": 2}}, slots_per_gpu=2, quantum_ns=SECOND_NS
     )
-    world = FakeWorld({"n1": 4, "n2": 4, "n3": 4}, settings)
+    world = ruled({"n1": 4, "n2": 4, "n3": 4}, settings)
     for n, (vc, gpus) in enumerate(others):
         world.submit(f"user{n % 3 + 1}", gpus, vc=vc)
     world.run(3)

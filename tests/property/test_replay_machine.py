@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, rule
 
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 from tests.property import test_engine_machine, test_led_machine
 from tests.slow import drawn
 from tests.tape import Tape
@@ -24,7 +24,7 @@ class ReplayMachine(test_engine_machine.EngineMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world = FakeWorld({"n0": 2, "n1": 4, "n2": 4})
+        self.world = ruled({"n0": 2, "n1": 4, "n2": 4})
         self.tape = Tape()
         self.world.handle = self.tape.handle
 

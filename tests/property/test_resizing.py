@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gandiva_slurm.engine.sizes import is_elastic
 from gandiva_slurm.engine.state import SECOND_NS, EngineSettings
 from gandiva_slurm.model import job as states
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 from tests.property.test_moves import TROUBLES, happen, heal
 from tests.slow import drawn
 
@@ -24,7 +24,7 @@ STEPS = st.lists(st.tuples(st.sampled_from((1, 3, 70, 200)), WHAT), min_size=3, 
 def a_world(slots_per_gpu: int) -> FakeWorld:
     short = {"quantum_ns": 5 * SECOND_NS, "min_run_ns": 30 * SECOND_NS, "move_deadline_ns": 30 * SECOND_NS}
     more = {"slots_per_gpu": slots_per_gpu, "concurrent_moves": 2, "moves_per_hour": 30}
-    world = FakeWorld({"n1": 4, "n2": 2}, EngineSettings(restart_cost_ns=SECOND_NS, **short, **more))  # type: ignore[arg-type]
+    world = ruled({"n1": 4, "n2": 2}, EngineSettings(restart_cost_ns=SECOND_NS, **short, **more))  # type: ignore[arg-type]
     world.turns_away = 2
     return world
 

@@ -28,7 +28,7 @@ class Cluster:
     """Slurm, controller and nodes in virtual time; every park is on time."""
 
     def __init__(self, nodes: dict[str, int], users: tuple[str, ...] = ("user1", "user2", "user3")) -> None:
-        self.world = FakeWorld(nodes, EngineSettings(quantum_ns=QUANTUM_NS), users)
+        self.world = FakeWorld(nodes, EngineSettings(quantum_ns=QUANTUM_NS), users, make_policy=None)
         self.locals = {name: LocalStride(gpus, QUANTUM_NS) for name, gpus in nodes.items()}
         self.holds: dict[str, list[Held]] = {name: [] for name in nodes}
         self.charged: dict[str, int] = {}

@@ -18,7 +18,7 @@ from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import Leaf
 from gandiva_slurm.policy.stride import STRIDE1
 from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang, place_all
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 PATIENCE_S, MOST_S = PATIENCE_NS // SECOND_NS, MOST_PATIENCE_NS // SECOND_NS
 
@@ -158,8 +158,8 @@ def test_opportunistic_jobs_leave_the_last_slot_of_a_gpu_to_guaranteed_ones() ->
 
 
 def a_world(*jobs: tuple[str, str], gpus: int = 1, **settings: int) -> FakeWorld:
-    """Jobs of one GPU, (user, class), started on one node."""
-    world = FakeWorld({"n1": gpus}, EngineSettings(**settings))
+    """Jobs of one GPU, (user, class), started on one node by the engine's own rules."""
+    world = ruled({"n1": gpus}, EngineSettings(**settings))
     for user, job_class in jobs:
         world.submit(user, job_class=job_class)
     world.run(5)
@@ -171,7 +171,7 @@ def park(world: FakeWorld, job_id: int) -> None:
 
 
 def test_tickets_are_divided_among_the_jobs_of_a_class() -> None:
-    world = a_world(("user1", "guaranteed"), ("user1", "opportunistic"), ("user1", "opportunistic"))
+    world = a_world(("user1", "guaranteed"), ("user1", "opportunistic"), ("user1", "opportunistic"), gpus=3)
     plan = world.engine.plan_jobs("n1")
     found = {place.key.job_id: (place.tickets // TICKET, place.is_opportunistic) for place in plan}
     assert found == {1: (100, False), 2: (50, True), 3: (50, True)}

@@ -5,12 +5,12 @@ import pytest
 from gandiva_slurm.engine import placing
 from gandiva_slurm.engine.settings import EngineSettings
 from gandiva_slurm.model import job as states
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 
 def a_crowd() -> FakeWorld:
     """Jobs of three users, more than two nodes have GPUs for at once; one fits nowhere."""
-    world = FakeWorld({"n1": 4, "n2": 4})
+    world = ruled({"n1": 4, "n2": 4})
     for n in range(12):
         world.submit(f"user{1 + n % 3}", gpus=1 + n % 2)
     world.submit("user1", gpus=3)
@@ -38,7 +38,7 @@ def test_who_is_not_looked_at_yet_is_told_so_and_comes_soon(monkeypatch: pytest.
 
 def test_those_without_room_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "MOST_LOOKS", 1)
-    world = FakeWorld({"n1": 1, "n2": 1})
+    world = ruled({"n1": 1, "n2": 1})
     for gpus in range(2, 20):
         world.submit("user1", gpus=gpus)
     fits = world.submit("user1")
@@ -48,7 +48,7 @@ def test_those_without_room_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
 
 def test_who_may_have_to_wait_comes_after_those_who_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "MOST_LOOKS", 1)
-    world = FakeWorld({"n1": 2})
+    world = ruled({"n1": 2})
     depends = world.submit("user1", dependency="afterok:77(unfulfilled)")
     sure = [world.submit("user2") for _ in range(2)]
     world.cycle()
@@ -60,7 +60,7 @@ def test_who_may_have_to_wait_comes_after_those_who_will_run(monkeypatch: pytest
 def test_nobody_borrows_before_the_owner_has_had_his_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "MOST_LOOKS", 1)
     settings = EngineSettings(virtual_clusters={"a": {"v100": 1}, "b": {"v100": 1}}, slots_per_gpu=2)
-    world = FakeWorld({"n1": 2}, settings)
+    world = ruled({"n1": 2}, settings)
     for user in ("user1", "user2"):
         world.submit(user, vc="a")
     world.run(5)

@@ -13,7 +13,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 TARGET = {"n2": (1,)}
 
@@ -69,7 +69,10 @@ def test_nodes_plan_says_leaving_as_long_as_it_is_so(world: FakeWorld) -> None:
     assert [place.is_leaving for place in world.engine.plan_jobs("n1")] == [False]
 
 
-def test_place_is_kept_while_the_job_is_on_its_way(world: FakeWorld) -> None:
+def test_place_is_kept_while_the_job_is_on_its_way() -> None:
+    world = ruled({"n1": 2, "n2": 2})
+    world.submit()
+    world.run(5)
     world.rigid.add(1)
     leave(world)
     others = [world.submit(f"guest{n}") for n in range(16)]

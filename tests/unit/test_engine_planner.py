@@ -15,7 +15,7 @@ from gandiva_slurm.policy.moves import Resident
 from gandiva_slurm.policy.placement import Need, NodeGpus, Place
 from gandiva_slurm.policy.shares import Leaf
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 HOUR_S = 3600
 
@@ -43,7 +43,7 @@ def crowd(world: FakeWorld, users: int = 3) -> None:
 
 
 def test_job_moves_to_an_idle_gpu_of_its_own_node_when_it_has_run_long_enough() -> None:
-    world = FakeWorld({"n1": 2})
+    world = ruled({"n1": 2})
     crowd(world)
     assert moves(world.run(1780, dt_s=10)) == []
     assert len(moves(world.run(60))) == 1
@@ -54,7 +54,7 @@ def test_job_moves_to_an_idle_gpu_of_its_own_node_when_it_has_run_long_enough() 
 
 
 def test_reason_of_a_move_says_what_it_is_worth() -> None:
-    world = FakeWorld({"n1": 1, "n2": 1})
+    world = ruled({"n1": 1, "n2": 1})
     crowd(world)
     world.run(1840, dt_s=10)
     (moved,) = [record for record in world.engine.jobs.values() if record.job.restart]
@@ -63,7 +63,7 @@ def test_reason_of_a_move_says_what_it_is_worth() -> None:
 
 
 def test_missed_place_is_told_with_what_speaks_against_it() -> None:
-    world = FakeWorld({"n1": 1, "n2": 1})
+    world = ruled({"n1": 1, "n2": 1})
     crowd(world)
     record = next(record for record in world.engine.jobs.values() if record.places)
     (line,) = told(record, world.now_ns)
@@ -75,7 +75,7 @@ def test_missed_place_is_told_with_what_speaks_against_it() -> None:
 
 @pytest.mark.parametrize("what", ("never", "requeue", "rigid", "off"))
 def test_job_that_cannot_be_moved_stays(what: str) -> None:
-    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(moves=what != "off"))
+    world = ruled({"n1": 1, "n2": 1}, EngineSettings(moves=what != "off"))
     crowd(world)
     for job_id in world.running():
         job = world.jobs[job_id]
@@ -93,7 +93,7 @@ def test_job_that_cannot_be_moved_stays(what: str) -> None:
 
 
 def test_small_differences_move_nobody() -> None:
-    world = FakeWorld({"n1": 4, "n2": 4})
+    world = ruled({"n1": 4, "n2": 4})
     for n in range(20):
         world.submit(f"user{n % 3 + 1}", tickets=100 + n)
         world.cycle()
@@ -101,7 +101,7 @@ def test_small_differences_move_nobody() -> None:
 
 
 def test_move_that_fails_is_not_tried_again_soon() -> None:
-    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(move_deadline_ns=60 * SECOND_NS))
+    world = ruled({"n1": 1, "n2": 1}, EngineSettings(move_deadline_ns=60 * SECOND_NS))
     crowd(world)
     world.saves_badly |= set(world.running())
     world.run(HOUR_S, dt_s=10)
@@ -111,7 +111,7 @@ def test_move_that_fails_is_not_tried_again_soon() -> None:
 
 
 def test_moves_are_few_at_once() -> None:
-    world = FakeWorld({f"n{n}": 2 for n in range(8)})
+    world = ruled({f"n{n}": 2 for n in range(8)})
     for n in range(32):
         world.submit(f"user{n % 3 + 1}")
         world.cycle()
@@ -142,7 +142,7 @@ def sit_beside(world: FakeWorld, job_id: int) -> None:
 @pytest.mark.parametrize("most", (1, 2))
 def test_job_is_not_moved_more_often_than_it_may(most: int) -> None:
     settings = EngineSettings(min_run_ns=60 * SECOND_NS, restart_cost_ns=SECOND_NS, moves_per_hour=most)
-    world = FakeWorld({"n1": 1, "n2": 1}, settings)
+    world = ruled({"n1": 1, "n2": 1}, settings)
     world.submit()
     world.run(5)
     times = 0
@@ -159,7 +159,7 @@ def test_job_is_not_moved_more_often_than_it_may(most: int) -> None:
 
 def half_full() -> FakeWorld:
     """On each node one GPU is full: a gang of two has room on neither, unless somebody moves."""
-    world = FakeWorld({"n1": 2, "n2": 2})
+    world = ruled({"n1": 2, "n2": 2})
     for n in range(16):
         world.submit(f"guest{n}")
         world.cycle()
@@ -193,7 +193,7 @@ def test_room_is_made_for_a_gang_that_fits_nowhere_whole() -> None:
 
 
 def test_gang_is_told_who_is_in_its_way() -> None:
-    world = FakeWorld({"n1": 2, "n2": 2})
+    world = ruled({"n1": 2, "n2": 2})
     for n in range(16):
         world.submit(f"guest{n}")
         world.cycle()
@@ -211,7 +211,7 @@ def test_gang_is_told_who_is_in_its_way() -> None:
 
 
 def test_who_makes_room_stays_when_the_gang_is_cancelled() -> None:
-    world = FakeWorld({"n1": 2, "n2": 2})
+    world = ruled({"n1": 2, "n2": 2})
     for n in range(16):
         world.submit(f"guest{n}")
         world.cycle()
@@ -240,7 +240,7 @@ def test_who_makes_room_stays_when_the_gang_is_cancelled() -> None:
 
 def mixed() -> FakeWorld:
     """A slow GPU and a fast one; two jobs alike, of which the one on the fast GPU ends."""
-    world = FakeWorld({"n1": 1, "n2": 1})
+    world = ruled({"n1": 1, "n2": 1})
     world.types, world.rates = {"n1": "k80", "n2": "v100"}, {"k80": 1.0, "v100": 3.0}
     for _ in range(2):
         job_id = world.submit()
@@ -274,7 +274,7 @@ def test_job_moves_to_the_faster_type_while_its_kind_is_known() -> None:
 
 
 def test_job_moves_on_a_guess_where_others_gain_and_is_measured_there() -> None:
-    world = FakeWorld({"n1": 2, "n2": 1})
+    world = ruled({"n1": 2, "n2": 1})
     world.types, world.rates = {"n1": "k80", "n2": "v100"}, {"k80": 1.0, "v100": 3.0}
     world.engine.settings = replace(world.settings, min_run_ns=300 * SECOND_NS)
     for name in ("lstm", "resnet", "resnet"):
@@ -295,7 +295,7 @@ def test_job_moves_on_a_guess_where_others_gain_and_is_measured_there() -> None:
 
 def test_type_that_was_tried_and_is_slower_is_left_once() -> None:
     """Whole GPUs: to the K80 on a guess, and back; then both are known."""
-    world = FakeWorld({"n1": 1}, EngineSettings(min_run_ns=300 * SECOND_NS))
+    world = ruled({"n1": 1}, EngineSettings(min_run_ns=300 * SECOND_NS))
     world.types, world.rates = {"n1": "v100", "n2": "k80"}, {"k80": 1.0, "v100": 3.0}
     world.submit()
     world.run(5)
@@ -330,7 +330,7 @@ def test_guess_is_by_namesakes_then_by_the_median_gain_then_by_hope() -> None:
 
 def two_apart(settings: EngineSettings) -> FakeWorld:
     """One on a K80 that gains much by a V100, and one on a V100 that gains little; all GPUs are taken."""
-    world = FakeWorld({"n1": 1, "n2": 1}, settings)
+    world = ruled({"n1": 1, "n2": 1}, settings)
     world.types = {"n1": "k80", "n2": "v100"}
     world.own_rates = {1: {"k80": 1.0, "v100": 5.0}, 2: {"k80": 1.0, "v100": 1.2}}
     for job_id, user in ((1, "user1"), (2, "user2")):

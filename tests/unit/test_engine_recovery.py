@@ -80,7 +80,7 @@ def test_journal_keeps_every_field(world: FakeWorld) -> None:
     world.submit(dependency="afterok:1")
     world.run(3)
     data = json.loads(json.dumps(world.engine.to_json()))
-    again = Engine.from_json(world.settings, data)
+    again = Engine.from_json(world.settings, data, world.leader())
     again.state.has_read_slurm = True
     assert again.state == world.engine.state
 

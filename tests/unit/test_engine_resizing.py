@@ -17,7 +17,7 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import ResidentSeen
 from gandiva_slurm.model.measured import Measured
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld, starts
+from tests.fake_world import FakeWorld, ruled, starts
 
 #: Long enough for a job that has run its least time to be resized, and to run again.
 LONG_S = 60
@@ -27,7 +27,7 @@ SETTINGS = EngineSettings(
 
 
 def a_world(gpus: int = 4, **changed: object) -> FakeWorld:
-    return FakeWorld({"n1": gpus}, replace(SETTINGS, **changed))
+    return ruled({"n1": gpus}, replace(SETTINGS, **changed))
 
 
 def record(world: FakeWorld, job_id: int) -> JobRecord:
@@ -143,7 +143,7 @@ def test_it_never_shrinks_below_its_size_by_what_was_lent() -> None:
 
 
 def test_it_gives_back_while_somebody_waits_for_room() -> None:
-    world = FakeWorld({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
+    world = ruled({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
     job_id = world.submit("user1", 2, elastic="1-4")
     world.run(LONG_S)
     assert len(gpus(world, job_id)) == 4
@@ -177,7 +177,7 @@ def test_rates_are_kept_by_size_and_types_compared_at_the_size_asked_for() -> No
 
 
 def test_it_starts_small_when_its_size_does_not_fit_and_grows_later() -> None:
-    world = FakeWorld({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
+    world = ruled({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
     first = world.submit("user2", 3)
     world.cycle()
     job_id = world.submit("user1", 2, elastic="1-2")
@@ -191,7 +191,7 @@ def test_it_starts_small_when_its_size_does_not_fit_and_grows_later() -> None:
 
 
 def test_it_does_not_start_below_what_it_says() -> None:
-    world = FakeWorld({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
+    world = ruled({"n1": 4}, replace(SETTINGS, slots_per_gpu=1))
     world.submit("user2", 3)
     world.cycle()
     job_id = world.submit("user1", 4, elastic="2-4")

@@ -14,7 +14,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Note, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS, TICKET, a_job, a_node
-from tests.fake_world import FakeWorld, starts
+from tests.fake_world import FakeWorld, ruled, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 
@@ -153,14 +153,15 @@ def test_each_waiting_job_has_its_reason_told_once(world: FakeWorld) -> None:
 
 def test_full_nodes_are_named_as_evidence(world: FakeWorld) -> None:
     jobs = [world.submit() for _ in range(13)]
-    world.run(3)
+    world.rigid.update(jobs)
+    world.run(600)
     waiting = [job_id for job_id in jobs if world.state_of(job_id) == states.HELD]
     assert waiting == jobs[12:]
     record = world.engine.jobs[jobs[12]]
     assert record.code == "NoFreeSlots"
-    assert record.evidence == ("n1: 12 of 16 slots taken, a free one on 0 GPU(s)",)
+    assert record.evidence == ("n1: a slot that it may have on 0 of 4 GPU(s)",)
     world.finish(jobs[0])
-    world.run(3)
+    world.run(130)
     assert world.state_of(jobs[12]) == states.RUNNING
 
 
@@ -256,7 +257,8 @@ def test_job_that_ends_wakes_those_that_were_put_off_for_it(world: FakeWorld) ->
     assert world.state_of(second) == states.RUNNING
 
 
-def test_job_that_may_have_to_wait_takes_no_idle_gpu_from_one_that_will_run(world: FakeWorld) -> None:
+def test_job_that_may_have_to_wait_takes_no_idle_gpu_from_one_that_will_run() -> None:
+    world = ruled({"n1": 4})
     world.submit(gpus=2)
     for _ in range(3):
         world.submit(dependency="singleton(unfulfilled)")

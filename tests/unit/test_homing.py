@@ -21,7 +21,7 @@ from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.placement import Board
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 Owned = dict[str, dict[str, int]]
 ONE_EACH: Owned = {"a": {"v100": 1}, "b": {"v100": 1}}
@@ -31,7 +31,7 @@ PATIENCE_S = PATIENCE_NS // SECOND_NS
 def a_world(owned: Owned, nodes: dict[str, int], slots: int = 2) -> FakeWorld:
     """One in which jobs may be moved after a minute."""
     short = {"min_run_ns": 60 * SECOND_NS, "restart_cost_ns": SECOND_NS, "quantum_ns": 5 * SECOND_NS}
-    return FakeWorld(nodes, EngineSettings(virtual_clusters=owned, slots_per_gpu=slots, **short))
+    return ruled(nodes, EngineSettings(virtual_clusters=owned, slots_per_gpu=slots, **short))
 
 
 def park(world: FakeWorld, job_id: int, state: str = states.SUSPENDED) -> None:

@@ -17,7 +17,7 @@ from gandiva_slurm.policy.deal import Bay, deal, shortages
 from gandiva_slurm.policy.placement import Board, Need, Site
 from gandiva_slurm.policy.shares import Leaf
 from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang, place_all
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, ruled
 
 TWO = {"vision": {"v100": 8}, "nlp": {"v100": 4, "k80": 4}}
 
@@ -153,7 +153,7 @@ def test_the_books_of_all_groups_are_read_again() -> None:
 def a_world(
     virtual_clusters: dict[str, dict[str, int]], nodes: dict[str, int], **settings: int
 ) -> FakeWorld:
-    return FakeWorld(nodes, EngineSettings(virtual_clusters=virtual_clusters, **settings))  # type: ignore[arg-type]
+    return ruled(nodes, EngineSettings(virtual_clusters=virtual_clusters, **settings))  # type: ignore[arg-type]
 
 
 def places(world: FakeWorld) -> dict[int, dict[str, tuple[int, ...]]]:
@@ -227,7 +227,7 @@ def test_a_virtual_cluster_nobody_configured_is_held_with_a_sentence() -> None:
 
 
 def test_without_virtual_clusters_a_name_changes_nothing() -> None:
-    world = FakeWorld({"n1": 1})
+    world = ruled({"n1": 1})
     job_id = world.submit("user1", vc="vision")
     world.run(3)
     assert world.state_of(job_id) == states.RUNNING and not world.engine.jobs[job_id].vc

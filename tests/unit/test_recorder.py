@@ -297,7 +297,9 @@ def test_a_frame_of_another_engine_is_refused(life):
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_another_process_decides_the_same(tmp_path, seed):
     """Nothing may hang on the order of sets, which differs from process to process."""
-    world, journal = FakeWorld({"n1": 2, "n2": 4, "n3": 4}), Journal.open(tmp_path / "journal.sqlite")
+    led_by = leader_of({"policy": "gandiva_fair", "quantum_ns": 10**9, "restart_ns": 10**9})
+    world = FakeWorld({"n1": 2, "n2": 4, "n3": 4}, make_policy=led_by.make, told_of_policy=led_by.told)
+    journal = Journal.open(tmp_path / "journal.sqlite")
     recorder = Recorder(lambda: SimpleNamespace(controller=SimpleNamespace(replay_hours=1, replay_mib=9)))
 
     def handle(engine, events, now_ns):

@@ -6,6 +6,22 @@ from tests.variant_kit import Variant
 
 VARIANTS = (
     Variant(
+        "plan-says-turn-for-slot",
+        "gandiva_slurm/engine/apply.py:_tell_waiting",
+        "reason = known[key]",
+        "pass",
+        "A job for which no slot is left is told that its turn comes.",
+        ("tests/unit/test_crowding.py::test_the_last_slot_beside_a_job_that_stays_is_none_for_its_user",),
+    ),
+    Variant(
+        "plan-says-slot-for-memory",
+        "gandiva_slurm/engine/crowding.py:no_room",
+        "if index not in full) < need.nodes",
+        ") < need.nodes",
+        "A job for which there is no host memory is told that it waits for a slot.",
+        ("tests/unit/test_crowding.py::test_of_nodes_without_memory_the_full_ones_are_named",),
+    ),
+    Variant(
         "plan-on-nodes-not-eligible",
         "gandiva_slurm/policy/eligibility.py:Eligibility.barred",
         "(job.hosts is not None and index not in job.hosts)",
