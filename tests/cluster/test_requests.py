@@ -103,7 +103,7 @@ def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) 
 
     wait_for(lambda: len(waiting()) == 1, "all but one to be started", START_S)
     (last,) = waiting()
-    wait_why(fleet, last, "WaitingTurn")
+    wait_why(fleet, last, "NoFreeSlots")
     fleet.mini.exec(["scancel", str(next(job for job in mine if job != last))])
     fleet.wait_running(last)
     fleet.wait_running(fleet.submit("user2", "exec sleep 300"))

@@ -27,6 +27,8 @@ from gandiva_slurm.mini.demo_jobs import (
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for, window_of
 from tests.cluster.sharing import PARTS, THRICE, TRAINING, WEIGHTED, Run, counted, light
 
+#: What start-ups overran is repaid within the window, which may take minutes on a busy machine.
+pytestmark = pytest.mark.timeout(900)
 QUANTUM_S = 1.0
 #: How long the shares are measured, at least and at most, once all take turns.
 WINDOW_S, MOST_S = 18.0, 150.0
