@@ -67,7 +67,11 @@ class FakeWorld:
 
     def __post_init__(self) -> None:
         if self.make_policy is as_configured:
-            told = PolicySettings(self.settings.quantum_ns, restart_ns=self.settings.restart_cost_ns)
+            told = PolicySettings(
+                self.settings.quantum_ns,
+                restart_ns=self.settings.restart_cost_ns,
+                pack_floor=self.settings.pack_floor,
+            )
             self.make_policy = lambda: gandiva_fair.make(told)
         self.engine = Engine(self.settings, self.leader())
         #: how the engine is called; whoever records it puts himself here

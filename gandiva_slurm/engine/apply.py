@@ -77,9 +77,7 @@ def _least(at: Cycle, record: JobRecord) -> Need:
     return replace(need, gpus=record.options.sizes[0]) if is_elastic(record) else need
 
 
-def carry_out(
-    at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mapping[int, JobRecord]
-) -> None:
+def carry_out(at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
     """Do what a plan asks for; `ready`: the jobs that wait for room alone."""
     jobs, wanted = at.state.jobs, {job_id: picture.places(gpus) for job_id, gpus in plan.runs.items()}
     comers = [jobs[job_id] for job_id, places in wanted.items() if _must_come(jobs[job_id], places)]
@@ -105,7 +103,7 @@ def _tell_waiting(
             reason = because("NoRoomYet")
         elif eligibility is not None and job_id in view.jobs:
             job, need = view.jobs[job_id], _least(at, record)
-            key = (*need.shape, job.hosts, job.migrations, job.restart_ns)
+            key = (*need.shape, job.hosts, job.can_migrate, job.migrations, job.restart_ns)
             if key not in known:
                 known[key] = no_room(picture, eligibility, job, need)
             reason = known[key]

@@ -162,7 +162,7 @@ def records(run: Run) -> list[JobRecord]:
     pairs = zip(TRAINING, made, strict=True)
     alone = [Reference(job, record.step_count, at[job.name]) for job, record in pairs]
     log = run.fleet.mini.at.log / "alone.log"
-    # Alone they do in less than that what took them the window, most of which they were parked.
+    # Steps that took the window by turns take no longer alone, start-ups aside.
     most_s = 90 + (run.window_ns[1] - run.window_ns[0]) / 1e9
     run_references(alone, os.cpu_count() or 1, most_s, log, start_inside(run.fleet.mini))
     return [dataclasses.replace(job, reference=read_losses(at[job.name], job.gpus)) for job in made]
