@@ -109,6 +109,9 @@ class FakeWorld:
         self.asked_gpus: dict[int, int] = {}
         self.outcomes: list[ev.Event] = []
         self.told: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
+        #: a node's word on held GPU time is of now (0), of the step before (1), or is missing; both words
+        self.late_steps: Callable[[], int] = lambda: 0
+        self.held: list[dict[str, ev.HeldTold]] = []
         self.next_id = 1
         self.tree: tuple[Association, ...] = an_association_tree(**dict.fromkeys(self.users, 1))
         self.fresh = True
@@ -263,16 +266,25 @@ class FakeWorld:
 
     def _reports(self) -> list[ev.Event]:
         events: list[ev.Event] = []
+        self.held = [*self.held, self._held()][-2:]
         for name in self.nodes:
             if name in self.mute:
                 continue
             here = {key: proc for (where, key), proc in self.procs.items() if where == name}
             for key, proc in sorted(here.items()):
                 events.append(self._told(name, key, proc))
-            events.append(ev.HeldTold(name, tuple((key, proc.held_ns) for key, proc in sorted(here.items()))))
+            late = self.late_steps()
+            events += [held[name] for held in self.held[::-1][late : late + 1] if name in held]
             known = {key for where, key in self.engine.state.sightings if where == name}
             events += [ev.ResidentGone(name, key) for key in sorted(known - here.keys())]
         return events
+
+    def _held(self) -> dict[str, ev.HeldTold]:
+        """What each node would say now of the GPU time held there."""
+        held: dict[str, list[tuple[JobKey, int]]] = {name: [] for name in self.nodes}
+        for (name, key), proc in sorted(self.procs.items()):
+            held.get(name, []).append((key, proc.held_ns))
+        return {name: ev.HeldTold(name, tuple(each), self.now_ns) for name, each in held.items()}
 
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
         """A node's word on a job, or on its part of one."""

@@ -79,21 +79,21 @@ def report_events(
     report: NodeReport,
     held: Iterable[JobKey],
     others: Mapping[int, SlurmJob] | None = None,
-    with_times: bool = False,
+    heard_ns: int = 0,
 ) -> list[Event]:
     """Return what a node says of its residents; what the engine still holds there and it has not, is gone.
 
     All are told each time: what the engine could not use yet (Slurm showed the job later) it can next time.
     A job of `others` that Slurm shows alive on this node is no stray: it is sliced there and left alone.
-    `with_times`: also what each has held, which a policy charges.
+    `heard_ns`: when it was heard; then what each has held is told too, which a policy charges.
     """
     guests = {job_id for job_id, job in (others or {}).items() if _is_alive_on(job, report.node)}
     residents = sorted((item for item in report.residents if item.job_id not in guests), key=_key)
     gone = sorted({*held} - {_key(item) for item in residents})
-    times = tuple((_key(item), item.gpu_ns) for item in residents if with_times and item.gpu_ns)
+    times = tuple((_key(item), item.gpu_ns) for item in residents if heard_ns)
     return [
         *(_seen(report.node, item) for item in residents),
-        *([HeldTold(report.node, times)] if times else []),
+        *([HeldTold(report.node, times, heard_ns)] if times else []),
         *(ResidentGone(report.node, key) for key in gone),
     ]
 

@@ -188,7 +188,7 @@ class Controller:
         others = self.picture.others if self.picture else {}
         for report in self._new_reports:
             sighted = [key for node, key in self.engine.state.sightings if node == report.node]
-            events += report_events(report, sighted, others, self.engine.decider is not None)
+            events += report_events(report, sighted, others, self._heard_ns(report.node))
             self.reports[report.node] = report
         alive = {link.name: not link.is_silent for link in self.nodes}
         events += daemon_events(self._alive, alive)
@@ -197,6 +197,11 @@ class Controller:
             # Deadlines do not run on an old picture.
             events.append(CycleTick())
         return events
+
+    def _heard_ns(self, node: str) -> int:
+        """When a node's last report came, in unix time."""
+        link = self.nodes.get(node)
+        return self._clock_ns() - round((link.age_s if link and link.age_s else 0.0) * NS_PER_S)
 
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""

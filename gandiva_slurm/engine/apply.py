@@ -87,6 +87,7 @@ def carry_out(at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mappin
     if starters:
         _start(at, starters)
     at.state.on = {job_id for job_id, places in wanted.items() if jobs[job_id].places == places}
+    at.state.followed_ns = at.now_ns if at.state.on else 0
     note_packs(at)
     _tell_waiting(at, picture, view, [each for each in ready.values() if each.state == states.HELD], wanted)
 

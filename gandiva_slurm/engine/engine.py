@@ -12,7 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from gandiva_slurm.engine import follow, moving, timelimit
+from gandiva_slurm.engine import follow, held, moving, timelimit
 from gandiva_slurm.engine.decider import Decider, Leader
 from gandiva_slurm.engine.fencing import fence_strays
 from gandiva_slurm.engine.homing import bring_home
@@ -50,7 +50,7 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
     ev.BoundsSeen: follow.bounds_seen,
     ev.ResidentSeen: follow.resident_seen,
     ev.ResidentGone: follow.resident_gone,
-    ev.HeldTold: follow.held_told,
+    ev.HeldTold: held.held_told,
     ev.DaemonSeen: follow.daemon_seen,
     ev.ActionDone: follow.action_done,
     ev.PriorityAsked: follow.priority_asked,
@@ -177,6 +177,7 @@ class Engine:
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
+        held.follow_plan(at)
         if self.decider is not None:
             self.decider.decide(at)
         else:

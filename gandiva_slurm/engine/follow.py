@@ -118,8 +118,8 @@ def node_seen(at: Cycle, event: ev.NodeSeen) -> None:
 def node_gone(at: Cycle, event: ev.NodeGone) -> None:
     """The node is no longer ours; what Slurm still shows running there stays on record."""
     at.state.nodes.pop(event.name, None)
-    for where in [where for where in at.state.sightings if where[0] == event.name]:
-        del at.state.sightings[where]
+    for node, key in [where for where in at.state.sightings if where[0] == event.name]:
+        resident_gone(at, ev.ResidentGone(node, key))
 
 
 def shares_seen(at: Cycle, event: ev.SharesSeen) -> None:
@@ -176,16 +176,6 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
         _slice(record, state, at.state.pairs.reworded(record.job.job_id, reason), at.now_ns)
 
 
-def held_told(at: Cycle, event: ev.HeldTold) -> None:
-    """Add to each job what it has held since it was told last; a counter that began anew counts whole."""
-    for key, held_ns in event.held_ns:
-        sighting, record = at.state.sightings.get((event.node, key)), at.state.jobs.get(key.job_id)
-        if sighting is None or record is None:
-            continue
-        record.held_ns += held_ns - sighting.held_ns if held_ns >= sighting.held_ns else held_ns
-        sighting.held_ns = held_ns
-
-
 def _learn_rates(at: Cycle, record: JobRecord, node: str, measured: Measured) -> None:
     """Take over what a job was measured at: alone, and beside the job it is packed with."""
     home, mate = at.state.nodes.get(node), at.state.jobs.get(measured.mate)
@@ -210,8 +200,11 @@ def take_reported_gpus(at: Cycle, record: JobRecord) -> None:
 
 
 def resident_gone(at: Cycle, event: ev.ResidentGone) -> None:
-    """The node has no process of this incarnation any more."""
-    at.state.sightings.pop((event.node, event.key), None)
+    """The node has no process of this incarnation any more: what it has not told yet was as planned."""
+    sighting = at.state.sightings.pop((event.node, event.key), None)
+    record = at.state.jobs.get(event.key.job_id)
+    if sighting is not None and record is not None:
+        record.held_ns += sighting.planned_ns
 
 
 def action_done(at: Cycle, event: ev.ActionDone) -> None:

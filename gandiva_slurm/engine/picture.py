@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gandiva_slurm.engine.follow import Cycle
+from gandiva_slurm.engine.held import held_ns
 from gandiva_slurm.engine.moving import why_bound, why_fixed
 from gandiva_slurm.engine.placing import need_of, site_of
 from gandiva_slurm.engine.sizes import is_elastic
@@ -96,7 +97,8 @@ class Picture:
             job.size = job.min_size = job.max_size = len(job.gpus)
         job.is_running = job_id in at.state.on and record.state in states.SLICED
         job.restart_ns = record.travels.cost_ns
-        job.held_ns, job.ran_ns = record.held_ns, record.held_ns // job.size
+        job.held_ns = held_ns(at, record)
+        job.ran_ns = job.held_ns // job.size
         if job.length_ns:
             job.left_ns = max(0, job.length_ns - job.ran_ns)
             job.progress = min(1.0, job.ran_ns / job.length_ns)

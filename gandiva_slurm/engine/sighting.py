@@ -20,8 +20,10 @@ class Sighting:
     odd_ns: int = 0
     #: its tasks are stopped before they begin
     is_unborn: bool = False
-    #: GPU time it has held there, as it was told last
+    #: GPU time it has held there, as it was told last; when that was (0: never), and what was planned since
     held_ns: int = 0
+    told_ns: int = 0
+    planned_ns: int = 0
     #: asked for, so that the action is emitted once; the node's plan names it as long as it is seen
     is_fenced: bool = False
     #: as it was told last; what is known once (rate alone, GPU, peak) is not forgotten, and `held_bytes` is

@@ -80,7 +80,7 @@ class JobRecord:
     #: where there are virtual clusters (`owners`): its own, and whether it has others' GPUs
     vc: str = ""
     is_borrowing: bool = False
-    #: GPU time it has held so far, all its incarnations together; of a shared GPU half
+    #: GPU time it has held so far, as nodes told it, all its incarnations together; of a shared GPU half
     held_ns: int = 0
     #: what `gandiva update` gave it; None: the priority it was submitted with
     asked_priority: int | None = None
@@ -303,6 +303,8 @@ class EngineState:
     pairs: Pairs = field(default_factory=Pairs)
     #: where a policy decides (`apply`): the jobs that hold their GPUs now, and the rates measured so far
     on: set[int] = field(default_factory=set)
+    #: when that was planned the last time: until then it is counted (`held`)
+    followed_ns: int = 0
     rates: Learnt = field(default_factory=Learnt)
     #: read anew in each life; None until then
     bounds: Bounds | None = None
@@ -318,6 +320,7 @@ class EngineState:
             "associations": [plain(row) for row in self.associations],
             "pairs": self.pairs.to_json(),
             "on": sorted(self.on),
+            "followed_ns": self.followed_ns,
             "rates": self.rates.to_json(),
             "givings": [[job_id, plain(giving)] for job_id, giving in self.givings.items()],
             "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
@@ -336,6 +339,7 @@ class EngineState:
             associations=tuple(build(Association, raw) for raw in data["associations"]),
             pairs=Pairs.from_json(data.get("pairs", {})),
             on=set(data.get("on", ())),
+            followed_ns=data.get("followed_ns", 0),
             rates=Learnt.from_json(data.get("rates", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={

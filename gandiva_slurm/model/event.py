@@ -82,10 +82,14 @@ class ResidentGone:
 
 @dataclass(frozen=True)
 class HeldTold:
-    """GPU time that incarnations have held on a node so far, in all; of a shared GPU half."""
+    """GPU time that incarnations have held on a node so far, in all; of a shared GPU half.
+
+    `at_ns`: when the node said so, in unix time; 0: at this moment.
+    """
 
     node: str
     held_ns: tuple[tuple[JobKey, int], ...]
+    at_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,14 @@ def charge(node: Node, resident: Resident, now: int) -> None:
     look_at_refusal(node, resident, now)
 
 
+def own_ns(node: Node, resident: Resident, now: int) -> int:
+    """Return how long a gang has held its GPUs here by now; of a time in which it shared them half."""
+    counts = resident.counts
+    since = max(0, now - resident.charged_ns) if resident.holds else 0
+    shared = counts.shared_ns + (since if since and sharer(node, resident) is not None else 0)
+    return counts.held_ns + since - shared // 2
+
+
 def sharer(node: Node, resident: Resident) -> Resident | None:
     """Return who holds the same GPUs at this moment, by the books."""
     hold = node.ledger.open.get(resident.key)

@@ -6,6 +6,7 @@ import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, sharing, tiers
+from gandiva_slurm.node.charging import own_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.node.memory import card_bytes, memory_of
@@ -77,7 +78,7 @@ def _resident(node: Node, job: Job) -> Resident:
         duty=sharing.duty_of(node, job),
         gpu_percent=job.usage.percent,
         first_ns=counts.first_ns,
-        gpu_ns=(counts.held_ns - counts.shared_ns // 2) * len(job.gpus),
+        gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,
     )

@@ -174,9 +174,10 @@ class GandivaFair:
 
         That is what was planned, but where a node missed its part, or had no room. A job that has ended is
         not seen any more: what was planned counts. What a job held before it was first seen is not charged.
+        What turns out to be less than it was is charged less later (`JobView.held_ns` is partly as planned).
         """
         before = self._held
-        self._held = {job_id: job.held_ns for job_id, job in view.jobs.items()}
+        self._held = {job.job_id: max(job.held_ns, before.get(job.job_id, 0)) for job in view.jobs.values()}
         since = {job_id: held_ns - before.get(job_id, held_ns) for job_id, held_ns in self._held.items()}
         for job_id, gpus in self._last.runs.items():
             if job_id not in since:

@@ -145,7 +145,8 @@ class JobView:
     gpus: tuple[int, ...] = ()
     is_running: bool = False
     first_run_ns: int | None = None
-    #: wall time it ran, and GPU time it held, also while it switched; of two that shared GPUs each half
+    #: wall time it ran, and GPU time it held, also while it switched; of two that shared GPUs each half. What
+    #: nodes have not told yet is there as it was planned, so both may fall by what a switch takes
     ran_ns: int = 0
     held_ns: int = 0
     #: part of its work that is done, 0..1; policies that must not know lengths do not read it

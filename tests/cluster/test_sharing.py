@@ -25,7 +25,7 @@ from gandiva_slurm.mini.demo_jobs import (
     submit,
 )
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for, window_of
-from tests.cluster.sharing import PARTS, THRICE, TRAINING, WEIGHTED, Run, counted, light
+from tests.cluster.sharing import LEFT, PAIR, PARTS, RIGHT, THRICE, TRAINING, WEIGHTED, Run, counted, light
 
 #: What start-ups overran is repaid within the window, which may take minutes on a busy machine.
 pytestmark = pytest.mark.timeout(900)
@@ -53,8 +53,14 @@ def run(cluster: MiniCluster) -> Iterator[Run]:
     """All six jobs, measured. Then the training is told to stop; the light ones run on."""
     fleet = Fleet(cluster)
     try:
-        training = {job.name: submit(cluster, job) for job in TRAINING}
-        fleet.jobs += training.values()
+        # Those with the smallest part start first, while no other user's job waits for their GPUs: what
+        # PyTorch's start overruns is nobody's then. Of a fifth of the time it would take minutes to repay.
+        training: dict[str, int] = {}
+        for jobs in ((LEFT, RIGHT), (PAIR,)):
+            training |= {job.name: submit(cluster, job) for job in jobs}
+            fleet.jobs += (training[job.name] for job in jobs)
+            for job in jobs:
+                wait_for(lambda job=job: fleet.steps(job.user, job.name), f"{job.name} to train", 90)
         weighted = {
             name: light(fleet, user, name, "-A", account, f"--gandiva-tickets={tickets}")
             for user, name, account, tickets in WEIGHTED
@@ -72,8 +78,6 @@ def measure(run: Run) -> None:
     numbers = [*run.training.values(), *run.light.values()]
     wait_for(lambda: run.fleet.are_there(numbers), "all jobs to be started", START_S + 60)
     begin_ns = time.monotonic_ns()
-    for job in TRAINING:
-        wait_for(lambda job=job: run.fleet.steps(job.user, job.name), f"{job.name} to train", 90)
     for node, jobs in (("n1", run.training), ("n2", run.light)):
         for number in jobs.values():
             run.fleet.wait_suspends(number, 2, node)
@@ -81,7 +85,7 @@ def measure(run: Run) -> None:
 
 
 def test_users_get_their_shares_of_the_cluster_whatever_the_number_of_their_jobs(run: Run) -> None:
-    """Though one has a gang on a node, and two jobs beside another user's on the other."""
+    """Though one has a gang on a node and a job on the other, beside two jobs of another user."""
     assert run.user_parts() == PARTS
 
 
@@ -98,7 +102,7 @@ def test_gandiva_share_tells_tickets_and_gpu_time(run: Run) -> None:
     tickets = {user: row["tickets"] for user, row in rows.items() if user != "root"}
     assert tickets == {"user1": 250, "user2": 50, "user3": 100}
     gang, others = (run.held_ns(node, run.window_ns) for node in ("n1", "n2"))
-    want_ns = gang[run.training["pair"]] + others[run.light["heavy"]] + others[run.light["slight"]]
+    want_ns = gang[run.training["pair"]] + others[run.light["other"]]
     # Whole seconds in the command, nanoseconds in the logs.
     assert rows["user1"]["gpu_s"] == pytest.approx(want_ns / 1e9, abs=3), rows
 
@@ -110,20 +114,20 @@ def test_gandiva_share_tells_tickets_and_gpu_time(run: Run) -> None:
 def test_any_user_may_look(run: Run, words: list[str]) -> None:
     """As text and as JSON; the job is another user's."""
     words = ["gandiva", *(word.replace("JOB", str(run.light["heavy"])) for word in words)]
-    told = run.fleet.mini.exec(words, user="user3").stdout
+    told = run.fleet.mini.exec(words, user="user1").stdout
     assert told.strip() and "Traceback" not in told
-    assert json.loads(run.fleet.mini.exec([*words, "--json"], user="user3").stdout)["version"] == 1
+    assert json.loads(run.fleet.mini.exec([*words, "--json"], user="user1").stdout)["version"] == 1
 
 
 def test_a_user_sees_his_jobs_state_and_place(run: Run) -> None:
-    told = run.fleet.mini.exec(["gandiva", "queue", "--me", "--json"], user="user1").stdout
+    told = run.fleet.mini.exec(["gandiva", "queue", "--me", "--json"], user="user3").stdout
     rows = {row["job_id"]: row for row in json.loads(told)["jobs"]}
     mine = {run.light["heavy"], run.light["slight"]}
-    assert mine <= set(rows) <= {*mine, run.training["pair"]}
+    assert set(rows) == mine
     row = rows[run.light["heavy"]]
     assert (row["node"], row["gpu_ids"], row["gpus"], row["ranks"], row["world"]) == ("n2", [0], 1, 1, 1)
     assert row["steps"] > 0 and row["suspends"] > 0 and row["parked_s"] > 0 and row["off_boundary"] == 0
-    assert 0.1 < row["share"] < 0.4 and row["state"] in ("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING")
+    assert 0.4 < row["share"] < 0.7 and row["state"] in ("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING")
 
 
 def test_holds_are_for_operators_only(run: Run) -> None:

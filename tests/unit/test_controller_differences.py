@@ -5,6 +5,7 @@ from dataclasses import replace
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.model.event import (
     DaemonSeen,
+    HeldTold,
     JobGone,
     JobSeen,
     NodeGone,
@@ -87,6 +88,11 @@ def test_residents_are_told_each_time_and_missing_ones_are_gone():
     seen = ResidentSeen("n1", JobKey(7, 0), "RUNNING", (0,), "", "")
     assert report_events(report, [JobKey(7, 0)]) == [seen]
     assert report_events(report, [JobKey(6, 0)]) == [seen, ResidentGone("n1", JobKey(6, 0))]
+
+
+def test_what_was_held_is_told_with_the_moment_at_which_it_was_heard():
+    report = NodeReport("n1", "b", 0, 0, 0, 4, (replace(RESIDENT, gpu_ns=5),), (), ())
+    assert report_events(report, [], None, 30)[1:] == [HeldTold("n1", ((JobKey(7, 0), 5),), 30)]
 
 
 def test_a_job_without_a_record_that_slurm_shows_on_the_node_is_no_stray():

@@ -10,6 +10,7 @@ from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
+from gandiva_slurm.node.report import make_report
 from gandiva_slurm.policy.duty import FIRST, FULL
 from gandiva_slurm.policy.stride import STRIDE1
 from gandiva_slurm.wire import page as wire
@@ -189,6 +190,18 @@ def test_when_the_first_mini_batches_were_done_is_kept(shared):
     shared.watcher._look_at_running(shared.one, shared.clock.mono())
     assert shared.one.counts.first_ns == first
     assert shared.two.counts.first_ns == 0
+
+
+def test_a_report_tells_what_is_held_by_now_though_it_is_charged_later(shared):
+    """Of what both hold half."""
+    shared.clock.now_ns += 2 * S
+    assert {job.gpu_ns for job in make_report(shared.node).residents} == {1 * S}
+    shared.slicer.charge(shared.clock.mono())
+    shared.two.state = SUSPENDED
+    shared.node.ledger.end(shared.two.key, shared.clock.real())
+    shared.clock.now_ns += S
+    told = {job.job_id: job.gpu_ns for job in make_report(shared.node).residents}
+    assert told == {1: 2 * S, 2: 1 * S}
 
 
 def test_both_of_a_pack_are_charged_half_of_what_both_held(shared):

@@ -6,6 +6,39 @@ from tests.variant_kit import Variant
 
 VARIANTS = (
     Variant(
+        "held-as-told-last",
+        "gandiva_slurm/engine/held.py:held_ns",
+        "return record.held_ns + sum(each.planned_ns for each in sightings if each is not None)",
+        "return record.held_ns",
+        "A quantum that nodes have not told yet is not charged when the next one is given: a user of few "
+        "tickets has two in a row, and half of that is forgiven.",
+        ("tests/unit/test_held.py::test_shares_hold_however_late_the_word_of_nodes_is",),
+    ),
+    Variant(
+        "held-counted-twice",
+        "gandiva_slurm/engine/held.py:follow_plan",
+        "since_ns = max(sighting.told_ns, state.followed_ns)",
+        "since_ns = state.followed_ns",
+        "What a node has told is counted as planned, too.",
+        ("tests/unit/test_held.py::test_what_is_not_told_yet_is_held_as_planned",),
+    ),
+    Variant(
+        "held-untold-is-lost",
+        "gandiva_slurm/engine/follow.py:resident_gone",
+        "record.held_ns += sighting.planned_ns",
+        "pass",
+        "What a job held last before it ended or moved is charged to nobody.",
+        ("tests/unit/test_held.py::test_what_was_not_told_before_the_end_is_kept",),
+    ),
+    Variant(
+        "held-told-as-charged",
+        "gandiva_slurm/node/report.py:_resident",
+        "gpu_ns=own_ns(node, job, now) * len(job.gpus)",
+        "gpu_ns=(counts.held_ns - counts.shared_ns // 2) * len(job.gpus)",
+        "A node tells what it charged at the last change, not what is held by now.",
+        ("tests/unit/test_node_sharing.py::test_a_report_tells_what_is_held_by_now_though_it_is_charged_later",),
+    ),
+    Variant(
         "parked-time-charged",
         "gandiva_slurm/node/charging.py:charge",
         "resident.charged_ns = now",
