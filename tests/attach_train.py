@@ -13,7 +13,7 @@ import torch
 
 import gandiva_slurm as gandiva
 from tests import attach_recipes as recipes
-from tests.stopping import is_told_to_stop
+from tests.stopping import is_told_to_stop, leave_group
 
 
 def parse() -> argparse.Namespace:
@@ -60,7 +60,7 @@ def main() -> int:
     with open(f"{args.out}.{rank}", "a", buffering=1) as out:
         train(args, lambda line: out.write(line + "\n"), is_over=lambda: is_told_to_stop(f"{args.out}.stop"))
     if world > 1:
-        torch.distributed.destroy_process_group()
+        leave_group()
     return 0
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gandiva_slurm as gandiva
-from tests.stopping import is_told_to_stop
+from tests.stopping import is_told_to_stop, leave_group
 
 SAMPLES, GLOBAL_BATCH, EPOCHS, WIDTH, CLASSES = 30, 8, 2, 5, 3
 KINDS = ("replicas", "shards")
@@ -112,7 +112,7 @@ def main() -> int:
         for kind in args.kinds.split(","):
             train(kind, note, world, args=args)
     if world > 1:
-        torch.distributed.destroy_process_group()
+        leave_group()
     return 0
 
 

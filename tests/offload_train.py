@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from tests import offload_kit as kit
+from tests.stopping import leave_group
 
 STEPS, PARKS = 130, 100
 
@@ -64,7 +65,7 @@ def main(kind: str, out: str, store: str, most_held: str) -> None:
     found = {"alone": alone, "parked": parked, "said": parks.said}
     with open(f"{out}.{rank}", "w") as file:
         json.dump(found, file)
-    torch.distributed.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from tests.stopping import leave_group
+
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -92,7 +94,7 @@ def main() -> int:
         json.dump({"losses": losses, "rank": rank}, out)
     os.replace(f"{args.out}.{rank}.tmp", f"{args.out}.{rank}")
     if world > 1:
-        torch.distributed.destroy_process_group()
+        leave_group()
     return 0
 
 

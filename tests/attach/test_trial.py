@@ -31,22 +31,25 @@ ATTACHED = """
 run = gandiva.attach(model=model, optimizer=optimizer)
 for epoch in run.epochs(4):
     for x in run.steps(torch.rand(20, 8, 4)): train(x)"""
+#: A step takes its time, lest the script end before it has been parked and moved.
+SLOW = "; time.sleep(0.01)"
+LONG = "import time\n" + ATTACHED.replace("(4)", "(1000)") + SLOW
 SCRIPTS = {
     # It is ended by those who try it, however slow they are.
-    "hooked": HEAD + "import time\n" + LOOP.replace("60", "100_000") + "; time.sleep(0.01)",
-    "attached": HEAD + "import time\n" + ATTACHED.replace("(4)", "(1000)") + "; time.sleep(0.01)",
-    "forgetful": HEAD + ATTACHED.replace(", optimizer=optimizer", ""),
+    "hooked": HEAD + "import time\n" + LOOP.replace("60", "100_000") + SLOW,
+    "attached": HEAD + LONG,
+    "forgetful": HEAD + LONG.replace(", optimizer=optimizer", ""),
     "unseeded": HEAD.replace("torch.manual_seed(0)", "") + LOOP,
     "unmarked": HEAD.replace("    optimizer.step()\n", "") + LOOP,
     "failing": HEAD + "raise SystemExit('no data')",
-    # It takes its time, lest it end before it has been parked and moved.
-    "gang": HEAD.replace("def train(x):", "import time\ndef train(x):\n    time.sleep(0.01)").replace(
+    # It ends at once, as tests.stopping.leave_group does and for its reason.
+    "gang": "import atexit, os, sys, time\natexit.register(os._exit, 0)\natexit.register(sys.stdout.flush)\n"
+    + HEAD.replace("def train(x):", "def train(x):\n    time.sleep(0.01)").replace(
         "model = torch.nn.Linear(4, 1)",
         "torch.distributed.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
     )
     + ATTACHED
-    # Without it PyTorch's threads may end the process with "terminate called without an active exception".
     + "\ntorch.distributed.destroy_process_group()\n",
 }
 

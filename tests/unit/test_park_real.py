@@ -48,7 +48,7 @@ class Job:
         command = [sys.executable, str(ROOT / "tests" / "park_train.py"), "--out", str(directory / "out")]
         command += ["--store", str(directory / "store"), "--until", str(self.stop_file), *options]
         env = {name: value for name, value in os.environ.items() if not name.startswith(("GANDIVA", "SLURM"))}
-        env.update(OMP_NUM_THREADS="1", PYTHONPATH=str(HOOK))
+        env.update(OMP_NUM_THREADS="1", PYTHONPATH=f"{HOOK}:{ROOT}")
         if socket is not None:
             env |= {"GANDIVA_SOCKET": str(socket), "GANDIVA_TIER": tier}
         self.ranks = [
