@@ -20,8 +20,9 @@ def is_told_to_stop(path: str) -> bool:
 def leave_group() -> None:
     """The last call of a gang over gloo: its process then ends with 0.
 
-    A thread of PyTorch's drops the last collective's tensors a little later, and needs the interpreter for it;
-    one that is being torn down by then aborts the process (PyTorch 2.13: 19 of 80, `barrier` before: 4 of 160).
+    A thread of PyTorch's drops the last collective's tensors a little later, and needs the interpreter
+    for it; one that is being torn down by then aborts the process (PyTorch 2.13: 19 of 80, with a barrier
+    before it 4 of 160).
     """
     import torch
 

@@ -308,6 +308,7 @@ class GandivaFair:
         living = [job for job in group.jobs.values() if job.gpus]
         comers = [job for job in group.waiting({}, self._owners) if not job.gpus][:_COMERS]
         homes = seating.homes([*living, *comers], view.down)
+        group.homed = frozenset(homes)
         return turns.hand_over(self._kept(group, homes), homes)
 
     def _as_before(self, view: View, staying: Sequence[Wanted]) -> Runs:

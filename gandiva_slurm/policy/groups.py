@@ -27,13 +27,15 @@ class Group:
     #: its jobs while a question is answered
     jobs: dict[int, JobView] = field(default_factory=dict)
     somebody_waited: bool = False
+    #: those that have a home in the slice that is decided, or could have one
+    homed: frozenset[int] = frozenset()
     #: those passed over in turns, and at home in slices of these
     starving: Starving[int] = field(default_factory=Starving)
     starving_at_home: Starving[int] = field(default_factory=Starving)
 
     def note(self, runs: Runs, owners: Mapping[int, str], is_turn: bool) -> None:
         """A turn or a slice was decided: count those that were passed over."""
-        jobs = self.jobs.values() if is_turn else [job for job in self.jobs.values() if job.gpus]
+        jobs = [job for job_id, job in self.jobs.items() if is_turn or job_id in self.homed]
         waiters = [
             Waiter(job.job_id, owner, (self.turns.job_pass(owner, job.job_id), job.order))
             for job, owner in ((job, owners[job.job_id]) for job in jobs)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.state import OWNER_HOLD_S
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
@@ -25,6 +25,23 @@ def world() -> FakeWorld:
 
 
 # starts and holds
+
+
+@pytest.mark.parametrize("cycle_s", [0.25, 0.5, 0.6])
+def test_a_gang_starts_soon_though_its_user_has_another_job(cycle_s: float) -> None:
+    """All users' passes are equal where every user has one job: it is the gang's wait that decides."""
+    settings = EngineSettings(quantum_ns=SECOND_NS // 2, restart_cost_ns=SECOND_NS, slots_per_gpu=4)
+    world = FakeWorld({"n1": 2, "n2": 1}, settings)
+    world.types = {"n1": "v100", "n2": "k80"}
+    for user in ("user1", "user2", "user3", "user1"):
+        world.submit(user)
+    world.cycle(cycle_s)
+    gang = world.submit("user2", gpus=2)
+    for _ in range(int(20 / cycle_s)):
+        world.cycle(cycle_s)
+        if world.state_of(gang) == states.RUNNING:
+            return
+    raise AssertionError("the gang did not start within 20 s")
 
 
 def test_held_job_is_started_and_left_alone_while_it_runs(world: FakeWorld) -> None:

@@ -240,6 +240,14 @@ VARIANTS = (
         ("tests/unit/test_pace.py::test_a_gang_at_home_has_a_slice_though_its_user_has_a_share_elsewhere",),
     ),
     Variant(
+        "plan-counts-only-those-that-live-as-starving",
+        "gandiva_slurm/policy/groups.py:Group.note",
+        "if is_turn or job_id in self.homed]",
+        "if is_turn or job.gpus]",
+        "A gang that lives nowhere yet, of a user that has another job, starts after minutes.",
+        ("tests/unit/test_engine_starting.py::test_a_gang_starts_soon_though_its_user_has_another_job",),
+    ),
+    Variant(
         "plan-forgives-what-is-held-too-long",
         "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._charge",
         "over_ns if group.somebody_waited else 0",
