@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
-from gandiva_slurm.policy.placement import Board, Need, Place, in_turn
 
 SECOND_NS = 10**9
 #: One ticket in the parts that plans use.
@@ -20,11 +17,6 @@ def a_gang(
 ) -> Gang:
     """A resident; jobs are submitted in the order of their ids."""
     return Gang(JobKey(job_id, restart), user, tickets, gpus, job_id * SECOND_NS)
-
-
-def place_all(board: Board, needs: Sequence[Need]) -> dict[int, Place]:
-    """Place what can be placed; job id → place, in the order of placing."""
-    return {need.job_id: place for need, place in in_turn(board, needs) if place is not None}
 
 
 def a_job(job_id: int, user: str = "user1", gpus: int = 1, **fields: object) -> SlurmJob:

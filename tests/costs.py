@@ -15,7 +15,6 @@ COSTS_S = {
     "tests/sim/test_mixed_cluster.py": 25.0,
     "tests/unit/test_hook_torch.py": 20.0,
     "tests/attach/test_examples.py": 20.0,
-    "tests/unit/test_engine_planner.py": 20.0,
     "tests/unit/test_setup_python.py": 20.0,
     "tests/unit/test_demo.py": 15.0,
     "tests/cluster/test_sharing.py": 150.0,

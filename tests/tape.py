@@ -19,7 +19,7 @@ from gandiva_slurm.model.event import CycleTick, Event
 class Tape:
     """Call `handle` in place of Engine.handle."""
 
-    def __init__(self, leader_of: Callable[[Mapping[str, Any]], Leader | None] = lambda told: None) -> None:
+    def __init__(self, leader_of: Callable[[Mapping[str, Any]], Leader]) -> None:
         """`leader_of` makes the policy of what was recorded again."""
         self._leader_of = leader_of
         config = SimpleNamespace(controller=SimpleNamespace(replay_hours=24, replay_mib=256))

@@ -22,9 +22,9 @@ from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing
 from gandiva_slurm.sim.faults import Chance, Fault, read_faults
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
-from gandiva_slurm.sim.live import SLOTS, LivePolicy
 from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
 from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.slurm_world import SLOTS, SlurmWorld
 from gandiva_slurm.sim.timeline import Timeline
 from gandiva_slurm.sim.truth import Oracle
 from gandiva_slurm.sim.workloads.accounts import check_accounts, read_tree
@@ -148,9 +148,7 @@ def _made(name: str, settings: PolicySettings, options: dict[str, Any]) -> tuple
     if options["world"] == "plan":
         return make_policy(name, settings)
     policy, _ = make_policy(name, replace(settings, oracle=None))  # no cluster tells true rates
-    if isinstance(policy, LivePolicy):
-        raise UsageError(f"--policy {name} is an engine with rules of its own: leave --world out")
-    return LivePolicy(settings, options["slots"] or SLOTS, policy), False
+    return SlurmWorld(settings, policy, options["slots"] or SLOTS), False
 
 
 def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:

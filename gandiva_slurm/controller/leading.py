@@ -40,7 +40,7 @@ class Lead:
         self._has_decided = self._has_let_go = False
         self._fault = self._forgot = ""
 
-    def heard(self, decider: Decider | None, has_ticked: bool) -> None:
+    def heard(self, decider: Decider, has_ticked: bool) -> None:
         """Note what came of a cycle, and say once what is new of it. `has_ticked`: there was a decision."""
         self._tell(decider)
         self._has_decided = has_ticked and not self._fault
@@ -85,16 +85,16 @@ class Lead:
         """Seconds until the policy is late."""
         return self._decided_s + self._lease_s() - time.monotonic()
 
-    def _tell(self, decider: Decider | None) -> None:
+    def _tell(self, decider: Decider) -> None:
         """Say once what is wrong with a policy's plans, and that it is well again."""
-        fault = decider.fault if decider is not None else ""
+        fault = decider.fault
         if fault and fault != self._fault:
             log.error("%s; its last good plan stays, for %.0f s", fault, self._lease_s())
             self._fail(fault)
-        elif self._fault and not fault and decider is not None:
+        elif self._fault and not fault:
             log.info("policy %s makes plans again", self._config().policy)
         self._fault = fault
-        forgot = decider.memory_fault if decider is not None else ""
+        forgot = decider.memory_fault
         if forgot and forgot != self._forgot:
             log.warning("%s", forgot)
         self._forgot = forgot

@@ -220,7 +220,7 @@ class Controller:
     @property
     def policy_fault(self) -> str:
         """What is wrong with the last plan of the policy that decides; "": nothing."""
-        return self.engine.decider.fault if self.engine.decider is not None else ""
+        return self.engine.decider.fault
 
     async def keep(self, actions: Sequence[Action]) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
@@ -282,7 +282,7 @@ class Controller:
     def _until_round_s(self) -> float:
         """Seconds until the policy wants to be asked again."""
         decider = self.engine.decider
-        if decider is None or not decider.wake_ns or self.status.slurm_error:
+        if not decider.wake_ns or self.status.slurm_error:
             return 60.0
         return max(SHORT_REST_S, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
 

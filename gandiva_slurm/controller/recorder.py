@@ -79,7 +79,7 @@ class Recorder:
             batch.ticks = last.ticks
         actions = engine.handle(events, now_ns)
         self.batch, self._engine = batch, engine
-        if engine.decider is not None and engine.decider.was_late:
+        if engine.decider.was_late:
             events = (PolicyLate(), *events)
         self._events += len(events)
         if frame or actions or any(not isinstance(event, CycleTick) for event in events):
@@ -94,7 +94,7 @@ class Recorder:
         if not why:
             return None
         self._settings, self._since_ns, self._events = settings, now_ns, 0
-        self._told = _told(engine)
+        self._told = engine.decider.leader.told
         return Frame(now_ns, why, frame_of(engine), settings)
 
     def _why_frame(self, engine: Engine, settings: str, now_ns: int, last: Batch | None) -> str:
@@ -102,12 +102,7 @@ class Recorder:
             return ANEW if state_is_empty(engine.state) else START
         if last.fate == LOST:
             return GAP
-        if _told(engine) != self._told:  # what another way of deciding has left behind was dropped between
+        if engine.decider.leader.told != self._told:  # what the other policy knew is gone
             return GAP
         is_long = now_ns - self._since_ns >= LONGEST_NS or self._events >= MOST_EVENTS
         return NEXT if is_long or settings != self._settings else ""
-
-
-def _told(engine: Engine) -> object:
-    """What the engine's policy is made again by; None: there is none."""
-    return engine.decider.leader.told if engine.decider is not None else None

@@ -10,7 +10,7 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import moving, owners, promotion, resizing, timelimit
+from gandiva_slurm.engine import moving, owners, packs, promotion, sizes, timelimit
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.sizes import gpus_of
 from gandiva_slurm.engine.state import JobRecord, NodeRecord
@@ -132,24 +132,20 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if record.state == states.ENDED:
         yield f"exit code {job.exit_code}"
     engine = world.engine
-    if engine.decider is not None and record.state != states.ENDED:
+    if record.state != states.ENDED:
         yield from engine.decider.explain(job.job_id, time.time_ns())
     if record.asked_priority is not None:
         yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
-    yield from owners.told(record, engine.state, engine.settings, engine.decider is not None)
+    yield from owners.told(record, engine.settings)
     yield from _not_heeded(record)
     yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
-    yield from resizing.told(record)
+    yield from sizes.told(record)
     yield from promotion.told(record, time.time_ns())
-    pack = world.engine.state.pairs.of(job.job_id)
+    pack = packs.pack_of(engine.state.packs, job.job_id)
     if pack is not None and record.code not in ("Packed", "PackTrial"):
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")
         yield from pack.evidence
-    for pair, said in world.engine.state.pairs.not_tried.items():
-        if job.job_id in pair:
-            yield f"not tried together with job {sum(pair) - job.job_id}: {said.why}"
-            yield from said.evidence
     seen = world.residents(record)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"
@@ -227,7 +223,7 @@ def _packs(world: World, node: str) -> list[Row]:
     """The pack groups of a node: two jobs each, and what they come to together."""
     return [
         {"gpu": pack.gpu, "jobs": [*pack.jobs], "trial": pack.is_trial, "gain": pack.gain or None}
-        for pack in world.engine.state.pairs.packs
+        for pack in world.engine.state.packs
         if pack.node == node
     ]
 

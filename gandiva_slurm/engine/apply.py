@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from gandiva_slurm.engine.crowding import no_room
-from gandiva_slurm.engine.follow import Cycle, take_reported_gpus
+from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.lacking import no_place
 from gandiva_slurm.engine.led_packs import note_packs
 from gandiva_slurm.engine.moving import begin_move, lost_target
 from gandiva_slurm.engine.picture import Picture, Places, may_leave
 from gandiva_slurm.engine.placing import (
-    bind_unknown,
-    board_of,
-    in_order,
+    bind,
     need_now,
     need_of,
     ready_to_start,
@@ -33,7 +31,8 @@ from gandiva_slurm.engine.state import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import Reason, because
 from gandiva_slurm.policy.eligibility import Eligibility
-from gandiva_slurm.policy.placement import Need, NodeGpus, Place
+from gandiva_slurm.policy.needs import Need
+from gandiva_slurm.policy.placement import NodeGpus, Place
 from gandiva_slurm.policy.port import Plan, View
 
 #: Of a GPU, or of a node as a whole.
@@ -41,20 +40,11 @@ Spot = tuple[str, int]
 _WHOLE = -1
 
 
-def _bind(at: Cycle) -> None:
-    """Give GPUs to those found running whose GPUs nobody knows."""
-    placed = in_order(at, *states.PLACED)
-    for record in placed:
-        take_reported_gpus(at, record)
-    if not all(record.is_bound for record in placed):
-        bind_unknown(at, board_of(at, placed, []), placed)
-
-
 def placeable(at: Cycle) -> dict[int, JobRecord]:
     """Return the jobs that wait for room alone, and could be placed; tell the others what they wait for."""
-    _bind(at)
+    bind(at)
     ready = ready_to_start(at)
-    sites = [site_of(at, node) for node in at.state.nodes.values()] if ready else []
+    sites = [site_of(node) for node in at.state.nodes.values()] if ready else []
     known: dict[tuple[object, ...], Reason | None] = {}
     for job_id, record in [*ready.items()]:
         if record.state != states.HELD:
@@ -134,7 +124,7 @@ def _make_way(at: Cycle, comers: Sequence[JobRecord], wanted: Mapping[int, Place
             continue
         for leaver in leavers:
             room.leave(leaver)
-            begin_move(at, leaver, {}, (f"job {job_id} needs its place",), code="MakingWay")
+            begin_move(at, leaver, {}, f"job {job_id} needs its place", "MakingWay")
         room.take(record, wanted[job_id])
         if record.state in states.SLICED:
             _leave_for(at, record, wanted[job_id])
@@ -149,10 +139,10 @@ def _leave_for(at: Cycle, record: JobRecord, places: Places) -> None:
     """Have a job go on elsewhere, or with another number of GPUs."""
     had, has = (sum(map(len, each.values())) for each in (record.places, places))
     if had == has:
-        return begin_move(at, record, places, ("its turn has come there",))
+        return begin_move(at, record, places, "its turn has come there")
     why = "the others are idle" if has > had else "others need them"
     code = "Growing" if has > had else "Shrinking"
-    begin_move(at, record, places, (f"{has} GPU(s) instead of {had}: {why}",), code=code)
+    begin_move(at, record, places, f"{has} GPU(s) instead of {had}: {why}", code)
 
 
 def _start(at: Cycle, starters: Sequence[JobRecord]) -> None:

@@ -1,8 +1,8 @@
-"""The engine of the slow clock: events in, actions out. No clock, no randomness, no I/O (ADR 0010, 0011).
+"""The engine of the slow clock: events in, actions out. No clock, no randomness, no I/O (ADR 0010, 0037).
 
-One order of things in a cycle: news changes the records (`follow`); then, at the tick, starts are watched,
-holds asked for, places given (`placing`), moves begun (`planner`), strays fenced (`fencing`) and old records
-dropped. The live controller, tests and a simulator drive it by the same calls.
+One order of things in a cycle: news changes the records (`follow`); then, at the tick, starts and moves are
+watched, holds asked for, the policy's plan is carried out (`decider`, `apply`), strays fenced (`fencing`) and
+old records dropped. The live controller, tests and a simulator drive it by the same calls.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ from typing import Any
 from gandiva_slurm.engine import follow, held, moving, timelimit
 from gandiva_slurm.engine.decider import Decider, Leader
 from gandiva_slurm.engine.fencing import fence_strays
-from gandiva_slurm.engine.homing import bring_home
-from gandiva_slurm.engine.owners import note_owners, owners_of
-from gandiva_slurm.engine.pairs import decide_packs
-from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, place_waiting, watch_starts
-from gandiva_slurm.engine.planner import plan_moves
-from gandiva_slurm.engine.promotion import promote_waiting
-from gandiva_slurm.engine.resizing import plan_resizes, start_small
+from gandiva_slurm.engine.owners import note_owners
+from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, watch_starts
 from gandiva_slurm.engine.state import (
     SECOND_NS,
     EngineSettings,
@@ -61,30 +56,29 @@ _FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
 class Engine:
     """All decisions of the cluster's slow clock."""
 
-    def __init__(self, settings: EngineSettings | None = None, leader: Leader | None = None) -> None:
-        """`leader`: the policy that decides which job is where; without one the engine's own rules do."""
-        self.settings = settings or EngineSettings()
+    def __init__(self, settings: EngineSettings, leader: Leader) -> None:
+        """`leader`: the policy that decides which job is where."""
+        self.settings = settings
         self.state = EngineState()
-        self.decider = Decider(leader) if leader is not None else None
+        self.decider = Decider(leader)
         self._placements: dict[str, tuple[Placement, ...]] | None = None
         self._fences: dict[str, tuple[JobKey, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
         self._tickets: tuple[tuple[object, ...], Mapping[int, int]] | None = None
 
-    def lead(self, leader: Leader | None) -> None:
-        """Let another policy decide from now on, None: the engine's own rules. Jobs stay where they are."""
-        self.decider = Decider(leader) if leader is not None else None
-        self._take_over()
+    def lead(self, leader: Leader) -> None:
+        """Let another policy decide from now on. Jobs stay where they are."""
+        self.decider = Decider(leader)
+        self.decider.has_plan = bool(self.state.on)
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
         """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
 
         The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
         """
-        at = follow.Cycle(self.state, self.settings, now_ns, is_led=self.decider is not None)
+        at = follow.Cycle(self.state, self.settings, now_ns)
         self._placements = self._fences = None
-        if self.decider is not None:
-            self.decider.was_late = False
+        self.decider.was_late = False
         for event in events:
             if isinstance(event, ev.CycleTick):
                 self._decide(at)
@@ -138,31 +132,21 @@ class Engine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole state as plain JSON data, for the journal; with what a policy knows."""
-        memory = self.decider.to_json() if self.decider is not None else None
+        memory = self.decider.to_json()
         return self.state.to_json() | ({"policy": memory} if memory is not None else {})
 
     @classmethod
-    def from_json(
-        cls, settings: EngineSettings, data: Mapping[str, Any], leader: Leader | None = None
-    ) -> Engine:
+    def from_json(cls, settings: EngineSettings, data: Mapping[str, Any], leader: Leader) -> Engine:
         """Read what `to_json` wrote; another policy than that one begins anew.
 
         The first cycle must then hear of all of Slurm's jobs and nodes, and a JobGone for each job of `jobs`
         that Slurm shows no more. An engine that starts empty needs the same: it adopts what runs.
         """
-        engine = cls(settings)
+        engine = cls(settings, leader)
         engine.state = EngineState.from_json(data)
-        engine.decider = Decider(leader, data.get("policy")) if leader is not None else None
-        engine._take_over()
+        engine.decider = Decider(leader, data.get("policy"))
+        engine.decider.has_plan |= bool(engine.state.on)
         return engine
-
-    def _take_over(self) -> None:
-        """What the other way of deciding has left behind counts no more."""
-        if self.decider is None:
-            self.state.on = set()
-        else:
-            self.state.pairs.packs = []
-            self.decider.has_plan |= bool(self.state.on)
 
     def _drop_gone(self) -> None:
         """What lives nowhere any more holds nothing, also where nothing is planned anew: Slurm is away."""
@@ -170,31 +154,16 @@ class Engine:
         self.state.on = {job_id for job_id in self.state.on if job_id in jobs and jobs[job_id].is_placed}
 
     def _decide(self, at: follow.Cycle) -> None:
-        if self.decider is None:  # a policy deals virtual clusters out by itself
-            at.owners = owners_of(self.state, self.settings)
         note_owners(at)
         watch_starts(at)
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
         held.follow_plan(at)
-        if self.decider is not None:
-            self.decider.decide(at)
-        else:
-            self._decide_by_board(at)
+        self.decider.decide(at)
         timelimit.give_back(at)
         fence_strays(at)
         self._forget(at)
-
-    def _decide_by_board(self, at: follow.Cycle) -> None:
-        board, left = place_waiting(at)
-        left = start_small(at, board, left)
-        bring_home(at, board)
-        plan_moves(at, board, left)
-        plan_resizes(at, board, left)
-        promote_waiting(at, left)  # from here on the board is out of date
-        note_owners(at)
-        decide_packs(at)
 
     def _watch_nodes(self, at: follow.Cycle) -> None:
         """Say of jobs on a node that is down why nothing moves."""
@@ -213,7 +182,7 @@ class Engine:
         ]
         for job_id in old:
             del self.state.jobs[job_id]
-        if old and self.decider is not None:
+        if old:
             self.state.rates.forget({record.model for record in self.state.jobs.values()})
 
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
@@ -227,10 +196,8 @@ class Engine:
         if self._tickets is None or self._tickets[0] != key:
             self._tickets = (key, _tickets_of(self.state.associations, placed))
         tickets = self._tickets[1]
-        on = self.state.on if self.decider is not None and self.decider.has_plan else None
-        mates = self.state.pairs.mates()
-        if on is not None:
-            mates = _pairs(record for record in placed if record.job.job_id in on)
+        on = self.state.on if self.decider.has_plan else None
+        mates = _pairs(record for record in placed if on and record.job.job_id in on)
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             job_id = record.job.job_id
@@ -241,7 +208,7 @@ class Engine:
 
 
 def _pairs(on: Iterable[JobRecord]) -> dict[int, int]:
-    """Who is to hold the same GPUs as whom."""
+    """The jobs that are to hold the same GPUs, by each other's id."""
     first: dict[tuple[tuple[str, tuple[int, ...]], ...], int] = {}
     mates: dict[int, int] = {}
     for record in on:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from gandiva_slurm.engine.packs import pack_of
 from gandiva_slurm.engine.state import (
     OWNER_HOLD_S,
     SECOND_NS,
@@ -54,10 +55,6 @@ class Cycle:
     actions: list[Action] = field(default_factory=list)
     #: jobs told to leave, each with a node that has just said that all it has of it has left
     left: set[tuple[int, str]] = field(default_factory=set)
-    #: of each node's GPUs the virtual cluster that owns it; empty: there are none
-    owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: a policy decides: what it goes by is kept
-    is_led: bool = False
     #: the policy took too long in this cycle (of a recording)
     is_late: bool = False
 
@@ -169,11 +166,16 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     take_reported_gpus(at, record)
-    if at.is_led:
-        _learn_rates(at, record, event.node, event.measured)
+    _learn_rates(at, record, event.node, event.measured)
     if record.state in states.SLICED and event.state in states.SLICED:
         state, reason = _whole_state(at, record)
-        _slice(record, state, at.state.pairs.reworded(record.job.job_id, reason), at.now_ns)
+        _slice(record, state, _reworded(at, record, reason), at.now_ns)
+
+
+def _reworded(at: Cycle, record: JobRecord, reason: Reason) -> Reason:
+    """What a node says of a packed job, in the words of the plan."""
+    pack = pack_of(at.state.packs, record.job.job_id) if reason.code == "Packed" else None
+    return reason if pack is None else pack.reason(record.job.job_id)
 
 
 def _learn_rates(at: Cycle, record: JobRecord, node: str, measured: Measured) -> None:
@@ -356,7 +358,7 @@ def lost_node(at: Cycle, record: JobRecord) -> Reason | None:
 
 
 def _slice(record: JobRecord, to: str, reason: Reason, now_ns: int) -> None:
-    if to == states.RUNNING and not record.is_borrowing:  # a borrower may go home now (`homing`)
+    if to == states.RUNNING:
         record.without_ns = 0
     if to != record.state:
         record.move(to, reason, now_ns)

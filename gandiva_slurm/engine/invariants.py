@@ -11,7 +11,6 @@ from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants_moves import moves_are_sound
-from gandiva_slurm.engine.invariants_owners import owners_come_first
 from gandiva_slurm.engine.local import Gang, are_mates
 from gandiva_slurm.engine.placing import need_of
 from gandiva_slurm.engine.sizes import may_have
@@ -51,10 +50,9 @@ def violations(engine: Engine) -> list[str]:
         *tickets_are_conserved(engine),
         *nothing_running_is_fenced(engine.state),
         *stories_follow_the_table(state),
-        *moves_are_sound(state, engine.settings, engine.decider is not None),
+        *moves_are_sound(state),
         *packs_are_sound(engine),
         *plan_is_whole(engine),
-        *owners_come_first(engine),
     ]
 
 
@@ -111,7 +109,7 @@ def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
 
 def packs_are_sound(engine: Engine) -> list[str]:
     """A pack is two willing jobs of one GPU, each in no other, and one at most is on trial there."""
-    state, packs = engine.state, engine.state.pairs.packs
+    state, packs = engine.state, engine.state.packs
     found, busy = [], [job_id for pack in packs for job_id in pack.jobs]
     for pack in packs:
         records = [state.jobs.get(job_id) for job_id in pack.jobs]
@@ -132,7 +130,7 @@ def packs_are_sound(engine: Engine) -> list[str]:
 
 
 def plan_is_whole(engine: Engine) -> list[str]:
-    """Where a policy decides: what holds GPUs lives there; a GPU has one job, or two with the same GPUs."""
+    """What holds GPUs by the plan lives there; a GPU has one job, or two with the same GPUs."""
     jobs, found = engine.state.jobs, []
     on: dict[tuple[str, int], list[JobRecord]] = {}
     for job_id in sorted(engine.state.on):

@@ -1,31 +1,15 @@
-"""Why a job has no place now: what can never be first, then what must be waited for."""
+"""Why a job has no place though nothing else ran: what can never be first, then what must be waited for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from gandiva_slurm.engine.owners import SHOWN, told_vc
+from gandiva_slurm.engine.owners import SHOWN
 from gandiva_slurm.engine.state import NodeRecord
 from gandiva_slurm.model.reason import Reason, because
-from gandiva_slurm.policy.placement import Board, Need, Site
-
-
-def why_not(board: Board, need: Need, nodes: Mapping[str, NodeRecord]) -> Reason:
-    """Say why a job has no place: what can never be first, then what must be waited for."""
-    nowhere = no_place(board.sites.values(), need, nodes)
-    if nowhere is not None:
-        return nowhere
-    fitting = [site for site in board.sites.values() if site.may_take(need) and site.is_large_enough(need)]
-    open_ = [site for site in fitting if site.is_open and site.name not in need.closed]
-    roomy = [site for site in open_ if site.has_memory(need)]
-    if _of_one_type(roomy) < need.nodes:
-        full = [site for site in open_ if not site.has_memory(need)]
-        taken = [f"{site.name}: {site.memory_taken()} of {site.memory_mib} MiB taken" for site in full]
-        facts = {"memory_mib": need.memory_mib, "none_have": no_node(need, "has", "have")}
-        return because("NoFreeMemory", *taken[:SHOWN], **facts)
-    slots = [_slots_of(site, need) for site in roomy[:SHOWN]]
-    return because("NoFreeSlots", *slots, gpus=need.gpus, none_have=no_node(need, "has", "have"))
+from gandiva_slurm.policy.needs import Need
+from gandiva_slurm.policy.placement import Site
 
 
 def no_place(sites: Iterable[Site], need: Need, nodes: Mapping[str, NodeRecord]) -> Reason | None:
@@ -85,10 +69,3 @@ def _state_of(record: NodeRecord) -> str:
     daemon = "" if record.has_daemon else ", its gandivad does not answer"
     why = f" ({record.node.reason})" if record.node.reason else ""
     return f"{record.node.name}: {words}{why}{daemon}"
-
-
-def _slots_of(site: Site, need: Need) -> str:
-    free = len(site.free_gpus(need.leaf, need.group))
-    taken = sum(len(stay.gpus) for stay in site.stays.values())
-    slots, whose = site.gpus * site.slots_per_gpu, f" of {told_vc(need.vc)}" if site.owners else ""
-    return f"{site.name}: {taken} of {slots} slots taken, a free one on {free} GPU(s){whose}"

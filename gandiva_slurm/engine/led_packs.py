@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gandiva_slurm.engine.findings import Pack
-from gandiva_slurm.engine.fitting import Home, Seat, seats
+from gandiva_slurm.engine.fitting import Home, Seat, memory, seats
 from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.pairs import BROKE, evidence_of
+from gandiva_slurm.engine.packs import Pack
 from gandiva_slurm.engine.placing import tell
 from gandiva_slurm.engine.settings import SECOND_NS
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.packing import normal_rates
+
+#: Slurm's words for a job that may have ended for want of GPU memory.
+BROKE = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
 def watch_packs(at: Cycle) -> None:
     """Look whether one of a pack has lacked GPU memory since it was packed, or ended for want of it."""
-    for pack in at.state.pairs.packs:
+    for pack in at.state.packs:
         home = at.state.nodes.get(pack.node)
         records = [at.state.jobs.get(job_id) for job_id in pack.jobs]
         broke = any(r is not None and r.state == states.ENDED and r.job.state in BROKE for r in records)
@@ -40,8 +43,8 @@ def note_packs(at: Cycle) -> None:
             ((node, gpus),) = places.items()
             for gpu in gpus if len(gpus) == 1 else ():
                 on.setdefault(Home(node, gpu), []).append(job_id)
-    old = {(Home(pack.node, pack.gpu), *pack.jobs): pack for pack in at.state.pairs.packs}
-    at.state.pairs.packs, here = [], None
+    old = {(Home(pack.node, pack.gpu), *pack.jobs): pack for pack in at.state.packs}
+    at.state.packs, here = [], None
     for home, jobs in sorted(on.items()):
         if len(jobs) != 2:
             continue
@@ -50,7 +53,7 @@ def note_packs(at: Cycle) -> None:
         if pack is None or pack.is_trial != (both is None):
             here = here or seats(at)
             pack = _pack(at, pack, Pack(*home, one, two, at.now_ns), both, here.get(home, []))
-        at.state.pairs.packs.append(pack)
+        at.state.packs.append(pack)
     _tell_undone(at, old.values(), on)
 
 
@@ -64,12 +67,11 @@ def _tell_undone(at: Cycle, old: Iterable[Pack], on: Mapping[Home, Sequence[int]
         both = _both(at, home, *pack.jobs) if lives and {*pack.jobs} != {*on.get(home, ())} else None
         if both is None or sum(both) > floor:
             continue
-        evidence = evidence_of(at, pack, seats(at).get(home, []))
+        evidence = _evidence_of(at, pack, seats(at).get(home, []))
         why = f"together {sum(both):.2f} of the speed they have by turns; {floor:.2f} is asked"
         for job_id in pack.jobs:
             undone = because("PackUndone", *evidence, mate=pack.mate(job_id), why=why)
             tell(at, at.state.jobs[job_id], undone)
-
 
 
 def _both(at: Cycle, home: Home, one: int, two: int) -> tuple[float, float] | None:
@@ -88,7 +90,7 @@ def _pack(
         is_trial=both is None,
         gain=sum(both) if both else 0.0,
         least_s=at.settings.quantum_ns // SECOND_NS,
-        evidence=evidence_of(at, pack, [*here]),
+        evidence=_evidence_of(at, pack, here),
     )
 
 
@@ -97,3 +99,19 @@ def _ooms(at: Cycle, pack: Pack) -> int:
     records = [at.state.jobs.get(job_id) for job_id in pack.jobs]
     seen = [at.state.sightings.get((pack.node, record.key)) for record in records if record is not None]
     return sum(sighting.measured.ooms for sighting in seen if sighting is not None)
+
+
+def _evidence_of(at: Cycle, pack: Pack, here: Sequence[Seat]) -> tuple[str, ...]:
+    """What is known of two that share a GPU: their speeds alone and together, and its memory."""
+    told = [f"GPU {pack.gpu} of {pack.node}, {at.state.nodes[pack.node].node.gpu_type or 'no type'}"]
+    for job_id in pack.jobs:
+        seen = _seen(at, pack, job_id)
+        if seen is not None:
+            beside = f"{seen.rate_packed:.3g} packed" if seen.rate_packed else "packed not measured yet"
+            told.append(f"job {job_id}: {seen.rate_alone:.3g} mini-batches a second alone, {beside}")
+    return (*told, *memory(here, *pack.jobs))
+
+
+def _seen(at: Cycle, pack: Pack, job_id: int) -> Measured | None:
+    sighting = at.state.sightings.get((pack.node, at.state.jobs[job_id].key))
+    return None if sighting is None else sighting.measured

@@ -65,16 +65,15 @@ def begin_move(
     at: Cycle,
     record: JobRecord,
     target: Places,
-    why: tuple[str, ...],
-    for_job: int = 0,
+    why: str,
     code: str = "Leaving",
 ) -> None:
-    """Have a job leave for a target; `why` is the sentence, then what proves it."""
+    """Have a job leave for a target, which may be none; `why` is a sentence."""
     record.target = dict(target)
     deadline_s = at.settings.move_deadline_ns // SECOND_NS
-    reason = because(code, *why[1:], to=record.target_text, why=why[0], deadline_s=deadline_s)
+    reason = because(code, to=record.target_text, why=why, deadline_s=deadline_s)
     record.move(states.CHECKPOINTING, reason, at.now_ns)
-    record.travels.begin(at.now_ns, for_job)
+    record.travels.begin(at.now_ns)
 
 
 def note_resident(at: Cycle, event: ResidentSeen) -> None:
@@ -127,22 +126,11 @@ def fall_back(at: Cycle, record: JobRecord, why: str) -> None:
     record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS  # it may be placed where it was
 
 
-def makes_room(at: Cycle, job_id: int) -> list[JobRecord]:
-    """The jobs that are on the move to make room for this one, and still where they were."""
-    return [
-        record
-        for record in at.state.jobs.values()
-        if record.travels.for_job == job_id and record.state == states.CHECKPOINTING
-    ]
-
-
 def told(record: JobRecord, now_ns: int) -> Iterator[str]:
     """Say what is known of a job's moves, for `gandiva why`."""
     travels = record.travels
     if record.target:
         yield f"kept for it: {record.target_text}"
-    if travels.missed:
-        yield f"not moved: {travels.missed}"
     lately = travels.lately(now_ns)
     if lately:
         cost = f", the last one cost {travels.cost_ns / SECOND_NS:.1f} s" if travels.cost_ns else ""
@@ -158,13 +146,11 @@ def told(record: JobRecord, now_ns: int) -> Iterator[str]:
 def _watch_leaving(at: Cycle, record: JobRecord) -> None:
     if record.job.state not in ON_NODE:
         return  # being requeued, or ending: the next picture says which
-    travels, why = record.travels, _hopeless(at, record)
+    why = _hopeless(at, record)
     if why:
         _stay_here(at, record, why)
     elif _has_left(at, record):
         _ask_requeue(at, record)
-    elif not travels.asked_ns and travels.for_job and not _is_waited_for(at, record):
-        _call_off(at, record)
 
 
 def _hopeless(at: Cycle, record: JobRecord) -> str:
@@ -223,21 +209,10 @@ def _stay_here(at: Cycle, record: JobRecord, why: str) -> None:
     record.move(states.RUNNING, reason, at.now_ns)
 
 
-def _call_off(at: Cycle, record: JobRecord) -> None:
-    why = f"job {record.travels.for_job} has a place, or waits no more"
-    record.travels.arrive()
-    record.move(states.RUNNING, because("MoveOff", to=record.target_text, why=why), at.now_ns)
-
-
 def _count_failure(at: Cycle, record: JobRecord) -> int:
     """Note that a move failed; return for how many seconds none is tried."""
-    rest_ns = record.travels.fail(at.now_ns, at.settings.min_run_ns, LONGEST_REST_NS)
+    rest_ns = record.travels.fail(at.now_ns, at.settings.failed_rest_ns, LONGEST_REST_NS)
     return rest_ns // SECOND_NS
-
-
-def _is_waited_for(at: Cycle, record: JobRecord) -> bool:
-    other = at.state.jobs.get(record.travels.for_job)
-    return other is not None and other.state == states.HELD and bool(other.target)
 
 
 def lost_target(at: Cycle, record: JobRecord) -> str:

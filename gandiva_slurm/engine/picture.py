@@ -7,6 +7,7 @@ one that was requeued by us a moment ago is.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -32,7 +33,7 @@ class Picture:
     """The nodes of a cluster, as long as they are the same ones."""
 
     def __init__(self, nodes: Mapping[str, NodeRecord]) -> None:
-        """Number all GPUs, in the order of the nodes' names."""
+        """Number all GPUs, in the nodes' order."""
         self.key = key_of(nodes)
         self.names = tuple(name for name, *_ in self.key)
         self.cluster = Cluster(
@@ -133,16 +134,22 @@ def _is_kept(at: Cycle, record: JobRecord) -> bool:
     """True while the site has a job stay where it is, after a start or for the moves it has made."""
     settings, travels = at.settings, record.travels
     since_ns = max(record.job.start_s * SECOND_NS, *travels.moved_ns[-1:], 0)
-    if settings.stay_ns and at.now_ns - since_ns < settings.stay_ns:
+    if settings.min_run_ns and at.now_ns - since_ns < settings.min_run_ns:
         return True
-    return bool(settings.most_moves) and len(travels.lately(at.now_ns)) >= settings.most_moves
+    return bool(settings.moves_per_hour) and len(travels.lately(at.now_ns)) >= settings.moves_per_hour
+
+
+def node_order(name: str) -> list[tuple[int, str]]:
+    """Order nodes as Slurm does: the numbers in their names count as numbers, n2 before n10."""
+    words = re.split(r"(\d+)", name)
+    return [(int(word), word) if word.isdecimal() else (0, word) for word in words]
 
 
 def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], ...]:
     """Return all that a picture is made of."""
     return tuple(
         (name, nodes[name].node.gpu_type, nodes[name].gpus, nodes[name].node.memory_mib)
-        for name in sorted(nodes)
+        for name in sorted(nodes, key=node_order)
     )
 
 
@@ -215,7 +222,7 @@ class _Eligible:
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
         of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes
-        sites = [site_of(self._at, nodes[name]) for name in self._picture.names]
+        sites = [site_of(nodes[name]) for name in self._picture.names]
         return frozenset(
             index
             for index, site in enumerate(sites)

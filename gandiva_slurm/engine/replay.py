@@ -79,15 +79,13 @@ def frame_of(engine: Engine) -> str:
 
 def settings_of(engine: Engine) -> str:
     """Return the engine's settings, and by what its policy can be made again, as JSON text."""
-    decider = engine.decider
-    leader = {"leader": decider.leader.told} if decider is not None else {}
-    return dumps(dict(vars(engine.settings)) | leader)
+    return dumps(dict(vars(engine.settings)) | {"leader": engine.decider.leader.told})
 
 
 def engine_of(
     frame: str,
     settings: str,
-    leader_of: Callable[[Mapping[str, Any]], Leader | None],
+    leader_of: Callable[[Mapping[str, Any]], Leader],
     is_same_life: bool = False,
 ) -> Engine:
     """Make an engine of what `frame_of` and `settings_of` wrote; KeyError, TypeError or ValueError.
@@ -96,14 +94,14 @@ def engine_of(
     """
     raw = json.loads(frame)
     read: dict[str, Any] = json.loads(settings)
-    told = read.pop("leader", None)
+    if "leader" not in read:
+        raise ValueError("no policy decided then, but rules of an older release's")
+    told = read.pop("leader")
     unknown = read.keys() - {item.name for item in fields(EngineSettings)}
     if unknown:
         raise ValueError(f"settings {', '.join(sorted(unknown))} are not known")
-    leader = leader_of(told) if told is not None else None
-    engine = Engine.from_json(build(EngineSettings, read), raw["state"], leader)
-    if engine.decider is not None:
-        engine.decider.is_same_life = is_same_life
+    engine = Engine.from_json(build(EngineSettings, read), raw["state"], leader_of(told))
+    engine.decider.is_same_life = is_same_life
     engine.state.bounds = reader(Bounds | None)(raw["bounds"])
     engine.state.has_read_slurm = raw["has_read_slurm"]
     return engine

@@ -32,39 +32,23 @@ class EngineSettings:
     #: How long a finished job is remembered.
     keep_ended_ns: int = 900 * SECOND_NS
 
-    # moves (`planner`, `moving`)
+    # moves (`moving`)
     #: Whether running jobs are moved at all.
     moves: bool = True
-    #: How long a job runs after a start or a move before it may be moved, and how often in an hour.
-    min_run_ns: int = 1800 * SECOND_NS
-    moves_per_hour: int = 2
-    #: Where a policy decides: how long a job stays after a start or a move, and how often it is moved within
-    #: an hour at most; 0: as the policy likes.
-    stay_ns: int = 0
-    most_moves: int = 0
-    #: How many jobs may be on the move at once; 0: one for each 16 GPUs, one at the least.
-    concurrent_moves: int = 0
-    #: What a move costs a job, until one of its own was measured.
-    restart_cost_ns: int = 60 * SECOND_NS
+    #: How long a job rests after a move that failed; twice as long after each that follows.
+    failed_rest_ns: int = 1800 * SECOND_NS
+    #: How long a job stays after a start or a move, and how often it is moved within an hour at most; 0: as
+    #: the policy likes.
+    min_run_ns: int = 0
+    moves_per_hour: int = 0
     #: How long a job may take until it has saved itself; it does so in its next turn.
     move_deadline_ns: int = 900 * SECOND_NS
-    #: By how much the load of a job's GPUs must fall, in hundredths, for a move to be worth it.
-    balance_percent: int = 25
-    #: How much more, in hundredths, gets done on another GPU type when a job is moved there, two exchanged.
-    faster_percent: int = 25
 
-    # packing (`pairs`)
+    # packing (`led_packs`)
     #: Whether two jobs may share a GPU at the same time.
     packing: bool = True
-    #: How long two are tried together at the least, and what their normalised rates must sum to, noise aside.
-    pack_trial_quanta: int = 3
+    #: What the normalised rates of two must sum to.
     pack_floor: float = 1.05
-    #: How long what was found of two counts.
-    pack_retry_ns: int = 3600 * SECOND_NS
 
-    #: By virtual cluster, in the order in which they are dealt to: GPUs of each type (`owners`).
+    #: By virtual cluster, in the order in which they are dealt to: GPUs of each type.
     virtual_clusters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def moves_at_once(self, gpus: int) -> int:
-        """How many jobs may be on the move in a cluster of so many GPUs."""
-        return self.concurrent_moves or max(1, gpus // 16)

@@ -6,6 +6,8 @@ any place is again what it was submitted as, unless what it has saved can be loa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.state import JobRecord
 
@@ -59,3 +61,15 @@ def note_rate(record: JobRecord, gpu_type: str, rate: float) -> None:
         record.travels.rates[gpu_type] = rate
     if is_elastic(record):
         record.travels.size_rates[f"{gpu_type}:{size}"] = rate
+
+
+def told(record: JobRecord) -> Iterator[str]:
+    """Say what is known of an elastic job's size, for `gandiva why`."""
+    if not is_elastic(record):
+        return
+    low, high = record.options.sizes
+    yield f"elastic: {low} to {high} GPUs, submitted with {record.options.gpus}, now {gpus_of(record)}"
+    rates = record.travels.size_rates
+    if len(rates) > 1:
+        words = ", ".join(f"{size} {rate:.3g}/s" for size, rate in sorted(rates.items()))
+        yield f"measured alone, by GPU type and size: {words}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from gandiva_slurm.engine.findings import Pairs
 from gandiva_slurm.engine.giving import Giving
+from gandiva_slurm.engine.packs import Pack
 from gandiva_slurm.engine.plain import build, plain
 from gandiva_slurm.engine.settings import SECOND_NS as SECOND_NS
 from gandiva_slurm.engine.settings import EngineSettings as EngineSettings
@@ -32,7 +32,7 @@ OWNER_HOLD_S = 4_102_444_800
 SCHEMA = 2
 #: Lines kept of a job's story, how many of them may tell of slicing alone, and codes that tell of more.
 STORY_LINES, SLICING_LINES = 50, 10
-DECIDED = ("Started", "PackTrial", "PackUndone", "PackNotTried", "Promoted")
+DECIDED = ("Started", "PackTrial", "PackUndone", "Promoted")
 
 
 class StoryLine(NamedTuple):
@@ -77,9 +77,8 @@ class JobRecord:
     #: whether it is guaranteed by now (`promotion`)
     without_ns: int = 0
     is_promoted: bool = False
-    #: where there are virtual clusters (`owners`): its own, and whether it has others' GPUs
+    #: where there are virtual clusters (`owners`): its own
     vc: str = ""
-    is_borrowing: bool = False
     #: GPU time it has held so far, as nodes told it, all its incarnations together; of a shared GPU half
     held_ns: int = 0
     #: what `gandiva update` gave it; None: the priority it was submitted with
@@ -120,12 +119,7 @@ class JobRecord:
     @property
     def is_opportunistic(self) -> bool:
         """True while it has what guaranteed jobs leave."""
-        return self.is_borrowing or not self.is_entitled
-
-    @property
-    def is_entitled(self) -> bool:
-        """True when it is guaranteed on GPUs of its own virtual cluster; without those, on any."""
-        return self.options.job_class == GUARANTEED or self.is_promoted
+        return self.options.job_class != GUARANTEED and not self.is_promoted
 
     @property
     def is_placed(self) -> bool:
@@ -186,7 +180,7 @@ class JobRecord:
         self.since_ns = now_ns
         self.reason = reason
         if to not in states.PLACED:
-            self.places, self.is_borrowing = {}, False
+            self.places = {}
         if to not in states.BOUND_ELSEWHERE:
             self.target = {}
 
@@ -275,7 +269,7 @@ class Placement:
     is_opportunistic: bool = False
     #: its virtual cluster: guaranteed jobs take turns among those of their own
     vc: str = ""
-    #: where a policy decides: True while it is to hold its GPUs; None: the node decides
+    #: True while the plan has it hold its GPUs; None: there is no plan yet, the node decides
     is_on: bool | None = None
 
 
@@ -299,9 +293,9 @@ class EngineState:
     sightings: dict[tuple[str, JobKey], Sighting] = field(default_factory=dict)
     #: parked time and time limits, by job id
     givings: dict[int, Giving] = field(default_factory=dict)
-    #: who shares a GPU with whom, and what was learnt of it
-    pairs: Pairs = field(default_factory=Pairs)
-    #: where a policy decides (`apply`): the jobs that hold their GPUs now, and the rates measured so far
+    #: which jobs share a GPU at the same time
+    packs: list[Pack] = field(default_factory=list)
+    #: the jobs that hold their GPUs now by the plan (`apply`), and the rates measured so far
     on: set[int] = field(default_factory=set)
     #: when that was planned the last time: until then it is counted (`held`)
     followed_ns: int = 0
@@ -318,7 +312,7 @@ class EngineState:
             "jobs": [plain(record) for record in self.jobs.values()],
             "nodes": [plain(record) for record in self.nodes.values()],
             "associations": [plain(row) for row in self.associations],
-            "pairs": self.pairs.to_json(),
+            "packs": [plain(pack) for pack in self.packs],
             "on": sorted(self.on),
             "followed_ns": self.followed_ns,
             "rates": self.rates.to_json(),
@@ -337,7 +331,7 @@ class EngineState:
             jobs={record.job.job_id: record for record in jobs},
             nodes={record.node.name: record for record in nodes},
             associations=tuple(build(Association, raw) for raw in data["associations"]),
-            pairs=Pairs.from_json(data.get("pairs", {})),
+            packs=[build(Pack, raw) for raw in data.get("packs", ())],
             on=set(data.get("on", ())),
             followed_ns=data.get("followed_ns", 0),
             rates=Learnt.from_json(data.get("rates", {})),

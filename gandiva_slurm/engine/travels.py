@@ -19,8 +19,6 @@ class Travels:
     moved_ns: list[int] = field(default_factory=list)
     #: from the decision until it runs again, there or elsewhere, or the move is given up
     is_moving: bool = False
-    #: the waiting job it makes room for; 0: none
-    for_job: int = 0
     #: when it was told to have saved itself; 0: it has not, or its last move has been measured
     left_ns: int = 0
     #: when Slurm was last asked to requeue it, and what it said against it
@@ -37,25 +35,15 @@ class Travels:
     first_run_ns: int = 0
     #: mini-batches a second while it ran alone, by GPU type
     rates: dict[str, float] = field(default_factory=dict)
-    #: since when there has been a better place for it; 0: there is none
-    better_ns: int = 0
-    #: a better place that it was not moved to, and why
-    missed: str = ""
-    #: of an elastic job: when its size was last changed, and how often GPUs were taken back from it
-    resized_ns: int = 0
-    given_back: int = 0
-    #: since when GPUs of its node have been idle, and its mini-batches a second by GPU type and size
-    idle_ns: dict[str, int] = field(default_factory=dict)
+    #: of an elastic job: its mini-batches a second by GPU type and size
     size_rates: dict[str, float] = field(default_factory=dict)
     #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
     rigid_size: int = 0
-    #: why its size cannot be changed now
-    size_bar: str = ""
 
-    def begin(self, now_ns: int, for_job: int = 0) -> None:
+    def begin(self, now_ns: int) -> None:
         """Count a move that was decided."""
         self.moved_ns = [*self.lately(now_ns), now_ns]
-        self.is_moving, self.for_job, self.missed, self.better_ns = True, for_job, "", 0
+        self.is_moving = True
         self.left_ns = self.asked_ns = 0
         self.error = ""
 
@@ -65,7 +53,7 @@ class Travels:
 
     def fail(self, now_ns: int, wait_ns: int, longest_ns: int) -> int:
         """Count a move that failed; return how long none is tried: twice as long after each."""
-        self.is_moving, self.left_ns, self.for_job = False, 0, 0
+        self.is_moving, self.left_ns = False, 0
         self.failures += 1
         wait_ns = min(wait_ns << min(self.failures - 1, 30), longest_ns)
         self.wait_until_ns = now_ns + wait_ns
@@ -73,7 +61,7 @@ class Travels:
 
     def arrive(self) -> None:
         """It runs again."""
-        self.is_moving, self.failures, self.wait_until_ns, self.for_job = False, 0, 0, 0
+        self.is_moving, self.failures, self.wait_until_ns = False, 0, 0
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Travels:

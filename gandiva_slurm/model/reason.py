@@ -72,7 +72,6 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "{none_have} a free slot on {gpus} GPU(s)",
         "a job on one of these nodes ends (the last slot of a GPU is kept for users who are not on it yet)",
     ),
-    "NextCycle": ("many came at once, and others go first", "its turn comes in one of the next cycles"),
     "NotPending": ("Slurm shows it as {state}", "Slurm shows it pending: it is placed then"),
     "Released": ("released by someone else than Gandiva", "Gandiva holds it again and places it"),
     "NoRoomYet": (
@@ -108,10 +107,6 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "takes turns with job {mate} again: {why}",
         "it is packed with another",
     ),
-    "PackNotTried": (
-        "takes turns with job {mate}, not tried together: {why}",
-        "that changes, or either ends",
-    ),
     "Promoted": (
         "guaranteed from now on, after {waited_s} s without GPUs: {why}",
         "its turn comes, as for other guaranteed jobs",
@@ -139,10 +134,6 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
-    "Exchanging": (
-        "saves itself in its next turn, to change places and go on on {to}: {why}",
-        "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
-    ),
     "Growing": (
         "saves itself in its next turn, to go on with more GPUs, on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on as it is",
@@ -158,11 +149,6 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),
-    "MoveOff": ("need not go to {to} any more: {why}", "it goes on where it is"),
-    "MakingRoom": (
-        "waits for job(s) {jobs}, which move elsewhere to make room for it on {node}",
-        "they have saved themselves and are requeued, or one of them cannot",
-    ),
     # leaving
     "Ended": ("finished: {state}", "nothing"),
     "NoOutput": (

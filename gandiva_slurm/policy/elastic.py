@@ -45,17 +45,6 @@ class Elastic:
         self._given_back: dict[int, int] = {}
         self._resized_ns: dict[int, int] = {}
 
-    def recall(
-        self,
-        idle_since: Mapping[int, int],
-        grown: Mapping[int, int],
-        given_back: Mapping[int, int],
-        resized_ns: Mapping[int, int],
-    ) -> None:
-        """Take over what somebody else remembers, who makes a new one for each question."""
-        self._idle_since, self._grown = dict(idle_since), dict(grown)
-        self._given_back, self._resized_ns = dict(given_back), dict(resized_ns)
-
     def start_small(self, view: View, runs: Runs, waiting: Iterable[JobView]) -> Runs:
         """Start jobs whose size does not fit on what is idle, in this order; return their GPUs."""
         comers = [job for job in waiting if is_elastic(job) and 0 < job.min_size < job.size]

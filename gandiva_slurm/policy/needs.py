@@ -1,4 +1,4 @@
-"""What a job asks of a place, and its part on a node once it has one."""
+"""What a job asks of a place."""
 
 from __future__ import annotations
 
@@ -43,31 +43,8 @@ class Need:
         """Its GPUs in all."""
         return self.gpus * self.nodes
 
-    def stay(self, gpus: tuple[int, ...]) -> Stay:
-        """Return its part on a node, with these GPUs."""
-        return Stay(self.job_id, self.leaf, gpus, self.weight, self.memory_mib, self.size, self.group)
-
     @property
     def shape(self) -> tuple[object, ...]:
         """All that decides whether it has a place: equal shapes fit or fail together."""
         room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
         return (self.group, self.leaf.user, self.types, self.partitions, self.closed, *room)
-
-
-@dataclass(frozen=True)
-class Stay:
-    """A job that has its place. `gpus` empty = on the node, but which GPUs is not known.
-
-    Of a job of several nodes this is the part on one of them; `weight` is the job's, `size` its GPUs in all
-    (0: those here are all).
-    """
-
-    job_id: int
-    leaf: Leaf
-    gpus: tuple[int, ...]
-    weight: int
-    memory_mib: int = 0
-    size: int = 0
-    group: str = ""
-    #: it is to go on elsewhere: its room is taken until then, its load is not counted any more
-    is_leaving: bool = False

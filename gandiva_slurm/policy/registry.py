@@ -9,8 +9,6 @@ from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy.port import Maker, Policy, PolicySettings
 
 GROUP = "gandiva_slurm.policies"
-#: The name under which the engine's own rules are in the simulator.
-_ENGINE = "live"
 
 
 def policy_names() -> list[str]:
@@ -20,8 +18,6 @@ def policy_names() -> list[str]:
 
 def maker_for_a_cluster(name: str, settings: PolicySettings) -> Maker:
     """Return what makes the policy of gandiva.yaml, without true rates."""
-    if name == _ENGINE:
-        raise UsageError(f"policy {name!r} is for `gandiva sim` alone: its rules decide on no cluster")
     make_policy(name, settings)  # what is wrong with the name is said now
     return lambda: make_policy(name, replace(settings, oracle=None))[0]
 

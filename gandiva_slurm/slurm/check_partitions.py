@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.snapshot import SlurmNode
-from gandiva_slurm.policy.deal import Bay, shortages
+from gandiva_slurm.policy.shortages import shortages
 from gandiva_slurm.slurm.check_site import SLURM_CONF, Site
 from gandiva_slurm.slurm.finding import Finding, error, warning
 from gandiva_slurm.slurm.limits import duration_s
@@ -75,8 +75,8 @@ def _nodes(nodes: Sequence[SlurmNode], config: Config) -> Iterator[Finding]:
 
 def _virtual_clusters(nodes: Sequence[SlurmNode], config: Config) -> Iterator[Finding]:
     """What is promised to virtual clusters must be there; a node that is down counts."""
-    bays = [Bay(node.name, node.gpu_type, node.slots // config.slots_per_gpu) for node in nodes]
-    for what in shortages(config.virtual_clusters, bays) if nodes else ():
+    there = [(node.gpu_type, node.slots // config.slots_per_gpu) for node in nodes]
+    for what in shortages(config.virtual_clusters, there) if nodes else ():
         cure = "promise what the nodes of the Gandiva partitions have"
         yield error("gandiva.yaml: virtual_clusters", what, cure)
 

@@ -11,13 +11,16 @@ from gandiva_slurm.cli.main import main
 from tests.slow import slow
 
 IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
+#: A step takes 20 ms, so that a training of 80 has not ended when a busy machine asks it to park.
 HEAD = """
+import time
 import torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 40
     def __getitem__(self, index):
+        time.sleep(0.01)
         x = torch.full((4,), index / 40)
         return {"x": x, "labels": x[:1]}
 class Net(torch.nn.Module):

@@ -21,6 +21,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Start
 from gandiva_slurm.model.measured import Measured
 from tests.builders import SECOND_NS, a_job, a_node
+from tests.fake_world import an_engine
 from tests.replaying import replay_journal
 
 JOBS, NODES, GPUS, CYCLES = 1600, 50, 8, 30
@@ -66,7 +67,7 @@ def live(path: Path, hours: float) -> float:
     """Run a controller's cycles; return the median time its journal took, decisions apart."""
     part = SimpleNamespace(replay_hours=hours, replay_mib=256)
     recorder = Recorder(lambda: SimpleNamespace(controller=part))  # type: ignore[arg-type,return-value]
-    journal, engine, site = Journal.open(path), Engine(), Site()
+    journal, engine, site = Journal.open(path), an_engine(), Site()
     now_ns, took = 2_000_000 * SECOND_NS, []
     for cycle in range(CYCLES):
         now_ns += SECOND_NS

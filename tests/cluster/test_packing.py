@@ -101,7 +101,7 @@ def test_two_that_mostly_wait_are_packed_kept_and_accounted_for(fleet: Fleet) ->
     check_packs(fleet)
 
 
-@slow("40 s; property/test_pack_machine and unit/test_engine_packs have the verdicts")
+@slow("40 s; unit/test_led_packs has the verdicts")
 def test_two_that_are_in_each_others_way_are_undone_and_not_tried_again(fleet: Fleet) -> None:
     one, two = (fleet.submit("user1", "exec python heavy.py heavy.stop core") for _ in range(2))
     wait_for(lambda: "PackUndone" in codes(fleet, one), "the pair to be undone", 2 * VERDICT_S)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from gandiva_slurm.engine.invariants import passes_never_fall, round_is_sound
 from gandiva_slurm.engine.local import Gang
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.placement import Board, Need, Site
-from gandiva_slurm.policy.shares import Leaf, entitled_shares, split
+from gandiva_slurm.policy.shares import entitled_shares, split
 from gandiva_slurm.policy.stride import STRIDE1, Entrant, PassBook, Pool, UserPass, run_round
-from tests.builders import SECOND_NS, TICKET, Slicer, a_gang, place_all
+from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 USERS = ("ada", "bob", "eve", "joe")
 
@@ -120,7 +119,7 @@ def test_no_user_starves(node: tuple[int, list[Gang]]) -> None:
 def test_shares_are_the_users_not_the_jobs(counts: list[int], gpus: int, seed: int) -> None:
     """Users of 1, 10 and 100 one-GPU jobs: after 50 rounds all have what water-filling gives, within 5 %."""
     jobs = dict(zip(USERS, counts, strict=False))
-    slicer = placed_slicer(jobs, gpus, (1,), seed).run(50)
+    slicer = placed_slicer(jobs, gpus, seed).run(50)
     want = entitled_shares(dict.fromkeys(jobs, 100), jobs, gpus)
     for user in jobs:
         assert slicer.by_user[user] / SECOND_NS / 50 == pytest.approx(float(want[user]), rel=0.05)
@@ -187,20 +186,21 @@ def test_flat_list_with_tickets_split_over_jobs_misses_by_far() -> None:
     assert got["ada"] < 0.9 * third
 
 
-def placed_slicer(jobs: dict[str, int], gpus: int, sizes: tuple[int, ...], seed: int) -> Slicer:
-    """Jobs of random sizes, placed as the engine places them, tickets split as it splits them."""
+def placed_slicer(jobs: dict[str, int], gpus: int, seed: int) -> Slicer:
+    """Jobs of one GPU on a node, even loads of tickets on its GPUs."""
     rng = random.Random(seed)
-    leaves = {user: Leaf("lab", user) for user in jobs}
     owners = [user for user, count in jobs.items() for _ in range(count)]
     rng.shuffle(owners)
-    needs = [Need(n, leaves[user], rng.choice(sizes), 1, (n,)) for n, user in enumerate(owners)]
-    board = Board([Site("n1", "v100", gpus, 200)], dict.fromkeys(leaves.values(), 100 * TICKET))
-    places = place_all(board, needs)
     tickets: dict[int, int] = {}
-    for leaf in leaves.values():
-        tickets |= split(100 * TICKET, {need.job_id: 1 for need in needs if need.leaf == leaf})
-    gangs = [a_gang(n.job_id, n.leaf.user, places[n.job_id].parts[0].gpus, tickets[n.job_id]) for n in needs]
-    return slicer_of(gpus, gangs)
+    for user in jobs:
+        tickets |= split(100 * TICKET, {n: 1 for n, owner in enumerate(owners) if owner == user})
+    loads = [0] * gpus
+    gangs = []
+    for n in sorted(tickets, key=lambda n: (-tickets[n], n)):
+        gpu = min(range(gpus), key=lambda gpu: loads[gpu])
+        loads[gpu] += tickets[n]
+        gangs.append(a_gang(n, owners[n], (gpu,), tickets[n]))
+    return slicer_of(gpus, sorted(gangs, key=lambda gang: gang.key))
 
 
 class CountedPool:

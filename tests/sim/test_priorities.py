@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from click.testing import CliRunner
 from gandiva_slurm.cli.main import cli
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.port import Cluster, Plan, Policy, PolicySettings, View
-from gandiva_slurm.sim import live
+from gandiva_slurm.policy.port import Cluster, Plan, Policy, View
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.truth import Homogeneous
 from gandiva_slurm.sim.workloads import gandiva
@@ -46,8 +44,7 @@ class Looking:
         return {job_id: held - self.held_s[first][job_id] for job_id, held in self.held_s[last].items()}
 
 
-@pytest.mark.parametrize("make", [gandiva_fair.make, live.make])
-def test_priorities_are_followed_among_a_users_own_jobs(make: Callable[[PolicySettings], Policy]) -> None:
+def test_priorities_are_followed_among_a_users_own_jobs() -> None:
     """ann's three jobs have one GPU between them; bob's two have the other, whatever ann says."""
     turn_s = 300 * QUANTUM_S
     jobs = [
@@ -57,7 +54,7 @@ def test_priorities_are_followed_among_a_users_own_jobs(make: Callable[[PolicySe
         spec(3, length_s=LENGTH_S, user="bob", can_pack=False),
         spec(4, length_s=LENGTH_S, user="bob", can_pack=False),
     ]
-    looking = Looking(make(settings(QUANTUM_S)), (turn_s, turn_s * 2))
+    looking = Looking(gandiva_fair.make(settings(QUANTUM_S)), (turn_s, turn_s * 2))
     with pytest.raises(StopIteration):
         simulate(Scene(jobs, Cluster([("v100", 2)]), Homogeneous()), looking)
     before, after = looking.held_s[0], looking.between(0, 1)

@@ -59,9 +59,11 @@ def test_how_long_a_gang_that_does_not_park_is_borne(write, keys, want_s):
 def test_moves_are_as_free_as_the_engine_says_by_itself(write):
     assert engine_settings(load_config(write(MINIMAL))) == EngineSettings()
     keys = "enabled: false, min_run_s: 10, per_hour: 5, cost_s: 2, deadline_s: 40"
-    got = engine_settings(load_config(write(MINIMAL + f"moves: {{{keys}}}\n")))
-    assert (got.moves, got.stay_ns, got.most_moves) == (False, 10 * SECOND_NS, 5)
-    assert (got.restart_cost_ns, got.move_deadline_ns) == (2 * SECOND_NS, 40 * SECOND_NS)
+    config = load_config(write(MINIMAL + f"moves: {{{keys}}}\n"))
+    got, told = engine_settings(config), leader(config).told
+    assert told is not None and told["restart_ns"] == 2 * SECOND_NS
+    assert (got.moves, got.min_run_ns, got.moves_per_hour) == (False, 10 * SECOND_NS, 5)
+    assert got.move_deadline_ns == 40 * SECOND_NS
     assert "moves.often: unknown key; allowed: enabled" in complaint(write(MINIMAL + "moves: {often: 1}\n"))
 
 
@@ -99,9 +101,11 @@ def test_a_cluster_has_a_policy(write, caplog):
 
 def test_virtual_clusters_are_gpus_by_type_in_their_order(write):
     told = "virtual_clusters: {vision: {v100: 8}, nlp: {v100: 4, k80: 4}}\n"
-    got = engine_settings(load_config(write(MINIMAL + told)))
+    config = load_config(write(MINIMAL + told))
+    got = engine_settings(config)
     assert [*got.virtual_clusters.items()] == [("vision", {"v100": 8}), ("nlp", {"v100": 4, "k80": 4})]
-    again = engine_of(frame_of(Engine(got)), settings_of(Engine(got)), leader_of)
+    engine = Engine(got, leader(config))
+    again = engine_of(frame_of(engine), settings_of(engine), leader_of)
     assert again.settings == got, "and in a recording"
     assert load_config(write(MINIMAL)).virtual_clusters == {}
 

@@ -32,7 +32,7 @@ def test_the_last_slot_beside_a_job_that_stays_is_none_for_its_user(user: str, c
 
 def test_of_nodes_without_memory_the_full_ones_are_named() -> None:
     """One that has room is of a type that the job does not take; parked jobs that can be saved count not."""
-    world = FakeWorld({"n1": 1, "n2": 1, "n3": 1}, EngineSettings(QUANTUM_NS, restart_cost_ns=SECOND_NS))
+    world = FakeWorld({"n1": 1, "n2": 1, "n3": 1}, EngineSettings(QUANTUM_NS), move_ns=SECOND_NS)
     world.types = {"n3": "k80"}
     firm, soft = (world.submit(memory_mib=200_000, types=("v100",)) for _ in range(2))
     world.rigid.add(firm)

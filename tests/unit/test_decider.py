@@ -158,18 +158,6 @@ def test_a_recording_in_segments_has_a_failing_policy_fail_again(monkeypatch: py
     assert tape.replay().first is None
 
 
-def test_turning_a_policy_off_begins_a_segment_that_is_not_compared() -> None:
-    world = busy()
-    tape = Tape(lambda told: decider.leader)
-    decider = decider_of(world.engine)
-    world.handle = tape.handle
-    world.run(5)
-    assert world.engine.state.on
-    world.engine.lead(None)
-    world.run(5)
-    assert tape.replay().first is None
-
-
 def never(view: View) -> Plan:
     raise TooSlow("took more than it may")
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gandiva_slurm.engine import promotion
 from gandiva_slurm.engine.central import CentralSettings, Domain
 from gandiva_slurm.engine.domains import Planned, whole_jobs
 from gandiva_slurm.engine.local import Gang, LocalStride
-from gandiva_slurm.engine.settings import EngineSettings
-from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.classes import MOST_PATIENCE_NS, PATIENCE_NS
+from gandiva_slurm.policy.classes import MOST_PATIENCE_NS
 from gandiva_slurm.policy.groups import SPARE
-from gandiva_slurm.policy.placement import Board, Need, Site
-from gandiva_slurm.policy.shares import Leaf
 from gandiva_slurm.policy.stride import STRIDE1
-from tests.builders import ACCOUNT, SECOND_NS, TICKET, Slicer, a_gang, place_all
-from tests.fake_world import FakeWorld, ruled
-
-PATIENCE_S, MOST_S = PATIENCE_NS // SECOND_NS, MOST_PATIENCE_NS // SECOND_NS
+from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
+from tests.fake_world import FakeWorld
 
 
 def spare(job_id: int, user: str, gpus: tuple[int, ...], tickets: int = 100 * TICKET) -> Gang:
@@ -110,68 +103,14 @@ def test_an_opportunistic_span_comes_on_where_no_guaranteed_job_runs() -> None:
         assert domain.stride.choose(keys(1, 2), (), ()) == want
 
 
-# placing
-
-
-def a_need(job_id: int, user: str, gpus: int = 1, is_opportunistic: bool = True) -> Need:
-    leaf = Leaf(ACCOUNT, user)
-    return Need(job_id, leaf, gpus, 100, (job_id,), is_opportunistic=is_opportunistic)
-
-
-def a_board(*sites: Site) -> Board:
-    return Board(sites, {Leaf(ACCOUNT, user): 100 * TICKET for user in ("ann", "ben", "cat", "dan")})
-
-
-def gpus_of(board: Board, *needs: Need) -> dict[int, tuple[int, ...]]:
-    return {job_id: place.parts[0].gpus for job_id, place in place_all(board, needs).items()}
-
-
-def test_guaranteed_jobs_are_placed_first_and_as_if_the_others_were_not_there() -> None:
-    one, two = a_need(1, "ann"), a_need(2, "ben")
-    want = {3: (0,), 4: (1,), 1: (2,), 2: (3,)}
-    gangs = [a_need(3, "cat", is_opportunistic=False), a_need(4, "dan", is_opportunistic=False)]
-    assert gpus_of(a_board(Site("n1", "v100", 4, 4)), one, two, *gangs) == want
-    board = a_board(Site("n1", "v100", 2, 4))
-    assert gpus_of(board, one, two) == {1: (0,), 2: (1,)}
-    assert gpus_of(board, *gangs) == {3: (0,), 4: (1,)}, "opportunistic ones are on both"
-    assert gpus_of(board, replace(one, job_id=5, is_opportunistic=False)) == {5: (0,)}
-
-
-def test_an_idle_gpu_is_better_than_one_with_an_opportunistic_job_and_that_than_a_guaranteed_one() -> None:
-    board = a_board(Site("n1", "v100", 3, 4))
-    assert gpus_of(board, a_need(1, "ann", is_opportunistic=False)) == {1: (0,)}
-    assert gpus_of(board, a_need(2, "ben")) == {2: (1,)}
-    assert gpus_of(board, a_need(3, "cat", is_opportunistic=False)) == {3: (2,)}
-    assert gpus_of(board, a_need(4, "dan")) == {4: (1,)}
-
-
-def test_opportunistic_jobs_leave_the_last_slot_of_a_gpu_to_guaranteed_ones() -> None:
-    board = a_board(Site("n1", "v100", 1, 3))
-    crowd = [a_need(n, user) for n, user in enumerate(("ann", "ben", "cat"), 1)]
-    assert gpus_of(board, *crowd).keys() == {1, 2}
-    assert gpus_of(board, a_need(4, "ann", is_opportunistic=False)) == {4: (0,)}
-    alone = a_board(Site("n1", "v100", 1, 1))
-    assert gpus_of(alone, a_need(1, "ann")) == {1: (0,)}, "with one slot there is none to leave"
-
-
 # the engine
 
 
-def a_world(*jobs: tuple[str, str], gpus: int = 1, **settings: int) -> FakeWorld:
-    """Jobs of one GPU, (user, class), started on one node by the engine's own rules."""
-    world = ruled({"n1": gpus}, EngineSettings(**settings))
-    for user, job_class in jobs:
-        world.submit(user, job_class=job_class)
-    world.run(5)
-    return world
-
-
-def park(world: FakeWorld, job_id: int) -> None:
-    world.procs["n1", JobKey(job_id, 0)].state = states.SUSPENDED
-
-
 def test_tickets_are_divided_among_the_jobs_of_a_class() -> None:
-    world = a_world(("user1", "guaranteed"), ("user1", "opportunistic"), ("user1", "opportunistic"), gpus=3)
+    world = FakeWorld({"n1": 3})
+    for job_class in ("guaranteed", "opportunistic", "opportunistic"):
+        world.submit("user1", job_class=job_class)
+    world.run(5)
     plan = world.engine.plan_jobs("n1")
     found = {place.key.job_id: (place.tickets // TICKET, place.is_opportunistic) for place in plan}
     assert found == {1: (100, False), 2: (50, True), 3: (50, True)}
@@ -179,57 +118,8 @@ def test_tickets_are_divided_among_the_jobs_of_a_class() -> None:
     assert [job.is_opportunistic for _, job in sorted(whole.items())] == [False, True, True]
 
 
-def test_one_whose_users_share_has_room_is_promoted_after_five_minutes_without_gpus() -> None:
-    world = a_world(("user1", "guaranteed"), ("user2", "opportunistic"), gpus=2)
-    record = world.engine.jobs[2]
-    park(world, 2)
-    world.run(PATIENCE_S - 10, dt_s=5)
-    assert record.is_opportunistic and not record.is_promoted
-    (told,) = promotion.told(record, world.now_ns)
-    assert "has what guaranteed jobs leave; without GPUs for 285 s" in told
-    world.run(20, dt_s=5)
-    assert not record.is_opportunistic
-    assert [place.is_opportunistic for place in world.engine.plan_jobs("n1")] == [False, False]
-    (line,) = [line for line in record.story if line.code == "Promoted"]
-    assert line.text == "guaranteed from now on, after 300 s without GPUs: user2 has room in his share"
-    assert [*promotion.told(record, world.now_ns)] == [
-        "submitted as opportunistic; guaranteed since it had long waited for GPUs"
-    ]
-    world.restart_controller(keep_journal=True)
-    world.requeue(2)
-    world.run(60)
-    assert not world.engine.jobs[2].is_opportunistic, "for good"
-
-
-def test_a_turn_begins_the_wait_anew() -> None:
-    world = a_world(("user1", "opportunistic"))
-    for _ in range(4):
-        park(world, 1)
-        world.run(PATIENCE_S - 20, dt_s=10)
-        world.procs["n1", JobKey(1, 0)].state = states.RUNNING
-        world.run(20, dt_s=10)
-    assert world.engine.jobs[1].is_opportunistic
-
-
-def test_beyond_its_users_share_it_is_promoted_late() -> None:
-    world = a_world(("user1", "guaranteed"), ("user2", "guaranteed"), ("user2", "opportunistic"), gpus=2)
-    park(world, 3)
-    world.run(MOST_S - 300, dt_s=30)
-    assert world.engine.jobs[3].is_opportunistic
-    world.run(300, dt_s=30)
-    (line,) = [line for line in world.engine.jobs[3].story if line.code == "Promoted"]
-    assert line.text.endswith("it is not to starve")
-
-
-def test_one_for_which_no_place_is_found_is_promoted_and_gets_the_slot_that_was_kept() -> None:
-    world = a_world(*[(f"user{n}", "opportunistic") for n in (1, 2, 3)], slots_per_gpu=3)
-    assert world.state_of(3) == states.HELD and world.code_of(3) == "NoFreeSlots"
-    world.run(PATIENCE_S + 20, dt_s=5)
-    assert world.state_of(3) == states.RUNNING and not world.engine.jobs[3].is_opportunistic
-
-
 def test_one_that_its_owner_holds_does_not_wait_for_gpus() -> None:
     world = FakeWorld({"n1": 1})
     world.submit("user1", job_class="opportunistic", user_hold=True)
-    world.run(2 * MOST_S, dt_s=60)
+    world.run(2 * MOST_PATIENCE_NS // SECOND_NS, dt_s=60)
     assert world.code_of(1) == "HeldByUser" and world.engine.jobs[1].is_opportunistic

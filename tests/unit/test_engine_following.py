@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld, starts
+from tests.fake_world import FakeWorld, an_engine, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 
@@ -184,7 +183,7 @@ def test_job_requeued_before_its_first_turn_is_fenced_at_once(reason: str, fence
 
 
 def test_nothing_is_fenced_before_slurm_was_read() -> None:
-    engine = Engine()
+    engine = an_engine()
     stranger = ev.ResidentSeen("n1", JobKey(5, 0), states.RUNNING, (0,), "", "")
     for second in range(200):
         assert engine.handle([stranger, ev.CycleTick()], NOW_NS + second * SECOND_NS) == []

@@ -14,6 +14,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason
 from tests.builders import SECOND_NS, a_gang, a_job, a_node
+from tests.fake_world import an_engine
 from tests.records import Held
 
 NOW_NS = 2_000_000 * SECOND_NS
@@ -27,7 +28,7 @@ def held(job_id: int, gpus: tuple[int, ...], t0: int, t1: int, restart: int = 0)
 @pytest.fixture
 def engine() -> Engine:
     """Two jobs that run: 1 on GPUs 0 and 1, 2 on GPU 2."""
-    engine = Engine()
+    engine = an_engine()
     jobs = [a_job(1, gpus=2), a_job(2, "user2")]
     engine.handle([ev.NodeSeen(a_node()), *map(ev.JobSeen, jobs), ev.CycleTick()], NOW_NS)
     running = [replace(job, state="RUNNING", nodes=("n1",)) for job in jobs]
@@ -61,7 +62,7 @@ def test_split_gang_is_found(engine: Engine, gpus: tuple[int, ...]) -> None:
 @pytest.fixture
 def spanning() -> Engine:
     """A job of two nodes that is being started on n1 and n2; k1 is of another type."""
-    engine = Engine()
+    engine = an_engine()
     nodes = [a_node("n1"), a_node("n2"), a_node("k1", gpu_type="k80")]
     events = [*map(ev.NodeSeen, nodes), ev.JobSeen(a_job(1, gpus=2, span=2)), ev.CycleTick()]
     engine.handle(events, NOW_NS)

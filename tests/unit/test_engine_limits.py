@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.limits import behind, waiting_for_limits
 from gandiva_slurm.model import event as ev
@@ -16,7 +15,7 @@ from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.pending import explain
 from gandiva_slurm.model.reason import because
 from tests.builders import SECOND_NS, a_job, a_node
-from tests.fake_world import FakeWorld, starts
+from tests.fake_world import FakeWorld, an_engine, starts
 
 HOUR_S = 3600
 
@@ -133,7 +132,7 @@ def a_reservation(name: str, nodes: tuple[str, ...], start_s: int, hours: int = 
 
 def placed(bounds: Bounds, **fields: object) -> tuple[str, tuple[str, ...]]:
     """Where a job goes on two nodes, or why it waits; it is 1,000,000."""
-    engine = Engine()
+    engine = an_engine()
     job = a_job(1, **fields)
     news = [ev.NodeSeen(a_node("n1")), ev.NodeSeen(a_node("n2")), ev.BoundsSeen(bounds), ev.JobSeen(job)]
     engine.handle([*news, ev.CycleTick()], 10**6 * SECOND_NS)

@@ -8,12 +8,12 @@ import pytest
 
 from gandiva_slurm.engine.follow import Cycle
 from gandiva_slurm.engine.moving import begin_move, told
-from gandiva_slurm.engine.state import OWNER_HOLD_S
+from gandiva_slurm.engine.state import OWNER_HOLD_S, EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS
-from tests.fake_world import FakeWorld, ruled
+from tests.fake_world import FakeWorld
 
 TARGET = {"n2": (1,)}
 
@@ -27,10 +27,10 @@ def world() -> FakeWorld:
     return world
 
 
-def leave(world: FakeWorld, target: dict[str, tuple[int, ...]] = TARGET, for_job: int = 0) -> None:
+def leave(world: FakeWorld, target: dict[str, tuple[int, ...]] = TARGET) -> None:
     """Have job 1 leave for a target."""
     at = Cycle(world.engine.state, world.settings, world.now_ns)
-    begin_move(at, world.engine.jobs[1], target, ("n2 is empty", "n1 has 2"), for_job)
+    begin_move(at, world.engine.jobs[1], target, "n2 is empty")
 
 
 def path(world: FakeWorld, job_id: int = 1) -> list[str]:
@@ -69,16 +69,19 @@ def test_nodes_plan_says_leaving_as_long_as_it_is_so(world: FakeWorld) -> None:
     assert [place.is_leaving for place in world.engine.plan_jobs("n1")] == [False]
 
 
-def test_place_is_kept_while_the_job_is_on_its_way() -> None:
-    world = ruled({"n1": 2, "n2": 2})
-    world.submit()
+@pytest.mark.parametrize("what", ("well", "never", "requeue", "rigid", "off"))
+def test_job_that_cannot_be_moved_stays(what: str) -> None:
+    """Three users on two GPUs of two nodes: each goes where its turn is, but for one that cannot."""
+    settings = EngineSettings(10 * SECOND_NS, slots_per_gpu=1, moves=what != "off")
+    world = FakeWorld({"n1": 1, "n2": 1}, settings, move_ns=SECOND_NS)
+    job_id = world.submit("user1", migrate="never" if what == "never" else "auto", requeue=what != "requeue")
+    if what == "rigid":
+        world.rigid.add(job_id)
     world.run(5)
-    world.rigid.add(1)
-    leave(world)
-    others = [world.submit(f"guest{n}") for n in range(16)]
-    world.run(20)
-    places = [world.engine.jobs[n].places.get("n2") for n in others]
-    assert (places.count((0,)), places.count((1,))) == (4, 3), "one slot is kept"
+    for user in ("user2", "user3"):
+        world.submit(user)
+    world.run(600)
+    assert (world.jobs[job_id].restart > 0) == (what == "well")
 
 
 def test_job_that_cannot_save_itself_stays_and_rests(world: FakeWorld) -> None:
@@ -224,7 +227,7 @@ def leave_both(world: FakeWorld) -> JobKey:
     job_id = world.submit(gpus=2, span=2)
     world.run(5)
     at = Cycle(world.engine.state, world.settings, world.now_ns)
-    begin_move(at, world.engine.jobs[job_id], {"n3": (1,), "n4": (0,)}, ("they are empty",))
+    begin_move(at, world.engine.jobs[job_id], {"n3": (1,), "n4": (0,)}, "they are empty")
     return world.engine.jobs[job_id].key
 
 

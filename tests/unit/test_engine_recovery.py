@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from gandiva_slurm.model.action import Note
 from gandiva_slurm.model.job import IllegalTransition
 from gandiva_slurm.model.reason import because
 from tests.builders import ACCOUNT, SECOND_NS, TICKET
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, an_engine, as_configured
 
 NOW_NS = 2_000_000 * SECOND_NS
 
@@ -59,6 +60,16 @@ def test_running_job_of_a_silent_node_is_given_gpus_after_a_while(world: FakeWor
     assert world.engine.jobs[job_id].places == {"n1": (0, 1)}
 
 
+def test_running_jobs_of_a_silent_node_are_given_gpus_of_their_own(world: FakeWorld) -> None:
+    jobs = [world.submit(f"user{n}") for n in (1, 2)]
+    world.run(3)
+    world.jobs = {job_id: replace(job, nodes=("n1",)) for job_id, job in world.jobs.items()}
+    world.restart_controller(keep_journal=False)
+    world.procs.clear()
+    world.run(7)
+    assert sorted(world.engine.jobs[job_id].places["n1"] for job_id in jobs) == [(0,), (1,)]
+
+
 def test_job_gone_while_the_controller_was_away_is_ended(world: FakeWorld) -> None:
     job_id = world.submit()
     world.run(3)
@@ -70,9 +81,9 @@ def test_job_gone_while_the_controller_was_away_is_ended(world: FakeWorld) -> No
 
 
 def test_journal_of_another_schema_is_refused() -> None:
-    data = Engine().to_json() | {"schema": 99}
+    data = an_engine().to_json() | {"schema": 99}
     with pytest.raises(ValueError, match="schema 99, 2 expected"):
-        Engine.from_json(EngineSettings(), data)
+        Engine.from_json(EngineSettings(), data, as_configured(EngineSettings()))
 
 
 def test_journal_keeps_every_field(world: FakeWorld) -> None:

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS, TICKET, a_job, a_node, an_association_tree
-from tests.fake_world import FakeWorld, starts
+from tests.fake_world import FakeWorld, an_engine, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 RUNNING, SUSPENDED = states.RUNNING, states.SUSPENDED
@@ -72,14 +71,14 @@ def test_parts_get_the_jobs_tickets_and_no_more() -> None:
 
 def test_all_its_nodes_are_of_one_type() -> None:
     nodes = [a_node("n1"), a_node("n2", gpu_type="k80"), a_node("n3", gpu_type="k80"), a_node("n4")]
-    engine = Engine()
+    engine = an_engine()
     jobs = [a_job(1, gpus=4, span=2), a_job(2, "user2", gpus=4, span=2, types=("k80",))]
     actions = engine.handle([*map(ev.NodeSeen, nodes), *map(ev.JobSeen, jobs), ev.CycleTick()], NOW_NS)
     assert {start.key.job_id: start.nodes for start in starts(actions)} == {1: ("n1", "n4"), 2: ("n2", "n3")}
 
 
 def test_nodes_are_named_in_slurms_order() -> None:
-    engine = Engine()
+    engine = an_engine()
     events = [ev.NodeSeen(a_node(name)) for name in ("n10", "n9")]
     actions = engine.handle([*events, ev.JobSeen(a_job(1, gpus=2, span=2)), ev.CycleTick()], NOW_NS)
     assert starts(actions)[0].nodes == ("n9", "n10")
@@ -110,7 +109,7 @@ def test_each_waiting_span_has_its_reason() -> None:
         a_job(4, gpus=2, span=2, node_count=1),
         a_job(5, gpus=2, span=2, memory_mib=99_999),
     ]
-    engine = Engine()
+    engine = an_engine()
     engine.handle([*map(ev.NodeSeen, nodes), *map(ev.JobSeen, jobs), ev.CycleTick()], NOW_NS)
     assert {job_id: record.text for job_id, record in engine.jobs.items()} == {
         1: "asks for 3 nodes of one GPU type with 1 GPU(s) on each; large enough: 2",
@@ -291,7 +290,7 @@ def test_span_is_planned_once_all_its_nodes_have_told_their_gpus(world: FakeWorl
 
 def test_tickets_of_a_poor_user_reach_every_part() -> None:
     """At least one part of a ticket on each node, whatever there is to split."""
-    engine = Engine()
+    engine = an_engine()
     tree = an_association_tree(user1=0, user2=10**9)
     nodes = [ev.NodeSeen(a_node(name)) for name in ("n1", "n2")]
     jobs = [ev.JobSeen(a_job(1, gpus=2, span=2)), ev.JobSeen(a_job(2, "user2"))]

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from gandiva_slurm.engine.engine import Engine, EngineSettings
+from gandiva_slurm.engine.engine import EngineSettings
 from gandiva_slurm.engine.state import OWNER_HOLD_S
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Note, Start
 from gandiva_slurm.model.ids import JobKey
 from tests.builders import SECOND_NS, TICKET, a_job, a_node
-from tests.fake_world import FakeWorld, ruled, starts
+from tests.fake_world import FakeWorld, an_engine, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 
@@ -30,8 +30,8 @@ def world() -> FakeWorld:
 @pytest.mark.parametrize("cycle_s", [0.25, 0.5, 0.6])
 def test_a_gang_starts_soon_though_its_user_has_another_job(cycle_s: float) -> None:
     """All users' passes are equal where every user has one job: it is the gang's wait that decides."""
-    settings = EngineSettings(quantum_ns=SECOND_NS // 2, restart_cost_ns=SECOND_NS, slots_per_gpu=4)
-    world = FakeWorld({"n1": 2, "n2": 1}, settings)
+    settings = EngineSettings(quantum_ns=SECOND_NS // 2, slots_per_gpu=4)
+    world = FakeWorld({"n1": 2, "n2": 1}, settings, move_ns=SECOND_NS)
     world.types = {"n1": "v100", "n2": "k80"}
     for user in ("user1", "user2", "user3", "user1"):
         world.submit(user)
@@ -91,7 +91,7 @@ def test_failed_starts_are_tried_ever_more_rarely(world: FakeWorld) -> None:
 
 
 def test_busy_slurm_is_tried_again_without_growing_waits() -> None:
-    engine = Engine()
+    engine = an_engine()
     engine.handle([ev.NodeSeen(a_node()), ev.JobSeen(a_job(1)), ev.CycleTick()], NOW_NS)
     for turn in range(1, 6):
         now_ns = NOW_NS + turn * 6 * SECOND_NS
@@ -195,7 +195,7 @@ def test_dead_nodes_and_silent_daemons_get_no_jobs(world: FakeWorld) -> None:
 
 
 def test_drained_node_keeps_what_it_has_and_gets_nothing_new() -> None:
-    engine = Engine()
+    engine = an_engine()
     engine.handle([ev.NodeSeen(a_node()), ev.JobSeen(a_job(1)), ev.CycleTick()], NOW_NS)
     running = a_job(1, state="RUNNING", nodes=("n1",))
     drained = a_node(state=frozenset({"MIXED", "DRAIN"}), reason="disk")
@@ -272,16 +272,6 @@ def test_job_that_ends_wakes_those_that_were_put_off_for_it(world: FakeWorld) ->
     world.dependencies_met = True
     world.run(2)
     assert world.state_of(second) == states.RUNNING
-
-
-def test_job_that_may_have_to_wait_takes_no_idle_gpu_from_one_that_will_run() -> None:
-    world = ruled({"n1": 4})
-    world.submit(gpus=2)
-    for _ in range(3):
-        world.submit(dependency="singleton(unfulfilled)")
-    last = world.submit()
-    places = {start.key.job_id: start.places for start in starts(world.cycle())}
-    assert places[last] == (("n1", (2,)),)
 
 
 def test_end_of_a_twin_wakes_a_singleton(world: FakeWorld) -> None:

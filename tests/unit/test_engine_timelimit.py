@@ -17,6 +17,7 @@ from gandiva_slurm.model.event import Event
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
 from tests.builders import SECOND_NS, a_job, a_node
+from tests.fake_world import an_engine, as_configured
 
 BEGIN_S = 10**6
 MINUTE_S = 60
@@ -27,7 +28,7 @@ class Clock:
 
     def __init__(self, limit_min: int = 60, bounds: Bounds | None = None, stretch_percent: int = 200) -> None:
         self.settings = EngineSettings(stretch_percent=stretch_percent)
-        self.engine = Engine(self.settings)
+        self.engine = an_engine(self.settings)
         self.now_s, self.parked_s, self.obeys = BEGIN_S, 0, True
         self.job: SlurmJob = a_job(1, time_limit_s=limit_min * MINUTE_S)
         self.outcomes: list[Event] = []
@@ -64,7 +65,9 @@ class Clock:
     def restart_controller(self, keep_journal: bool = True) -> None:
         """Another gandivactld takes over."""
         data = json.loads(json.dumps(self.engine.to_json()))
-        self.engine = Engine.from_json(self.settings, data) if keep_journal else Engine(self.settings)
+        self.engine = an_engine(self.settings)
+        if keep_journal:
+            self.engine = Engine.from_json(self.settings, data, as_configured(self.settings))
         self.outcomes = []
         news = [ev.NodeSeen(a_node()), ev.BoundsSeen(Bounds())]
         self.engine.handle(news, self.now_s * SECOND_NS)

@@ -38,7 +38,7 @@ def gpus_of(record: JobRecord) -> int:
 def cycle(world: FakeWorld, seconds: float = 0.0) -> Cycle:
     """A cycle so much later, on what the engine knows now."""
     now_ns = world.now_ns + round(seconds * SECOND_NS)
-    return Cycle(world.engine.state, world.settings, now_ns, is_led=True)
+    return Cycle(world.engine.state, world.settings, now_ns)
 
 
 def test_what_is_not_told_yet_is_held_as_planned(world: FakeWorld) -> None:
@@ -121,7 +121,7 @@ def test_what_was_not_told_before_the_end_is_kept(world: FakeWorld) -> None:
 @pytest.mark.parametrize("late", [0, 1, 3])
 def test_shares_hold_however_late_the_word_of_nodes_is(late: int, seed: int) -> None:
     """It is half a quantum old, or missing for some; a user's quantum that is not told yet is no other's."""
-    world = FakeWorld({"n1": 2, "n2": 1}, EngineSettings(QUANTUM_NS, restart_cost_ns=0))
+    world = FakeWorld({"n1": 2, "n2": 1}, EngineSettings(QUANTUM_NS), move_ns=0)
     world.tree = an_association_tree(user1=5, user2=1, user3=2)
     rng = random.Random(seed)
     world.late_steps = lambda: rng.randint(0, late)

@@ -183,7 +183,7 @@ def test_why_says_what_it_draws_from() -> None:
     own, other = world.submit("user1", vc="a"), world.submit("user2")
     world.run(3)
     engine = world.engine
-    said = [[*owners.told(engine.jobs[job], engine.state, engine.settings, True)] for job in (own, other)]
+    said = [[*owners.told(engine.jobs[job], engine.settings)] for job in (own, other)]
     assert said == [
         ["draws its GPUs from virtual cluster a: 1 v100, 2 k80"],
         ["draws its GPUs from what no virtual cluster owns"],

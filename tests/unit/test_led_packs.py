@@ -33,14 +33,14 @@ def test_two_that_are_planned_on_one_gpu_are_mates_and_are_told_so() -> None:
     world, one, two = two_residents()
     world.plan({one: (0,), two: (0,)}, cycles=1)
     assert world.place(one).mate == two and world.place(two).mate == one
-    (pack,) = world.engine.state.pairs.packs
+    (pack,) = world.engine.state.packs
     assert pack.jobs == (one, two) and pack.is_trial
     world.run(3)
-    (pack,) = world.engine.state.pairs.packs
+    (pack,) = world.engine.state.packs
     assert not pack.is_trial and pack.gain == pytest.approx(1.6)
     assert any("10 mini-batches a second alone, 8 packed" in line for line in pack.evidence)
     world.plan({one: (0,)})
-    assert world.place(one).mate == world.place(two).mate == 0 and not world.engine.state.pairs.packs
+    assert world.place(one).mate == world.place(two).mate == 0 and not world.engine.state.packs
 
 
 def test_what_is_not_known_to_fit_is_refused_by_its_name() -> None:
@@ -86,13 +86,13 @@ def test_a_job_that_ended_for_want_of_memory_is_known_for_it() -> None:
 @pytest.mark.parametrize(("packed_rate", "is_kept"), [(8.0, True), (4.0, False)])
 def test_a_pair_that_was_measured_slower_is_undone_and_told_so(packed_rate: float, is_kept: bool) -> None:
     told = EngineSettings(10 * SECOND_NS, slots_per_gpu=2)
-    policy = PolicySettings(told.quantum_ns, restart_ns=told.restart_cost_ns)
+    policy = PolicySettings(told.quantum_ns, restart_ns=60 * SECOND_NS)
     world = FakeWorld({"a": 1}, told, make_policy=lambda: gandiva_fair.make(policy))
     world.rates, world.packed_rate, world.card_bytes = {"v100": 10.0}, packed_rate, 16 * GIB
     jobs = [world.submit("user1") for _ in range(2)]
     world.peaks = dict.fromkeys(jobs, GIB)
     world.run(300)
-    assert bool(world.engine.state.pairs.packs) == is_kept
+    assert bool(world.engine.state.packs) == is_kept
     for job, mate in (jobs, jobs[::-1]):
         undone = [line.text for line in world.engine.jobs[job].story if line.code == "PackUndone"]
         why = "together 0.80 of the speed they have by turns; 1.05 is asked"
@@ -102,12 +102,12 @@ def test_a_pair_that_was_measured_slower_is_undone_and_told_so(packed_rate: floa
 @pytest.mark.parametrize(("gib", "is_packed"), [(4, True), (8, False)])
 def test_gandiva_fair_packs_two_of_a_user_where_both_fit(gib: int, is_packed: bool) -> None:
     told = EngineSettings(60 * SECOND_NS, slots_per_gpu=2)
-    policy = PolicySettings(told.quantum_ns, restart_ns=told.restart_cost_ns)
+    policy = PolicySettings(told.quantum_ns, restart_ns=60 * SECOND_NS)
     world = FakeWorld({"a": 1}, told, make_policy=lambda: gandiva_fair.make(policy))
     world.rates, world.packed_rate, world.card_bytes = {"v100": 10.0}, 8.0, 16 * GIB
     jobs = [world.submit("user1") for _ in range(2)]
     world.peaks = dict.fromkeys(jobs, gib * GIB)
     world.run(300)
     assert fault(world) == ""
-    packs = world.engine.state.pairs.packs
+    packs = world.engine.state.packs
     assert [pack.jobs for pack in packs] == ([tuple(jobs)] if is_packed else [])

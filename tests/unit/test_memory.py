@@ -40,7 +40,7 @@ class Forgets:
         return plan
 
 
-@pytest.mark.parametrize("name", [name for name in policy_names() if name != "live"])
+@pytest.mark.parametrize("name", policy_names())
 @pytest.mark.parametrize("vcs", [("",), ("", "one", "two")])
 def test_every_policy_goes_on_from_what_was_written_down(name: str, vcs: tuple[str, ...]) -> None:
     rows, truth = workload(W1)

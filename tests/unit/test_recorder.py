@@ -26,11 +26,12 @@ from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.event import BoundsSeen, CycleTick, JobSeen, NodeSeen
 from tests.builders import SECOND_NS, a_job, a_node
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, an_engine, as_configured
 from tests.replaying import replay_journal
 from tests.slow import slow
 
 TICK = CycleTick()
+LED = as_configured(EngineSettings())
 SOME_BOUNDS = Bounds((("gandiva", 3600),), (Reservation("r", ("n1",), 1, 2),))
 T0_NS = 2_000_000 * SECOND_NS
 
@@ -46,7 +47,7 @@ class Life:
     def begin(self):
         self.journal = Journal.open(self.path)
         state = self.journal.engine_state()
-        self.engine = Engine() if state is None else Engine.from_json(EngineSettings(), state)
+        self.engine = an_engine() if state is None else Engine.from_json(EngineSettings(), state, LED)
         self.recorder = Recorder(lambda: SimpleNamespace(controller=self.part))
 
     def restart(self):
@@ -158,7 +159,7 @@ def test_an_engine_that_fails_is_begun_anew(life):
     run_some(life)
     with pytest.raises(KeyError):
         life.recorder.handle(life.engine, [object()], life.now_ns)
-    life.engine = Engine.from_json(EngineSettings(), life.journal.engine_state())
+    life.engine = Engine.from_json(EngineSettings(), life.journal.engine_state(), LED)
     run_some(life, 11)
     assert [why for (why,) in life.rows("SELECT why FROM frames")] == ["anew", "start"]
     assert life.replay().first is None
@@ -239,7 +240,7 @@ def test_an_event_that_was_taken_out_is_found(life):
     tamper(life, 3, lambda data: data[1][1].pop(0))
     tally = life.replay()
     assert tally.first is not None and (tally.first.cycle, tally.first.got) == (3, "nothing")
-    assert tally.first.want.startswith("Start of job 2.0")
+    assert tally.first.want.startswith("Note of job 2.0")
 
 
 def test_an_event_the_engine_chokes_on_is_a_difference(life):
@@ -339,7 +340,7 @@ def test_a_journal_of_the_first_schema_goes_on(tmp_path):
     path = tmp_path / "journal.sqlite"
     db = open_database(path, MIGRATIONS[:1])
     db.execute("INSERT INTO epochs (epoch_ns) VALUES (7)")
-    engine = Engine()
+    engine = an_engine()
     engine.handle([NodeSeen(a_node("n1", 4)), TICK], T0_NS)
     db.execute("INSERT INTO state VALUES (1, 1, ?)", (codec.dumps(engine.to_json()),))
     db.close()

@@ -123,7 +123,7 @@ def test_percentiles_and_jain() -> None:
     assert jain([1, 1, 1]) == pytest.approx(1) and jain([1, 0, 0, 0]) == 0.25 and jain([]) == 1
 
 
-LED = [name for name in policy_names() if name not in ("live", "gavel_max_min_alone", "ffdl_spread")]
+LED = [name for name in policy_names() if name not in ("gavel_max_min_alone", "ffdl_spread")]
 
 TOLD = {"fifo", "srtf", "srsf", "gavel_max_min", "backfill"}
 
@@ -142,7 +142,6 @@ def test_every_policy_is_carried_out_by_the_engine(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("--policy", "live", "--world", "slurm"), "is an engine with rules of its own: leave --world out"),
         (("--policy", "fifo", "--world", "slurm", "--compat", "gavel"), "has a world of its own"),
     ],
 )

@@ -1,12 +1,14 @@
-"""The live policy among jobs whose ends a test decides: it is asked as the simulator's loop asks it."""
+"""A policy, its plans carried out by the engine, among jobs whose ends a test decides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
 from gandiva_slurm.sim.checks import gangs_are_whole, no_gpu_given_twice
-from gandiva_slurm.sim.live import LivePolicy
+from gandiva_slurm.sim.slurm_world import SlurmWorld
 from tests.tape import Tape
 
 QUANTUM_NS = 60 * 10**9
@@ -22,16 +24,16 @@ class Speeds:
         return (0.4, 0.4) if model == other else (0.8, 0.8)
 
 
-class LiveWorld:
-    """A cluster of (GPU type, GPUs) nodes; two policies hear the same and must say the same."""
+class SmallWorld:
+    """A cluster of (GPU type, GPUs) nodes; two engines hear the same and must say the same."""
 
     def __init__(
         self, *shape: tuple[str, int], tickets: Mapping[str, int] | None = None, restart_ns: int = 0
     ) -> None:
         self.cluster = Cluster(shape)
-        self.tape = Tape()
         settings = PolicySettings(QUANTUM_NS, restart_ns=restart_ns, tickets=tickets or {})
-        self.policy, self.twin = LivePolicy(settings), LivePolicy(settings)
+        self.policy, self.twin = (SlurmWorld(settings, gandiva_fair.make(settings)) for _ in range(2))
+        self.tape = Tape(lambda told: Leader(lambda: gandiva_fair.make(settings)))
         self.policy.handle = self.tape.handle
         self.now_ns = 0
         self.jobs: dict[int, JobView] = {}
@@ -59,7 +61,7 @@ class LiveWorld:
         (self.down.add if is_down else self.down.discard)(host)
         self.ask()
 
-    def pass_time(self, quanta: float) -> LiveWorld:
+    def pass_time(self, quanta: float) -> SmallWorld:
         """Let time pass; the policy is asked whenever it wishes."""
         until_ns = self.now_ns + round(quanta * QUANTUM_NS)
         while self.plan.wake_ns is not None and self.plan.wake_ns <= until_ns:

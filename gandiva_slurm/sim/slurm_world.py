@@ -1,9 +1,9 @@
-"""What the live daemons would do: the controller's engine and the nodes' strides, as a policy.
+"""What the daemons make of a policy's plans: the controller's engine, by a small Slurm, as a policy itself.
 
-`LivePolicy` is a small Slurm: it shows jobs and nodes to engine.Engine as gandivactld does, does what the
-engine asks for, and gives its plans to `live_nodes`. The slow clock ticks when something happens, a moment
-after it did something itself, and at each quantum's end; nothing it does takes time but what the simulator
-charges for starting elsewhere and for changing hands.
+`SlurmWorld` shows jobs and nodes to engine.Engine as gandivactld does, does what the engine asks for, and has
+its `Nodes` obey. The engine looks when something happens, a moment after it did something itself, and when
+the policy wants to be asked; nothing takes time but what the simulator charges for starting elsewhere and for
+changing hands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, Policy, PolicySettings, View
-from gandiva_slurm.sim.live_nodes import LiveNodes
+from gandiva_slurm.sim.slurm_nodes import Nodes
 
 _S = 10**9
 #: Zero of the simulator's time, for an engine to which 0 means never.
@@ -43,62 +43,44 @@ _FIRST_ARRAY = 10**9
 Handle = Callable[[Engine, Sequence[ev.Event], int], list[Action]]
 
 
-def make(settings: PolicySettings) -> LivePolicy:
-    """Make the policy `live`."""
-    return LivePolicy(settings)
+class SlurmWorld:
+    """A policy's plans, carried out by the engine of the daemons."""
 
-
-class LivePolicy:
-    """The policy; `slots_per_gpu` as in gandiva.yaml."""
-
-    name = "live"
-
-    def __init__(
-        self, settings: PolicySettings, slots_per_gpu: int = SLOTS, policy: Policy | None = None
-    ) -> None:
-        """`policy`: what decides in the engine; None: the engine's own rules."""
-        told = EngineSettings(settings.quantum_ns, slots_per_gpu, restart_cost_ns=settings.restart_ns)
-        self.engine = Engine(told, Leader(lambda: policy) if policy is not None else None)
+    def __init__(self, settings: PolicySettings, policy: Policy, slots_per_gpu: int = SLOTS) -> None:
+        """`policy`: what decides; `slots_per_gpu`: as in gandiva.yaml."""
+        told = EngineSettings(settings.quantum_ns, slots_per_gpu)
+        self.engine = Engine(told, Leader(lambda: policy))
         self._policy = policy
-        if policy is not None:
-            self.name = policy.name
+        self.name = policy.name
         #: how the engine is called; whoever records it puts himself here
         self.handle: Handle = Engine.handle
         self._settings = settings
-        self._nodes: LiveNodes | None = None
+        self._nodes: Nodes | None = None
         #: Slurm's own table, by its job ids: those of the simulator and one
         self._jobs: dict[int, SlurmJob] = {}
         #: the restart count of each, as the engine was shown it last
         self._shown: dict[int, int] = {}
-        self._arrays: dict[tuple[str, str, int], int] = {}
+        self._arrays: dict[str, int] = {}
         self._users: set[str] = set()
         self._vcs: set[str] = set()
         self._down: frozenset[str] = frozenset()
         self._outcomes: list[ev.Event] = []
         self._told: dict[tuple[str, JobKey], ev.ResidentSeen] = {}
         self._notes: dict[int, str] = {}
-        self._end_ns = 0
 
     def decide(self, view: View) -> Plan:
-        """Hear what happened, decide slowly, then fast."""
+        """Hear what happened, have the policy decide, and carry that out."""
         nodes = self._nodes_of(view.cluster)
         self._deal(view)
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
-        if self.is_led:
-            self._tell_costs()
+        self._tell_costs()
         self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
-        is_end = view.now_ns >= self._end_ns and not self.is_led
-        if is_end:
-            self._end_ns = view.now_ns + self._settings.quantum_ns
         was_left = set(nodes.left)
-        if self._policy is not None:
-            nodes.obey()
-        else:
-            nodes.decide(is_end)
+        nodes.obey()
         wake_ns = self._wake(view, nodes.left != was_left)
         return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), homeless=self._homeless())
 
@@ -107,11 +89,6 @@ class LivePolicy:
         for record in self.engine.jobs.values():
             if record.travels.cost_ns:
                 record.travels.cost_ns = self._settings.restart_ns
-
-    @property
-    def is_led(self) -> bool:
-        """True when a policy decides in the engine."""
-        return self._policy is not None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -138,10 +115,10 @@ class LivePolicy:
 
     # Slurm
 
-    def _nodes_of(self, cluster: Cluster) -> LiveNodes:
+    def _nodes_of(self, cluster: Cluster) -> Nodes:
         if self._nodes is None:
             gpus = {host.name: len(host.gpus) for host in cluster.hosts}
-            self._nodes = LiveNodes(gpus, self._settings.quantum_ns, self.is_led)
+            self._nodes = Nodes()
             self._down = frozenset(gpus)  # so that all are news
         return self._nodes
 
@@ -201,8 +178,8 @@ class LivePolicy:
     def _slurm_job(self, job: JobView, cluster: Cluster) -> SlurmJob:
         """A job as the submission filter leaves it: held.
 
-        A user's jobs of one model and size are an array; where a policy decides, all jobs of a model, since
-        policies know them by that. Of a job without a model no speeds are known; it is never packed.
+        All jobs of a model are an array, since policies know them by that. Of a job without a model no speeds
+        are known; it is never packed.
         """
         nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
         elastic = f"{job.min_size}-{job.max_size}" if job.min_size < job.max_size else ""
@@ -211,14 +188,13 @@ class LivePolicy:
             pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
             gpus=job.size, nodes=nodes, elastic=elastic,
         )  # fmt: skip
-        alike = (job.user, job.model, job.size) if not self.is_led else ("", job.model, 0)
-        array = self._arrays.setdefault(alike, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
+        array = self._arrays.setdefault(job.model, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
         account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
         return SlurmJob(
             job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
             array_job_id=array, node_count=nodes, cpus=job.size,
             submit_s=(EPOCH_NS + job.submit_ns) // _S, options=options,
-            time_limit_s=-(-(job.length_ns or 0) // _S) if self.is_led else 0,
+            time_limit_s=-(-(job.length_ns or 0) // _S),
         )  # fmt: skip
 
     def _see(self, job: SlurmJob) -> ev.JobSeen:
@@ -242,7 +218,7 @@ class LivePolicy:
         job = self._jobs.get(key.job_id)
         return job is not None and job.restart == key.restart and job.state == "RUNNING"
 
-    def _reports(self, view: View, nodes: LiveNodes) -> Iterator[ev.Event]:
+    def _reports(self, view: View, nodes: Nodes) -> Iterator[ev.Event]:
         """What the nodes say that they did not say before, and each time who has left."""
         alive = [item for item in nodes.placements() if self._is_running(item[1].key)]
         told = {(node, place.key): self._resident(view, nodes, node, place) for node, place in alive}
@@ -253,26 +229,24 @@ class LivePolicy:
             yield ev.ResidentGone(node, key)
         self._told = told
         held: dict[str, list[tuple[JobKey, int]]] = {}
-        for node, place in alive if self.is_led else ():
+        for node, place in alive:
             held_ns = nodes.held_ns.get(place.key, 0) * len(place.gpus)
             held.setdefault(node, []).append((place.key, held_ns))
         for node, rows in held.items():
             yield ev.HeldTold(node, tuple(rows))
 
-    def _resident(self, view: View, nodes: LiveNodes, node: str, place: Placement) -> ev.ResidentSeen:
+    def _resident(self, view: View, nodes: Nodes, node: str, place: Placement) -> ev.ResidentSeen:
         key, job = place.key, view.jobs[place.key.job_id - 1]
         is_on, has_run = key in nodes.on, nodes.held_ns.get(key, 0) > 0
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
         gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
         mate = view.jobs.get(place.mate - 1)
-        # By the engine's own rules jobs of several nodes are not moved here: nobody asks for their rates.
-        may_move = self.is_led or not place.span
-        knows_rate, gpus = has_run and may_move, sum(len(part) for _, part in place.span) or len(place.gpus)
-        alone = view.rates.alone(job.model, gpus, gpu_type, not place.span) if knows_rate else None
+        gpus = sum(len(part) for _, part in place.span) or len(place.gpus)
+        alone = view.rates.alone(job.model, gpus, gpu_type, not place.span) if has_run else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else 0
-        is_movable = has_run and job.can_migrate and may_move and nodes.held_ns[key] >= restore_ns
+        is_movable = has_run and job.can_migrate and nodes.held_ns[key] >= restore_ns
         measured = Measured(
             is_movable=is_movable,
             is_elastic=True,
@@ -286,7 +260,7 @@ class LivePolicy:
         )
         return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured)
 
-    def _runs(self, view: View, nodes: LiveNodes) -> dict[int, tuple[int, ...]]:
+    def _runs(self, view: View, nodes: Nodes) -> dict[int, tuple[int, ...]]:
         first = {host.name: host.gpus[0] for host in view.cluster.hosts}
         return {
             key.job_id - 1: tuple(sorted(first[node] + gpu for node, gpus in places for gpu in gpus))
@@ -294,7 +268,7 @@ class LivePolicy:
         }
 
     def _wake(self, view: View, has_left: bool) -> int | None:
-        """The quantum's end; before it, whatever the engine waits for."""
+        """When the engine, or its policy, waits for something."""
         if not view.jobs:
             return None
         now_ns = EPOCH_NS + view.now_ns
@@ -302,10 +276,8 @@ class LivePolicy:
         times = [at_ns for at_ns in waits if at_ns > now_ns]
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)
-        if self.engine.decider is not None:
-            times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
-        ends = [] if self.is_led else [self._end_ns]
-        return min([*ends, *(at_ns - EPOCH_NS for at_ns in times)], default=None)
+        times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
+        return min((at_ns - EPOCH_NS for at_ns in times), default=None)
 
 
 def _nodes_for(job: JobView, cluster: Cluster) -> int:

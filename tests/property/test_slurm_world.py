@@ -1,4 +1,4 @@
-"""The live daemons' policy in virtual time: jobs come, end, are of many kinds; nodes fail and return."""
+"""Plans through the engine in virtual time: jobs come, end, are of many kinds; nodes fail and return."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.live_world import LiveWorld
 from tests.slow import drawn
+from tests.slurm_world import SmallWorld
 
 NODES = (("v100", 2), ("v100", 4), ("k80", 4))
 USERS = st.sampled_from(("ann", "bob", "cyd"))
@@ -17,12 +17,12 @@ BOUNDED = settings(
 )
 
 
-class LiveMachine(RuleBasedStateMachine):
-    """Plans are checked, and made twice, whenever one is asked for (LiveWorld.ask)."""
+class SlurmWorldMachine(RuleBasedStateMachine):
+    """Plans are checked, and made twice, whenever one is asked for (SmallWorld.ask)."""
 
     @initialize(shape=st.lists(st.sampled_from(NODES), min_size=1, max_size=4))
     def begin(self, shape: list[tuple[str, int]]) -> None:
-        self.world = LiveWorld(*shape, tickets={"ann": 2})
+        self.world = SmallWorld(*shape, tickets={"ann": 2})
 
     @rule(
         user=USERS, size=st.sampled_from((1, 1, 2, 4, 8)), priority=st.sampled_from((0, 50, 100)),
@@ -78,8 +78,8 @@ class LiveMachine(RuleBasedStateMachine):
         return False
 
 
-LiveMachine.TestCase.settings = BOUNDED
-TestLive = LiveMachine.TestCase
+SlurmWorldMachine.TestCase.settings = BOUNDED
+TestSlurmWorld = SlurmWorldMachine.TestCase
 
 
 @settings(max_examples=drawn(25))
@@ -92,7 +92,7 @@ def test_users_get_gpu_time_by_their_tickets(
     counts: dict[str, int], tickets: dict[str, int], size: int
 ) -> None:
     """Jobs of a whole node: on a part of it they keep to their GPUs, and shares to who is there."""
-    world = LiveWorld(("v100", size), tickets=tickets)
+    world = SmallWorld(("v100", size), tickets=tickets)
     for user, count in counts.items():
         for _ in range(count):
             world.submit(user, size)
