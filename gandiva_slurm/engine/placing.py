@@ -95,8 +95,6 @@ def need_of(record: JobRecord) -> Need:
         gpus=max(1, gpus_of(record) // max(1, options.nodes)),
         nodes=options.nodes,
         weight=job_weight(options.tickets, record.priority),
-        order=record.order,
-        priority=record.priority,
         types=(options.gpu_type,) if options.gpu_type else options.types,
         partitions=tuple(filter(None, job.partition.split(","))),
         cpus=-(-job.cpus // options.nodes),

@@ -10,7 +10,7 @@ from gandiva_slurm.policy.shares import Leaf
 
 @dataclass(frozen=True)
 class Need:
-    """What a job asks of a place. `types` empty = any; `order` is the one total order of jobs.
+    """What a job asks of a place. `types` empty = any.
 
     `gpus`, `cpus` and `memory_mib` are those on each of its `nodes`.
     """
@@ -19,8 +19,6 @@ class Need:
     leaf: Leaf
     gpus: int
     weight: int
-    order: tuple[int, ...]
-    priority: int = 50
     types: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     cpus: int = 1

@@ -13,7 +13,7 @@ SITE = Site("n1", "v100", 4, cpus=8, memory_mib=1000, partitions=("gandiva", "mo
 
 
 def need(**fields: object) -> Need:
-    return Need(1, Leaf(ACCOUNT, "ann"), **({"gpus": 1, "weight": 100, "order": (1,)} | fields))  # type: ignore[arg-type]
+    return Need(1, Leaf(ACCOUNT, "ann"), **({"gpus": 1, "weight": 100} | fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
