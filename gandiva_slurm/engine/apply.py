@@ -2,12 +2,13 @@
 
 A job of the plan that lives there holds its GPUs from now on; one that lives elsewhere leaves for there; one
 that lives nowhere is started. All others are parked where they live. Where a comer finds no slot or no
-memory, jobs that are parked there and can be saved leave, those parked longest first, and the comer waits
-until they have left.
+memory, jobs that are parked there and can be saved leave: those parked longest first, but the last of a user
+there after the others. The comer waits until they have left.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -186,7 +187,7 @@ class Room:
     def make(
         self, at: Cycle, comer: JobRecord, places: Places, planned: Set[int]
     ) -> list[JobRecord] | None:
-        """Return those that must leave for one that comes, parked longest first; None: there is no room."""
+        """Return those that must leave for one that comes, in that order; None: there is no room."""
         leavers: dict[int, JobRecord] = {}
         for spot in _spots(places):
             over, here = self._over(comer, spot), self._there.get(spot, {})
@@ -195,6 +196,8 @@ class Room:
                 continue
             parked = [each for job_id, each in here.items() if job_id not in planned | leavers.keys()]
             parked.sort(key=lambda each: (each.job.job_id in at.state.on, each.since_ns, each.order))
+            users = Counter(each.job.user for each in here.values())
+            parked.sort(key=lambda each: users[each.job.user] == 1)
             for each in parked:
                 if over > 0 and may_leave(at, each) and _taken(each, spot):
                     leavers[each.job.job_id] = each

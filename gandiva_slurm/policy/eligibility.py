@@ -6,14 +6,20 @@ leave; one that cannot be saved stays until it ends. Room is what those leave.
 The last slot beside jobs that cannot be saved goes only to a user who has none of these on that GPU, and to
 jobs that have been moved before, which will make way: otherwise the first user to submit a hundred jobs
 keeps all others out until one of them ends.
+
+Where those that live there all stay for now, a job may come to a GPU that is full all the same, if its user
+has none there and another has several: one of these that can be saved makes way.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gandiva_slurm.policy.port import Host, JobView, View
 
-#: What jobs have in common that may come to the same GPUs: nodes, memory, and a user whose last slots count.
-_Kind = tuple[frozenset[int] | None, int, str]
+#: What jobs have in common that may come to the same GPUs: nodes, memory, a user whose last slots count, and
+#: a user for whom others make way.
+_Kind = tuple[frozenset[int] | None, int, str, str]
 
 
 class Eligibility:
@@ -39,6 +45,13 @@ class Eligibility:
         for job in firm:
             if not job.can_migrate:
                 self._note_firm(job, job.gpus)
+        #: by GPU: how many jobs of each user live there, and how many may make way: not the last of a user
+        self._users = [Counter[str]() for _ in range(view.cluster.size)]
+        self._beyond: Counter[int] = Counter()
+        for job in firm if stay else ():
+            for gpu in job.gpus:
+                self._users[gpu][job.user] += 1
+                self._beyond[gpu] += job.can_migrate and self._users[gpu][job.user] > 1
         self._full = frozenset(gpu for gpu, count in living.items() if view.slots and count >= view.slots)
         self._left_mib = {
             index: host.memory_mib - taken_mib.get(index, 0)
@@ -48,13 +61,18 @@ class Eligibility:
         self._known: dict[_Kind, frozenset[int]] = {}
         self._rooms: dict[_Kind, tuple[tuple[Host, tuple[int, ...]], ...]] = {}
 
-    def barred(self, job: JobView) -> frozenset[int]:
-        """Return the GPUs that a job may not come to now. One that cannot be saved is where it is."""
+    def barred(self, job: JobView, displaces: bool = False) -> frozenset[int]:
+        """Return the GPUs that a job may not come to now. One that cannot be saved is where it is.
+
+        `displaces`: it may come to a full one where others make way.
+        """
         if job.gpus and not job.can_migrate:
             return frozenset()
-        key = self._kind(job)
+        key = self._kind(job, displaces)
         if key not in self._known:
-            self._known[key] = self._full.union(self._last_of(key[-1]), *(
+            makes_way = {gpu for gpu in self._full if self._beyond[gpu] and not self._users[gpu][job.user]}
+            full = self._full - makes_way if displaces else self._full
+            self._known[key] = full.union(self._last_of(key[2]), *(
                 host.gpus
                 for index, host in enumerate(self._cluster.hosts)
                 if (job.hosts is not None and index not in job.hosts)
@@ -69,6 +87,8 @@ class Eligibility:
     def take(self, job: JobView, gpus: tuple[int, ...]) -> None:
         """A job is to live there, too."""
         for gpu in gpus:
+            self._users[gpu][job.user] += 1
+            self._beyond[gpu] -= gpu in self._full
             self._living[gpu] = self._living.get(gpu, 0) + 1
         if not _will_make_way(job):
             self._note_firm(job, gpus)
@@ -77,11 +97,11 @@ class Eligibility:
             self._left_mib[host] -= job.memory_mib
         self._known, self._rooms = {}, {}
 
-    def rooms(self, job: JobView) -> tuple[tuple[Host, tuple[int, ...]], ...]:
+    def rooms(self, job: JobView, displaces: bool = False) -> tuple[tuple[Host, tuple[int, ...]], ...]:
         """Return the nodes with a GPU that is not barred, each with all such GPUs."""
-        key = self._kind(job)
+        key = self._kind(job, displaces)
         if key not in self._rooms:
-            barred = self.barred(job)
+            barred = self.barred(job, displaces)
             rooms = [
                 (host, tuple(gpu for gpu in host.gpus if gpu not in barred)) for host in self._cluster.hosts
             ]
@@ -92,9 +112,10 @@ class Eligibility:
         for gpu in gpus:
             self._firm.setdefault(gpu, []).append(job.user)
 
-    def _kind(self, job: JobView) -> _Kind:
+    def _kind(self, job: JobView, displaces: bool) -> _Kind:
         comes_to_stay = not job.gpus and not _will_make_way(job)
-        return (job.hosts, job.memory_mib, job.user if comes_to_stay else "")
+        user = job.user if displaces else ""
+        return (job.hosts, job.memory_mib, job.user if comes_to_stay else "", user)
 
     def _last_of(self, user: str) -> frozenset[int]:
         """Return the GPUs with one slot left that is not for this user; "": it is for anybody."""

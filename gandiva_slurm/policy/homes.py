@@ -8,6 +8,7 @@ is due to it for its user's tickets, of what is due to all that live there.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -45,6 +46,12 @@ class Homes:
         for job in eligibility.staying:
             self._live(job, job.gpus)
         self._chosen: dict[int, tuple[int, ...]] = {}
+        #: by user: jobs, and GPUs of those that live somewhere; the users for one of whose jobs others leave
+        self._jobs = Counter(job.user for job in view.jobs.values())
+        self._gpus: Counter[str] = Counter()
+        for job in view.jobs.values():
+            self._gpus[job.user] += len(job.gpus)
+        self._displacing: set[str] = set()
 
     def of(self, job: JobView, closed: Set[int]) -> tuple[int, ...]:
         """Return the GPUs where a job is; of one that will not leave them, those that it is to have.
@@ -69,11 +76,25 @@ class Homes:
         return max(1, round(self._merit.part(job) * _WHOLE / job.size))
 
     def _choose(self, job: JobView, closed: Set[int]) -> tuple[int, ...]:
-        """Return the best home among all but the closed GPUs, on as many nodes as it asks for; (): none."""
+        """Return the best home among all but the closed GPUs, on as many nodes as it asks for; (): none.
+
+        Where none is free others make way for it, while less of its user's lives somewhere than is due to
+        that user; for one at a time.
+        """
+        home = self._best(job, closed, displaces=False)
+        if home or not self._stay or job.user in self._displacing:
+            return home
+        due = self._merit.part(job) * self._jobs[job.user] * self._cluster.size
+        if self._gpus[job.user] >= due:
+            return ()
+        self._displacing.add(job.user)
+        return self._best(job, closed, displaces=True)
+
+    def _best(self, job: JobView, closed: Set[int], displaces: bool) -> tuple[int, ...]:
         worth, nodes = self._merit.worth(job), job.nodes or 1
         size, due = job.size // nodes, self._due(job)
         by_type: dict[str, list[_Found]] = {}
-        for host, room in self._eligibility.rooms(job):
+        for host, room in self._eligibility.rooms(job, displaces):
             gpus = [gpu for gpu in room if gpu not in closed]
             if len(gpus) < size or host.gpu_type not in worth:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from gandiva_slurm.policy.port import Cluster
@@ -35,9 +36,10 @@ class Residents:
             self._on_host[self._cluster.host_of[gpu]].pop(job.job_id, None)
 
     def must_leave(self, job: Job, gpus: tuple[int, ...], runs: Runs) -> list[Job] | None:
-        """Return the parked jobs that must be saved and leave before a job comes, those parked longest first.
+        """Return the parked jobs that must be saved and leave before a job comes.
 
-        None: there is no room, whoever leaves. `runs`: where jobs are to run; these do not leave.
+        Those parked longest go first, but the last of a user on a GPU or node after the others. None: there
+        is no room, whoever leaves. `runs`: where jobs are to run; these do not leave.
         """
         leavers: dict[int, Job] = {}
         for gpu in gpus if self._slots else ():
@@ -55,6 +57,8 @@ class Residents:
         """Add to `leavers` those of a place that must leave it; False: it is too full all the same."""
         stay = [job for number, job in here.items() if number != comer.job_id and number not in leavers]
         over = sum(map(taken, stay)) + taken(comer) - room
+        users = Counter(job.user for job in stay)
+        stay.sort(key=lambda job: users[job.user] == 1)
         for job in stay:
             if over <= 0:
                 break

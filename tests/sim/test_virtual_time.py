@@ -98,18 +98,27 @@ def test_users_of_one_ten_and_a_hundred_jobs(order: tuple[int, ...]) -> None:
     assert_fair(got, {user: float(want[user]) * 50 for user in got})
 
 
-def test_newcomer_finds_a_slot_beside_a_flood() -> None:
-    """A user of a hundred jobs has filled the node; the next one's jobs still find slots, and his share."""
-    cluster = Cluster({"n1": 4})
+@pytest.mark.parametrize("slots", [2, 4])
+def test_newcomer_is_taken_in_beside_a_flood(slots: int) -> None:
+    """A user of a hundred jobs has filled the node; the next one has a GPU, and then a share, at once.
+
+    Moves are dear, so turns are long: of the first one's jobs some make way in the middle of one.
+    """
+    world = FakeWorld({"n1": 4}, EngineSettings(QUANTUM_NS, slots))
     for _ in range(100):
-        cluster.world.submit("user1", 1)
-    cluster.run(30)
-    for _ in range(4):
-        cluster.world.submit("user2", 1)
-    cluster.run(30)
+        world.submit("user1", 1)
+    world.run(30)
+    late = [world.submit("user2", 1) for _ in range(4)]
+    world.run(10)
+    assert any(world.engine.jobs[job_id].held_ns for job_id in late)
+    cluster = Cluster({})
+    cluster.world = world
+    world.run(10)
     cluster.count()
-    cluster.run(50)
-    assert_fair(cluster.got(), {"user1": 100, "user2": 100})
+    cluster.run(60)
+    assert_fair(cluster.got(), {"user1": 120, "user2": 120, "user3": 0})
+    moves = sum(len(record.travels.moved_ns) for record in world.engine.jobs.values())
+    assert moves == 2, "as many as its share of the node has GPUs"
 
 
 def test_two_nodes_share_by_users_over_the_cluster() -> None:

@@ -67,6 +67,17 @@ def test_the_job_parked_longest_makes_way_for_one_that_comes() -> None:
     assert world.state_of(old) == states.SUSPENDED and world.jobs[old].restart == 0
 
 
+def test_the_last_of_a_user_on_a_gpu_makes_way_after_the_others() -> None:
+    world = led({"a": 1}, slots=3)
+    oldest, old, young = world.submit("user1"), world.submit("user2"), world.submit("user2")
+    for job in (oldest, old, young):
+        world.plan({job: (0,)})
+    comer = world.submit("user3")
+    world.plan({comer: (0,)}, cycles=10)
+    assert world.engine.jobs[comer].places == {"a": (0,)}
+    assert [world.jobs[job].restart for job in (oldest, old, young)] == [0, 1, 0]
+
+
 def test_a_job_comes_when_one_that_cannot_be_saved_has_ended() -> None:
     world = led({"a": 1}, slots=1)
     stays = world.submit()

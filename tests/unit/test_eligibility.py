@@ -62,6 +62,43 @@ def test_homes_of_one_question_leave_the_last_slot_to_others() -> None:
     assert [job.job_id for job in jobs if homes.of(job, set())] == [1, 2, 3, 4, 10]
 
 
+def lives(job_id: int, gpu: int, user: str, can_migrate: bool = True) -> JobView:
+    """A parked job on one GPU."""
+    job = a_job(job_id, user=user, can_migrate=can_migrate)
+    job.gpus, job.first_run_ns = (gpu,), 0
+    return job
+
+
+def test_of_a_user_who_has_several_on_a_gpu_one_makes_way_for_a_user_who_has_none() -> None:
+    several = [lives(1, 0, "u"), lives(2, 0, "u")]
+    unsaved = [lives(3, 1, "u"), lives(4, 1, "u", can_migrate=False)]
+    mixed = [lives(5, 2, "u"), lives(6, 2, "v")]
+    two = [lives(7, 3, "v"), lives(8, 3, "v")]
+    comer, other = a_job(9, user="v"), a_job(10, user="w")
+    eligibility = Eligibility(view_of([*several, *unsaved, *mixed, *two, comer, other], slots=2), stay=True)
+    assert eligibility.barred(comer) == {0, 1, 2, 3}
+    assert eligibility.barred(comer, displaces=True) == {1, 2, 3}, "on GPU 3 all are of its own user"
+    assert eligibility.barred(other, displaces=True) == {1, 2}
+    eligibility.take(comer, (0,))
+    assert eligibility.barred(other, displaces=True) == {0, 1, 2}, "one of two has made way"
+
+
+def test_others_make_way_for_as_much_as_is_due_to_a_user_one_job_at_a_time() -> None:
+    flood = [lives(n, n % 4, "u") for n in range(8)]
+    comers = [a_job(n, user="v") for n in (8, 9)]
+    view = view_of([*flood, *comers], slots=2)
+
+    def homes_of(part: float) -> list[int]:
+        homes = Homes(view, Speeds(1.0, {"v": part}), Eligibility(view, stay=True), stay=True)
+        return [job.job_id for job in comers if homes.of(job, set())]
+
+    assert homes_of(0.25) == [8]
+    comers[0].gpus, comers[0].first_run_ns = (0,), 0
+    del view.jobs[0]
+    assert homes_of(0.25) == [8, 9], "four GPUs, of which half is due to its user"
+    assert homes_of(0.125) == [8], "a quarter is due, and lives"
+
+
 def test_a_user_does_not_fill_a_cluster_with_jobs_that_stay() -> None:
     """Each of two users has half of the GPU time, though the first has come with a hundred jobs."""
     told = PolicySettings(S, restart_ns=S)

@@ -50,6 +50,15 @@ def test_the_job_parked_longest_leaves_a_full_gpu_and_pays_a_restart() -> None:
     assert ends_s(outcome) == [35.0, 22.0, 12.0]
 
 
+def test_the_last_of_a_user_on_a_gpu_leaves_after_the_others() -> None:
+    plans = {0: {0: [0]}, 1: {1: [0]}, 2: {2: [0]}, 3: {3: [0]}, 13: {0: [0]}, 22: {2: [0]}, 31: {1: [0]}}
+    jobs = [spec(0, user="u"), spec(1, user="v"), spec(2, user="v"), spec(3, user="w")]
+    outcome, _ = play(plans, jobs, Cluster([("gpu", 1)]), Costs(restart_ns=4 * S, slots=3))
+    # Job 1 leaves at 3, though job 0 was parked before it, and pays a restart at 31.
+    assert outcome.counts["evictions"] == 1
+    assert ends_s(outcome) == [22.0, 44.0, 31.0, 13.0]
+
+
 def test_a_job_waits_for_room_where_none_can_leave() -> None:
     jobs = [spec(0, can_migrate=False), spec(1)]
     plans = {0: {0: [0]}, 1: {1: [0]}, 2: {0: [0], 1: [0]}, 3: {0: [0]}, 20: {1: [0]}}
