@@ -134,6 +134,11 @@ def test_gang_takes_turns_and_all_is_recorded(tmp_path: Path) -> None:
         for _ in range(2):
             await bench.until(lambda: bench.all_are(words.ON), "the gang to be on")
             await bench.until(lambda: bench.all_are(words.OFF), "the gang to be out")
+        # The nodes are out before the controller has heard so of both.
+        await bench.until(lambda: len(recorded(bench)) >= 4, "its turns to be recorded")
+
+    def recorded(bench: Bench) -> list[dict[str, object]]:
+        return [line for line in read_lines(bench.record) if line["event"] == "span"]
 
     bench = in_loop(tmp_path, scene)
     for node in bench.nodes.values():
@@ -142,10 +147,9 @@ def test_gang_takes_turns_and_all_is_recorded(tmp_path: Path) -> None:
         seqs = [order.seq for order in node.orders]
         assert seqs == sorted(seqs) and {order.epoch_ns for order in node.orders} == {EPOCH_NS}
         assert all(order.lease_ms > QUANTUM_NS // 10**6 for order in node.orders if order.what == words.ROUND)
-    lines = read_lines(bench.record)
-    moves = [line for line in lines if line["event"] == "span"]
+    lines, moves = read_lines(bench.record), recorded(bench)
     assert [line["to"] for line in moves[:4]] == ["in", "out", "in", "out"]
-    assert all(line["outcome"] in ("on", "off") and not line["error"] for line in moves[:4])
+    assert [(line["outcome"], line["error"]) for line in moves[:4]] == [("on", ""), ("off", "")] * 2
     assert [stage for stage, _ in moves[1]["stages"]] == ["AIM", "COMMIT", "FREE", "off"]
     assert any(line["event"] == "round" and line["silent"] == [] for line in lines)
 
