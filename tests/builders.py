@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
+from gandiva_slurm.slicing.local import Gang, LocalStride
 
 SECOND_NS = 10**9
 #: One ticket in the parts that plans use.

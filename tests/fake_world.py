@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.model import event as ev

@@ -17,10 +17,10 @@ from gandiva_slurm.engine.invariants import (
     round_is_sound,
     violations,
 )
-from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import CycleTick, Event
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.slicing.local import LocalStride
 
 _broken: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gandiva_slurm.engine.state import EngineSettings, Placement
+from gandiva_slurm.engine.state.records import EngineSettings, Placement
 from gandiva_slurm.policy.port import Plan, View
 from tests.fake_world import FakeWorld
 

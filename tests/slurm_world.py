@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, PolicySettings, View
 from gandiva_slurm.sim.checks import gangs_are_whole, no_gpu_given_twice

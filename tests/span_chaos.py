@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gandiva_slurm.engine.central import CentralSettings
-from gandiva_slurm.engine.cluster import Central
-from gandiva_slurm.engine.domains import Planned
-from gandiva_slurm.engine.span_park import MoveSettings, Send, SpanMove, Stood, move_wanted
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
+from gandiva_slurm.slicing.central import CentralSettings
+from gandiva_slurm.slicing.cluster import Central
+from gandiva_slurm.slicing.domains import Planned
+from gandiva_slurm.slicing.span_park import MoveSettings, Send, SpanMove, Stood, move_wanted
 from tests import span_parts
 from tests.span_parts import LOST, WITHOUT, Did, Order, Part
 

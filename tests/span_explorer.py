@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gandiva_slurm.engine import span_park
-from gandiva_slurm.engine.span_park import Mark, MoveSettings, Send, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.span import (
     AIMING,
     COMMIT,
@@ -27,6 +25,8 @@ from gandiva_slurm.model.span import (
     RELEASED,
     PartStand,
 )
+from gandiva_slurm.slicing import span_park
+from gandiva_slurm.slicing.span_park import Mark, MoveSettings, Send, SpanMove, Stood, move_wanted
 from tests import span_parts
 from tests.span_parts import LOST, Did, Order, Part
 from tests.span_states import ALIVE, DEAD, Coord, World, canonical, with_item

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gandiva_slurm.engine.central import CentralSettings, Domain, Verdict
-from gandiva_slurm.engine.cluster import Central
-from gandiva_slurm.engine.domains import Places, Planned
 from gandiva_slurm.engine.invariants import no_gpu_held_twice
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime, PartStand
+from gandiva_slurm.slicing.central import CentralSettings, Domain, Verdict
+from gandiva_slurm.slicing.cluster import Central
+from gandiva_slurm.slicing.domains import Places, Planned
+from gandiva_slurm.slicing.local import Gang, LocalStride
 from tests.records import Held
 
 QUANTUM_NS = 10**9

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from gandiva_slurm.controller.recorder import WRITTEN, Batch, Frame, Recorder
-from gandiva_slurm.engine.codec import dumps, lists, read_actions, read_events
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import START, Heard, Tally, compare_state, engine_of, replay
+from gandiva_slurm.engine.state.codec import dumps, lists, read_actions, read_events
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import CycleTick, Event
 

@@ -22,9 +22,12 @@ FLOORS = (
     ("wire",),
     ("engine",),
     ("policy",),
+    ("slicing",),
     ("model",),
 )
 LEVEL = {room: len(FLOORS) - n for n, floor in enumerate(FLOORS) for room in floor}
+#: Rooms of the engine, from the top down; what is not named lies above them all.
+ENGINE_FLOORS = ("apply", "lifecycle", "state")
 #: Settings, read by the worlds and the command line; of the rooms it may use the model alone.
 LEVEL["config"], LEVEL["yaml_lines"] = LEVEL["model"] + 0.5, LEVEL["model"] + 0.25
 #: The page's numbers are all that the client may know of us, and what the node shares with it.
@@ -36,7 +39,7 @@ CLIENT_MAY_ALSO = {
     ("gandiva_slurm/client/hf.py", "transformers"),
 }
 
-PURE = ("model", "policy", "engine")
+PURE = ("model", "slicing", "policy", "engine")
 BANNED = {
     "asyncio",
     "datetime",
@@ -58,7 +61,7 @@ BANNED = {
 }
 PURE_MAY = set(sys.stdlib_module_names) - BANNED | {"gandiva_slurm"}
 #: A solver touches no world either; it is an extra, so that one file alone may need it.
-PURE_MAY_ALSO = {("gandiva_slurm/policy/max_min.py", "scipy")}
+PURE_MAY_ALSO = {("gandiva_slurm/policy/baselines/max_min.py", "scipy")}
 
 MOST_FILE_LINES = 400
 MOST_FUNCTION_LINES = 60
@@ -113,6 +116,22 @@ def test_imports_point_down_only() -> None:
             is_same_room = parts[1] == room_of(path)
             if theirs is not None and not is_same_room and theirs >= mine:
                 wrong.append(f"{name_of(path)}:{line} imports {module}")
+    assert wrong == []
+
+
+def test_rooms_of_the_engine_import_down_only() -> None:
+    wrong = []
+    for path in FILES:
+        parts = path.relative_to(PACKAGE).parts
+        if parts[0] != "engine" or parts[1] not in ENGINE_FLOORS:
+            continue
+        above = {"engine", "replay", "invariants", *ENGINE_FLOORS[: ENGINE_FLOORS.index(parts[1])]}
+        wrong += [
+            f"{name_of(path)}:{line} imports {module}"
+            for line, module in imports_of(path)
+            if module.split(".")[:2] == ["gandiva_slurm", "engine"] and module.split(".")[2:3]
+            if module.split(".")[2] in above
+        ]
     assert wrong == []
 
 

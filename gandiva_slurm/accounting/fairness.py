@@ -1,8 +1,9 @@
 """Did users get their due? GPU time held against entitlement, in a window of time.
 
 - A user's demand at an instant: the GPUs of his started, unfinished jobs.
-- His entitlement at that instant: tickets in force, water-filled over all demands (`policy.shares`), so that
-  what one cannot use others are due. It is integrated over the window: between two changes it is constant.
+- The user's entitlement at that instant: tickets in force, water-filled over all demands
+  (`policy.shares.associations`), so that what one cannot use others are due. It is integrated over the
+  window: between two changes it is constant.
 - Served over fair: his part of all GPU time held, over his part of all that was due. 1 is exactly fair.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.accounting.queries import NS_PER_S, OpenHold, Window, charged, closed_holds, run_bounds
-from gandiva_slurm.policy.shares import entitled_shares
+from gandiva_slurm.policy.shares.associations import entitled_shares
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gandiva_slurm import __version__
 from gandiva_slurm.controller.books import JOURNAL_NAME
 from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segments, read_segments
 from gandiva_slurm.controller.settings import leader_of
-from gandiva_slurm.engine.decider import Leader, ask
+from gandiva_slurm.engine.apply.decider import Leader, ask
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import START, Difference, Tally, compare_state, engine_of
 from gandiva_slurm.engine.replay import replay as replay_cycles

@@ -23,7 +23,7 @@ from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_j
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
-from gandiva_slurm.engine.state import JobRecord
+from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import PriorityAsked

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.engine.apply.decider import TooSlow
 from gandiva_slurm.policy.port import Plan, Policy, View
 
 #: Nodes go on by their last plan for longer than that without a word from gandivactld (`model.span`).

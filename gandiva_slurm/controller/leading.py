@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.nodes import PlanBody, without_turns
-from gandiva_slurm.engine.decider import Decider
+from gandiva_slurm.engine.apply.decider import Decider
 from gandiva_slurm.model.span import lease_ns
 
 #: How often it is looked whether the policy has decided, at most.

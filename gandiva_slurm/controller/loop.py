@@ -27,7 +27,7 @@ from gandiva_slurm.controller.requests import Requests
 from gandiva_slurm.controller.settings import engine_settings, leader, link_settings, span_settings
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.owners import promised_too_much
+from gandiva_slurm.engine.lifecycle.owners import promised_too_much
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, Requeue, Start
 from gandiva_slurm.model.errors import GandivaError

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gandiva_slurm.engine.state import Placement
+from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, decode_report, encode
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gandiva_slurm.controller.nodes import Transport
-from gandiva_slurm.engine.span_park import Send, SpanMove, Stood
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import PartStand
+from gandiva_slurm.slicing.span_park import Send, SpanMove, Stood
 from gandiva_slurm.wire.messages import encode
 from gandiva_slurm.wire.span import (
     ANSWER_SLACK_MS,

@@ -14,8 +14,8 @@ from pathlib import Path
 from gandiva_slurm import __version__
 from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.controller.recorder import Batch, Frame
-from gandiva_slurm.engine.codec import dumps, lists, read_actions, read_events
 from gandiva_slurm.engine.replay import SCHEMA, Heard
+from gandiva_slurm.engine.state.codec import dumps, lists, read_actions, read_events
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.event import CycleTick
 

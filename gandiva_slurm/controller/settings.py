@@ -9,8 +9,8 @@ from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller import bounded
 from gandiva_slurm.controller.nodes import LinkSettings
 from gandiva_slurm.controller.spans import SpanSettings
-from gandiva_slurm.engine.decider import Leader
-from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.engine.apply.decider import Leader
+from gandiva_slurm.engine.state.settings import EngineSettings
 from gandiva_slurm.model.errors import ConfigError, UsageError
 from gandiva_slurm.policy.port import PACK_FLOOR, PolicySettings
 from gandiva_slurm.policy.registry import maker_for_a_cluster

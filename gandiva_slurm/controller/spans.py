@@ -17,12 +17,12 @@ from typing import Any
 
 from gandiva_slurm.controller.orders import PROMPT_S, SILENT_S, Orders
 from gandiva_slurm.controller.record import Record
-from gandiva_slurm.engine.central import CentralSettings, Domain, Verdict
-from gandiva_slurm.engine.cluster import Central
-from gandiva_slurm.engine.domains import PlannedPart, whole_jobs
-from gandiva_slurm.engine.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import BACK, GATHER, IN, OFF, ON, OUT, ROUND, STAY, lease_ns
+from gandiva_slurm.slicing.central import CentralSettings, Domain, Verdict
+from gandiva_slurm.slicing.cluster import Central
+from gandiva_slurm.slicing.domains import PlannedPart, whole_jobs
+from gandiva_slurm.slicing.span_park import MoveSettings, SpanMove, Stood, move_wanted
 from gandiva_slurm.wire.span import SpanAnswer
 
 #: Between two looks within a quantum, at least.

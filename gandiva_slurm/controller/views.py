@@ -10,10 +10,11 @@ from typing import Any
 from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
-from gandiva_slurm.engine import moving, owners, packs, promotion, sizes, timelimit
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.sizes import gpus_of
-from gandiva_slurm.engine.state import JobRecord, NodeRecord
+from gandiva_slurm.engine.lifecycle import moving, owners, promotion, time_limits
+from gandiva_slurm.engine.state import packs, sizes
+from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
+from gandiva_slurm.engine.state.sizes import gpus_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.slurm.jobs import fold_nodes
@@ -138,7 +139,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
     yield from owners.told(record, engine.settings)
     yield from _not_heeded(record)
-    yield from timelimit.told(record, world.engine.state.givings.get(job.job_id))
+    yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
     yield from sizes.told(record)
     yield from promotion.told(record, time.time_ns())

@@ -1,8 +1,8 @@
 """The engine of the slow clock: events in, actions out. No clock, no randomness, no I/O (ADR 0010, 0037).
 
-One order of things in a cycle: news changes the records (`follow`); then, at the tick, starts and moves are
-watched, holds asked for, the policy's plan is carried out (`decider`, `apply`), strays fenced (`fencing`) and
-old records dropped. The live controller, tests and a simulator drive it by the same calls.
+One order of things in a cycle: news changes the records (`event_handlers`); then, at the tick, starts and
+moves are watched, holds asked for, the policy's plan is carried out (`decider`, `carry_out`), strays fenced
+(`fencing`) and old records dropped. The live controller, tests and a simulator drive it by the same calls.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from gandiva_slurm.engine import follow, held, moving, timelimit
-from gandiva_slurm.engine.decider import Decider, Leader
-from gandiva_slurm.engine.fencing import fence_strays
-from gandiva_slurm.engine.owners import note_owners
-from gandiva_slurm.engine.placing import ask_holds, in_order, need_of, watch_starts
-from gandiva_slurm.engine.state import (
+from gandiva_slurm.engine.apply.decider import Decider, Leader
+from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits
+from gandiva_slurm.engine.lifecycle.fencing import fence_strays
+from gandiva_slurm.engine.lifecycle.owners import note_owners
+from gandiva_slurm.engine.lifecycle.placing import ask_holds, in_order, need_of, watch_starts
+from gandiva_slurm.engine.state import held
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.records import (
     SECOND_NS,
     EngineSettings,
     EngineState,
@@ -32,24 +34,24 @@ from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.shares import SCALE, Leaf, leaf_tickets, norm_shares, split
+from gandiva_slurm.policy.shares.associations import SCALE, Leaf, leaf_tickets, norm_shares, split
 
 __all__ = ["Engine", "EngineSettings"]
 
-_FOLLOW: dict[type, Callable[[follow.Cycle, Any], None]] = {
-    ev.JobSeen: follow.job_seen,
-    ev.JobGone: follow.job_gone,
-    ev.NodeSeen: follow.node_seen,
-    ev.NodeGone: follow.node_gone,
-    ev.SharesSeen: follow.shares_seen,
-    ev.BoundsSeen: follow.bounds_seen,
-    ev.ResidentSeen: follow.resident_seen,
-    ev.ResidentGone: follow.resident_gone,
+_HANDLERS: dict[type, Callable[[Cycle, Any], None]] = {
+    ev.JobSeen: event_handlers.job_seen,
+    ev.JobGone: event_handlers.job_gone,
+    ev.NodeSeen: event_handlers.node_seen,
+    ev.NodeGone: event_handlers.node_gone,
+    ev.SharesSeen: event_handlers.shares_seen,
+    ev.BoundsSeen: event_handlers.bounds_seen,
+    ev.ResidentSeen: event_handlers.resident_seen,
+    ev.ResidentGone: event_handlers.resident_gone,
     ev.HeldTold: held.held_told,
-    ev.DaemonSeen: follow.daemon_seen,
-    ev.ActionDone: follow.action_done,
-    ev.PriorityAsked: follow.priority_asked,
-    ev.PolicyLate: follow.policy_late,
+    ev.DaemonSeen: event_handlers.daemon_seen,
+    ev.ActionDone: event_handlers.action_done,
+    ev.PriorityAsked: event_handlers.priority_asked,
+    ev.PolicyLate: event_handlers.policy_late,
 }
 
 
@@ -76,16 +78,16 @@ class Engine:
 
         The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
         """
-        at = follow.Cycle(self.state, self.settings, now_ns)
+        at = Cycle(self.state, self.settings, now_ns)
         self._placements = self._fences = None
         self.decider.was_late = False
         for event in events:
             if isinstance(event, ev.CycleTick):
                 self._decide(at)
             else:
-                _FOLLOW[type(event)](at, event)
+                _HANDLERS[type(event)](at, event)
             if isinstance(event, ev.ResidentSeen):
-                timelimit.note_parked(at, event)
+                time_limits.note_parked(at, event)
                 moving.note_resident(at, event)
             elif isinstance(event, ev.ActionDone):
                 moving.note_outcome(at, event)
@@ -153,7 +155,7 @@ class Engine:
         jobs = self.state.jobs
         self.state.on = {job_id for job_id in self.state.on if job_id in jobs and jobs[job_id].is_placed}
 
-    def _decide(self, at: follow.Cycle) -> None:
+    def _decide(self, at: Cycle) -> None:
         note_owners(at)
         watch_starts(at)
         moving.watch_moves(at)
@@ -161,20 +163,20 @@ class Engine:
         ask_holds(at)
         held.follow_plan(at)
         self.decider.decide(at)
-        timelimit.give_back(at)
+        time_limits.give_back(at)
         fence_strays(at)
         self._forget(at)
 
-    def _watch_nodes(self, at: follow.Cycle) -> None:
+    def _watch_nodes(self, at: Cycle) -> None:
         """Say of jobs on a node that is down why nothing moves."""
         for record in in_order(at, *states.SLICED):
-            lost = follow.lost_node(at, record)
+            lost = event_handlers.lost_node(at, record)
             if lost is not None:
                 record.stay(lost, at.now_ns)
             elif record.code == "NodeDown":
                 record.stay(because("Adopted", node=",".join(record.nodes)), at.now_ns)
 
-    def _forget(self, at: follow.Cycle) -> None:
+    def _forget(self, at: Cycle) -> None:
         old = [
             job_id
             for job_id, record in self.state.jobs.items()

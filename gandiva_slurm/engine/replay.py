@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from gandiva_slurm.engine.codec import dumps, reader
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.plain import build
-from gandiva_slurm.engine.state import EngineSettings, EngineState
+from gandiva_slurm.engine.state.codec import dumps, reader
+from gandiva_slurm.engine.state.plain import build
+from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model.action import Action, Start
 from gandiva_slurm.model.bounds import Bounds
 from gandiva_slurm.model.event import Event

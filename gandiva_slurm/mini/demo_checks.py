@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from gandiva_slurm.mini.demo_holds import Event, Span, count_overlaps, packs_in_events
-from gandiva_slurm.policy.shares import entitled_shares
+from gandiva_slurm.policy.shares.associations import entitled_shares
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000

@@ -6,7 +6,6 @@ import json
 import logging
 from typing import Any
 
-from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, SUSPENDED
@@ -21,6 +20,7 @@ from gandiva_slurm.node.ranks import Rank, RankSet
 from gandiva_slurm.node.saved import read_job, read_past
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.slicing.local import LocalStride
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import decode_plan
 

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import Clock, host_boot
@@ -19,6 +18,7 @@ from gandiva_slurm.node.nvml import Library
 from gandiva_slurm.node.saved import state_of
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.store import StateFile
+from gandiva_slurm.slicing.local import LocalStride
 from gandiva_slurm.wire.messages import NodePlan
 
 #: How often the state file is brought to the disk, at most.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gandiva_slurm.policy.tally import Tally
+from gandiva_slurm.policy.packing.tally import Tally
 
 ALONE, PACKED = "alone", "packed"
 

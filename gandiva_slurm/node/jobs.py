@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gandiva_slurm.engine import local
-from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
@@ -16,7 +14,9 @@ from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
-from gandiva_slurm.policy.duty import FIRST
+from gandiva_slurm.policy.packing.duty import FIRST
+from gandiva_slurm.slicing import local
+from gandiva_slurm.slicing.refusal import Refusal
 from gandiva_slurm.wire import page as wire
 
 #: A gang that failed to park so often is asked in every fourth quantum only.

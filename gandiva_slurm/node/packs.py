@@ -13,7 +13,7 @@ from gandiva_slurm.node.charging import charge, sharer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.gauge import ALONE, PACKED
 from gandiva_slurm.node.jobs import Pacing, Resident
-from gandiva_slurm.policy.tally import Tally
+from gandiva_slurm.policy.packing.tally import Tally
 from gandiva_slurm.wire.messages import PlannedJob
 
 

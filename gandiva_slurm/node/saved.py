@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
@@ -14,6 +13,7 @@ from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank, RankSet
+from gandiva_slurm.slicing.refusal import Refusal
 
 if TYPE_CHECKING:
     from gandiva_slurm.node.context import Node

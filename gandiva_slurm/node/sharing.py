@@ -1,7 +1,7 @@
 """What the ranks of two packed jobs are told while both hold their GPU: memory caps, and a duty.
 
 Each gets its peak and half of what is left of the GPU's memory: neither can take what the other needs.
-An opportunistic job beside a guaranteed one runs a part of the time only, as `policy.duty` finds it.
+An opportunistic job beside a guaranteed one runs a part of the time only, as `policy.packing.duty` finds it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gandiva_slurm.node.charging import sharer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.memory import card_bytes, memory_of
-from gandiva_slurm.policy.duty import FULL, next_duty
-from gandiva_slurm.policy.room import caps, room
+from gandiva_slurm.policy.packing.duty import FULL, next_duty
+from gandiva_slurm.policy.packing.room import caps, room
 from gandiva_slurm.wire import page as wire
 
 #: A duty is judged by so long a time and so many mini-batches of the guaranteed job, at the least.

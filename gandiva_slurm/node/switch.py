@@ -11,7 +11,6 @@ import logging
 import signal
 from collections.abc import Callable, Iterable
 
-from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, procs
@@ -23,6 +22,7 @@ from gandiva_slurm.node.orders import order_run
 from gandiva_slurm.node.parkfacts import last_error, park_facts
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.slicing.refusal import Refusal
 
 MS = 1_000_000
 #: How often pages are read while something moves: at first, after 0.2 s, after 2 s. (epoll counts in ms.)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.port import JobView, Plan, View
-from gandiva_slurm.policy.stride import Entrant, Pool, run_round
-from gandiva_slurm.policy.turns import Turns
+from gandiva_slurm.slicing.stride import Entrant, Pool, run_round
+from gandiva_slurm.slicing.turns import Turns
 
 #: Times in which a curve rises, in parts of a whole run.
 _TIMES = tuple(0.03 * 1.12**step for step in range(32))

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import CELLS, JobView, View
-from gandiva_slurm.policy.rounds import Runs
+from gandiva_slurm.policy.shares.rounds import Runs
 
 #: Patience doubles with each time that GPUs were given back, up to so many times.
 _MOST_DOUBLINGS = 4

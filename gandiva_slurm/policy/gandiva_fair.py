@@ -18,17 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from gandiva_slurm.policy.classes import Classes
 from gandiva_slurm.policy.elastic import Elastic, trimmed
-from gandiva_slurm.policy.groups import SPARE, Group, Last
-from gandiva_slurm.policy.merit import Merit
-from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.moves.merit import Merit
+from gandiva_slurm.policy.moves.pace import Pace
+from gandiva_slurm.policy.packing.classes import Classes
+from gandiva_slurm.policy.packing.sharing import Sharing
+from gandiva_slurm.policy.placement.seating import Seating
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Promotion, View
-from gandiva_slurm.policy.rounds import Round, Runs, Seat, Wanted
-from gandiva_slurm.policy.seating import Seating
-from gandiva_slurm.policy.sharing import Sharing
-from gandiva_slurm.policy.tickets import TicketBook
-from gandiva_slurm.policy.virtual import VirtualClusters
+from gandiva_slurm.policy.shares.groups import Group, Last
+from gandiva_slurm.policy.shares.rounds import Round, Runs, Seat, Wanted
+from gandiva_slurm.policy.shares.tickets import TicketBook
+from gandiva_slurm.policy.virtual_clusters.virtual import VirtualClusters
+from gandiva_slurm.slicing.groups import SPARE
 
 #: A pair beside a guaranteed job is looked at after this part of a quantum, when it is on trial.
 _TRIAL_PART = 10

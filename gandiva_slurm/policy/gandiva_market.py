@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from gandiva_slurm.policy.forecast import Forecast
-from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.moves.forecast import Forecast
+from gandiva_slurm.policy.moves.pace import Pace
+from gandiva_slurm.policy.placement.seats import Guest, seat_all
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
-from gandiva_slurm.policy.seats import Guest, seat_all
-from gandiva_slurm.policy.shares import SCALE
-from gandiva_slurm.policy.stride import Entrant, Pool, run_round
-from gandiva_slurm.policy.tickets import TicketBook
-from gandiva_slurm.policy.trading import Desk, Division, claimants_of
-from gandiva_slurm.policy.turns import Turns
+from gandiva_slurm.policy.shares.associations import SCALE
+from gandiva_slurm.policy.shares.tickets import TicketBook
+from gandiva_slurm.policy.trading.trades import Desk, Division, claimants_of
+from gandiva_slurm.slicing.stride import Entrant, Pool, run_round
+from gandiva_slurm.slicing.turns import Turns
 
 Runs = dict[int, tuple[int, ...]]
 

@@ -22,7 +22,7 @@ _CLUSTER = "cluster"
 _PLAIN: tuple[type, ...] = (Counter, Fraction, OrderedDict, defaultdict, deque, frozenset, set)
 _BY_NAME = {(kind.__module__, kind.__qualname__): kind for kind in _PLAIN}
 #: Besides its own package, a policy may keep what the port and the model are made of.
-_OURS = ("gandiva_slurm.policy.", "gandiva_slurm.model.")
+_OURS = ("gandiva_slurm.policy.", "gandiva_slurm.slicing.", "gandiva_slurm.model.")
 
 
 class NoMemory(GandivaError):

@@ -2,8 +2,8 @@
 
 A policy is asked when a job arrives or ends, when GPUs come or go, and when the time it named has come; on a
 cluster also when a job is bound or unbound, or something that was said of it has changed, but not because
-rates were measured or time went by (`engine.asked`). It answers with all that is to run until it is asked
-again; a job that is not named is parked where it is, or waits.
+rates were measured or time went by (`engine.apply.asked`). It answers with all that is to run until it is
+asked again; a job that is not named is parked where it is, or waits.
 Policies are pure: the same questions in the same order give the same answers. They keep what they like
 between two questions, and no reference to what they were shown.
 """
@@ -233,7 +233,7 @@ PACK_FLOOR = 1.05
 class PolicySettings:
     """What a policy is made with. Times in ns; `tickets` by user, 1 each where it says nothing.
 
-    With `associations` tickets come from that tree instead (policy/tickets.py).
+    With `associations` tickets come from that tree instead (policy/shares/tickets.py).
     """
 
     quantum_ns: int

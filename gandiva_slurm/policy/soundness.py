@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gandiva_slurm.policy.packing.room import fits
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, View
-from gandiva_slurm.policy.room import fits
 
 
 def fault_of(view: View, plan: Plan) -> str:

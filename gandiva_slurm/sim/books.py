@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.shares import SCALE, Leaf, entitled_shares
-from gandiva_slurm.policy.tickets import users_tickets
+from gandiva_slurm.policy.shares.associations import SCALE, Leaf, entitled_shares
+from gandiva_slurm.policy.shares.tickets import users_tickets
 from gandiva_slurm.sim.job import Job, Spec
 
 #: Columns of numbers of the jobs that have ended, by place in the workload; -1: not yet, or not known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gandiva_slurm.engine.state import Placement
+from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.ids import JobKey
 
 Plans = Mapping[str, tuple[Placement, ...]]

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
-from gandiva_slurm.engine.state import EngineSettings, Placement
+from gandiva_slurm.engine.state.records import EngineSettings, Placement
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, HoldAgain, Note, Requeue, Start

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.snapshot import SlurmNode
-from gandiva_slurm.policy.shortages import shortages
+from gandiva_slurm.policy.virtual_clusters.shortages import shortages
 from gandiva_slurm.slurm.check_site import SLURM_CONF, Site
 from gandiva_slurm.slurm.finding import Finding, error, warning
 from gandiva_slurm.slurm.limits import duration_s

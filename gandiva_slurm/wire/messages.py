@@ -24,8 +24,9 @@ M = TypeVar("M")
 class PlannedJob:
     """A job that lives on this node, by the controller's plan.
 
-    `tickets` is its integer share of its user's tickets (`policy.shares.SCALE` parts of one ticket); a user's
-    weight on the node is the sum over his jobs there. `submitted_ns` orders ties.
+    `tickets` is its integer share of its user's tickets (in parts of a ticket: SCALE of
+    `policy.shares.associations`); a user's weight on the node is the sum over the jobs there.
+    `submitted_ns` orders ties.
 
     Of a job of several nodes this is one node's part: `gpus` and `tickets` are the part's, and `span` names
     all its nodes with their GPUs, in Slurm's order. `span` is empty for a job of one node.

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 from gandiva_slurm.controller.journal import Journal
 from gandiva_slurm.controller.recorder import Recorder
-from gandiva_slurm.engine.codec import dumps
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.state.codec import dumps
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Start

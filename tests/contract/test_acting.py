@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gandiva_slurm.engine.follow import REQUEUE_PAUSE_NS
+from gandiva_slurm.engine.lifecycle.event_handlers import REQUEUE_PAUSE_NS
 from gandiva_slurm.model.errors import SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
 from tests.contract.contract_world import World, job, submit, tasks

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from gandiva_slurm.controller.bounded import ask
-from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.engine.apply.decider import TooSlow
 from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import Cluster, Plan, View
 

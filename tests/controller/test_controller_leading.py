@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from gandiva_slurm.engine import decider as deciders
-from gandiva_slurm.engine.decider import TooSlow
+from gandiva_slurm.engine.apply import decider as deciders
+from gandiva_slurm.engine.apply.decider import TooSlow
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model import span
 from gandiva_slurm.policy.port import Plan, Policy, View

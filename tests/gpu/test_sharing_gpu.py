@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from gandiva_slurm.policy.duty import KEPT
-from gandiva_slurm.policy.packing import Bench, PairBook
+from gandiva_slurm.policy.packing.duty import KEPT
+from gandiva_slurm.policy.packing.pairs import Bench, PairBook
 from gandiva_slurm.policy.port import JobView
 from tests.node.conftest import make_node  # noqa: F401  (a fixture)
 from tests.node.harness import HERE, a_planned_job

@@ -20,7 +20,7 @@ from hived_cases import run_cases
 from hived_format import pod_of_step, spec_of
 from hived_replay import Occupation, Replay, Result
 
-from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT
+from gandiva_slurm.policy.virtual_clusters.gangs import BIND, PREEMPT
 
 Verdict = dict[str, Any]
 

@@ -10,7 +10,7 @@ from hived_format import Pod, overridden, pod_of_case, spec_of
 from hived_replay import USER_ERROR, Occupation, Replay, Result
 
 from gandiva_slurm.model.errors import ConfigError
-from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT
+from gandiva_slurm.policy.virtual_clusters.gangs import BIND, PREEMPT
 
 Differs = Callable[[Replay, Result, dict[str, Any], int], str]
 FAILS_TO_BUILD = "construction fails"

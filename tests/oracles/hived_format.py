@@ -1,4 +1,4 @@
-"""HiveD's configuration and pods, as its files write them, in the words of `gandiva_slurm.policy.cells*`."""
+"""HiveD's configuration and pods, as its files write them, in the words of `policy.virtual_clusters`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from gandiva_slurm.policy.cells_gangs import CellRequest
-from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
+from gandiva_slurm.policy.virtual_clusters.gangs import CellRequest
+from gandiva_slurm.policy.virtual_clusters.site import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
 
 PLACE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\[\d+\]|'[^']+'|\"[^\"]+\"|[A-Za-z0-9-]+)\.?")
 

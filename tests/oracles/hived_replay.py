@@ -8,12 +8,12 @@ from typing import Any
 
 from hived_format import Pod
 
-from gandiva_slurm.policy.cells import PhysicalCell
-from gandiva_slurm.policy.cells_bind import SafetyBroken
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_gangs import BIND, PREEMPTING, Answer, Deed, RequestError
-from gandiva_slurm.policy.cells_map import CellsSpec
-from gandiva_slurm.policy.topology import common_level
+from gandiva_slurm.policy.placement.topology import common_level
+from gandiva_slurm.policy.virtual_clusters.bind import SafetyBroken
+from gandiva_slurm.policy.virtual_clusters.cells import PhysicalCell
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.gangs import BIND, PREEMPTING, Answer, Deed, RequestError
+from gandiva_slurm.policy.virtual_clusters.site import CellsSpec
 
 #: (chain, node, GPU) → who is there
 Occupation = dict[tuple[str, str, int], str]

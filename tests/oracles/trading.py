@@ -20,8 +20,8 @@ from typing import Any
 
 from scipy.optimize import linprog
 
-from gandiva_slurm.policy.hetero import Claimant, isolated
-from gandiva_slurm.policy.trading import Division, divide
+from gandiva_slurm.policy.trading.pools import Claimant, isolated
+from gandiva_slurm.policy.trading.trades import Division, divide
 
 REFERENCE = "v100"
 #: Floors and the maximum are held to this; the files have six digits.

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gandiva_slurm.policy.cells import FREE, LEAF
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_gangs import (
+from gandiva_slurm.policy.virtual_clusters.cells import FREE, LEAF
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.gangs import (
     BEING_PREEMPTED,
     BIND,
     PREEMPT,
     PREEMPTING,
     CellRequest,
 )
-from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
-from gandiva_slurm.policy.cells_stock import spare_cells
+from gandiva_slurm.policy.virtual_clusters.site import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
+from gandiva_slurm.policy.virtual_clusters.stock import spare_cells
 from tests.slow import long_form
 
 #: How many, and how often at least the best packing by quotas alone must have failed among them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gandiva_slurm.engine.domains import Places, Planned, find_domains, whole_jobs
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
-from gandiva_slurm.policy.starving import PASSED_OVER
+from gandiva_slurm.slicing.domains import Places, Planned, find_domains, whole_jobs
+from gandiva_slurm.slicing.starvation import PASSED_OVER
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.span_world import QUANTUM_NS, SpanWorld
 

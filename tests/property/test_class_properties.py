@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.engine.invariants import guaranteed_go_first, round_is_sound
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.groups import SPARE
+from gandiva_slurm.slicing.groups import SPARE
+from gandiva_slurm.slicing.local import Gang, LocalStride
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 GPUS = 4

@@ -8,7 +8,7 @@ import typing
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gandiva_slurm.engine.codec import dumps, lists, read_actions, read_events
+from gandiva_slurm.engine.state.codec import dumps, lists, read_actions, read_events
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import Event
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings
+from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Plan, PolicySettings, View

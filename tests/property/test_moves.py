@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from gandiva_slurm.engine.sizes import is_elastic
-from gandiva_slurm.engine.state import OWNER_HOLD_S, SECOND_NS, EngineSettings
+from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, EngineSettings
+from gandiva_slurm.engine.state.sizes import is_elastic
 from tests.fake_world import FakeWorld
 from tests.slow import drawn
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.engine import invariants
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.stride import STRIDE1
+from gandiva_slurm.slicing.local import Gang, LocalStride
+from gandiva_slurm.slicing.stride import STRIDE1
 from tests.builders import Slicer, a_gang
 
 GPUS = 3

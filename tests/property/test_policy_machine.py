@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.cells_deal import members_of
-from gandiva_slurm.policy.cells_gangs import WAIT, CellRequest
-from gandiva_slurm.policy.classes import KEEPS
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.memory import kept, recalled
+from gandiva_slurm.policy.packing.classes import KEEPS
 from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC, Cluster, Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.virtual_clusters.deal import members_of
+from gandiva_slurm.policy.virtual_clusters.gangs import WAIT, CellRequest
 from gandiva_slurm.sim.checks import gangs_are_whole, no_gpu_given_twice
 from gandiva_slurm.sim.job import Job, Spec
 from gandiva_slurm.sim.truth import Oracle

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.engine.invariants import passes_never_fall, round_is_sound
-from gandiva_slurm.engine.local import Gang
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.shares import entitled_shares, split
-from gandiva_slurm.policy.stride import STRIDE1, Entrant, PassBook, Pool, UserPass, run_round
+from gandiva_slurm.policy.shares.associations import entitled_shares, split
+from gandiva_slurm.slicing.local import Gang
+from gandiva_slurm.slicing.stride import STRIDE1, Entrant, PassBook, Pool, UserPass, run_round
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 USERS = ("ada", "bob", "eve", "joe")

@@ -7,10 +7,10 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gandiva_slurm.policy.hetero import Claimant, isolated, own_shares
-from gandiva_slurm.policy.market import worth
 from gandiva_slurm.policy.port import Cluster, JobView, View
-from gandiva_slurm.policy.trading import claimants_of, divide
+from gandiva_slurm.policy.trading.market import worth
+from gandiva_slurm.policy.trading.pools import Claimant, isolated, own_shares
+from gandiva_slurm.policy.trading.trades import claimants_of, divide
 
 TYPES = ("v100", "p100", "k80")
 SLOW_COUNT = 10**6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.state import Placement
+from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, PolicySettings

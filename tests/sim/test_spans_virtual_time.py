@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.starving import PASSED_OVER
+from gandiva_slurm.slicing.starvation import PASSED_OVER
 from tests.span_world import FREEZE_BOUND_NS, QUANTUM_NS, REFUSAL_BOUND_NS, SpanWorld
 
 TWO = {"n1": 2, "n2": 2}

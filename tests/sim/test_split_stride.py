@@ -2,7 +2,7 @@
 
 The paper has a scheduler on each server for its own jobs, and a central one in which each server stands as
 one aggregate job beside the gangs over several. `gandiva_fair` keeps one book for the whole cluster; on real
-ones `engine.central` does it for the nodes that such gangs join, and all others keep to themselves.
+ones `slicing.central` does it for the nodes that such gangs join, and all others keep to themselves.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Cluster
-from gandiva_slurm.policy.shares import entitled_shares
+from gandiva_slurm.policy.shares.associations import entitled_shares
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.truth import Homogeneous

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
-from gandiva_slurm.policy.shares import entitled_shares
+from gandiva_slurm.policy.shares.associations import entitled_shares
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.invariants import violations
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.policy.port import Plan, View

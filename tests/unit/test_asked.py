@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gandiva_slurm.engine.asked import asked, fingerprint
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.apply.asked import asked, fingerprint
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, Policy, View
 from tests.builders import SECOND_NS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gandiva_slurm.policy.baselines.hived import Hived, make
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_deal import members_of, spec_for
-from gandiva_slurm.policy.cells_map import CellGrant
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, Plan, PolicySettings, View
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.deal import members_of, spec_for
+from gandiva_slurm.policy.virtual_clusters.site import CellGrant
 from tests.policy_world import SETTINGS, Case, PolicyWorld, S, a_job, a_view, check_on, on_cases, running
 
 TWO = PolicySettings(quantum_ns=60 * S, tickets={"a": 1, "b": 1})

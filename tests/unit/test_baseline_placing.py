@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.policy.baselines.placing import Ration, Types, settle
-from gandiva_slurm.policy.free import FreeGpus, extra_hosts
+from gandiva_slurm.policy.placement.free import FreeGpus, extra_hosts
 from gandiva_slurm.policy.port import Cluster, View
 from tests.policy_world import FixedRates, a_job, a_view, running
 

@@ -8,9 +8,9 @@ import pytest
 
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
+from gandiva_slurm.policy.placement.seats import Guest, seat_all
 from gandiva_slurm.policy.port import Cluster
-from gandiva_slurm.policy.seats import Guest, seat_all
 from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.workloads.load import Source, load
 from gandiva_slurm.sim.world import PolicyError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gandiva_slurm.model.errors import ConfigError
-from gandiva_slurm.policy.cells import LEAF
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_gangs import (
+from gandiva_slurm.policy.virtual_clusters.cells import LEAF
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.gangs import (
     ALLOCATED,
     BEING_PREEMPTED,
     BIND,
@@ -18,7 +18,7 @@ from gandiva_slurm.policy.cells_gangs import (
     CellRequest,
     RequestError,
 )
-from gandiva_slurm.policy.cells_map import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
+from gandiva_slurm.policy.virtual_clusters.site import CellGrant, CellKind, CellSpec, CellsSpec, VcSpec
 
 KINDS = {
     "switch": CellKind("v100", 2),

@@ -16,7 +16,7 @@ sys.path.insert(0, str(TESTS / "oracles"))
 from hived_format import overridden, pod_of_case, spec_of  # noqa: E402
 from hived_replay import Replay  # noqa: E402
 
-from gandiva_slurm.policy.cells_gangs import ALLOCATED, BEING_PREEMPTED, PREEMPTING  # noqa: E402
+from gandiva_slurm.policy.virtual_clusters.gangs import ALLOCATED, BEING_PREEMPTED, PREEMPTING  # noqa: E402
 
 DATA = TESTS / "data" / "hived"
 CASES = DATA / "hived_cases_dev.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.classes import KEEPS, MOST_PATIENCE_NS, PATIENCE_NS, Classes, Guard
+from gandiva_slurm.policy.packing.classes import KEEPS, MOST_PATIENCE_NS, PATIENCE_NS, Classes, Guard
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, JobView, PolicySettings
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.outcome import Outcome

@@ -9,7 +9,7 @@ from gandiva_slurm.config import Config, MovesConfig, PackingConfig, expand, fin
 from gandiva_slurm.controller.settings import engine_settings, leader, leader_of
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
-from gandiva_slurm.engine.settings import SECOND_NS, EngineSettings
+from gandiva_slurm.engine.state.settings import SECOND_NS, EngineSettings
 from gandiva_slurm.model.errors import ConfigError
 
 MINIMAL = "cluster: mini\npartitions: [gandiva]\ncontroller: {host: ctl}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 

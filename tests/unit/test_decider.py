@@ -8,15 +8,15 @@ import re
 import pytest
 
 from gandiva_slurm.controller import recorder
-from gandiva_slurm.engine import promotion
-from gandiva_slurm.engine.decider import REST_NS, Decider, Leader, TooSlow
+from gandiva_slurm.engine.apply.decider import REST_NS, Decider, Leader, TooSlow
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.lifecycle import promotion
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.classes import PATIENCE_NS
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
+from gandiva_slurm.policy.packing.classes import PATIENCE_NS
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Plan, Policy, PolicySettings, View
-from gandiva_slurm.policy.turns import Turns
+from gandiva_slurm.slicing.turns import Turns
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 from tests.led_world import Slow

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from gandiva_slurm.policy.duty import FIRST, FULL, KEPT, LEAST, next_duty
+from gandiva_slurm.policy.packing.duty import FIRST, FULL, KEPT, LEAST, next_duty
 
 
 def settle(harm: float, noise: float = 0.0, rounds: int = 200, seed: int = 1) -> list[tuple[int, float]]:

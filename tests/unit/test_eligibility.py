@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.eligibility import Eligibility
-from gandiva_slurm.policy.homes import Homes
+from gandiva_slurm.policy.placement.eligibility import Eligibility
+from gandiva_slurm.policy.placement.homes import Homes
 from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
 from tests.fake_world import FakeWorld
 from tests.policy_world import SETTINGS, FixedRates, S, a_job, a_view

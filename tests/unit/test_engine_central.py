@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.central import CentralSettings, Domain
-from gandiva_slurm.engine.domains import Planned
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import IN, OUT, STAY, HeldTime, PartStand
-from gandiva_slurm.policy.stride import STRIDE1
+from gandiva_slurm.slicing.central import CentralSettings, Domain
+from gandiva_slurm.slicing.domains import Planned
+from gandiva_slurm.slicing.stride import STRIDE1
 
 SECOND = 10**9
 ONE, TWO, LOCAL = JobKey(1, 0), JobKey(2, 0), JobKey(3, 0)

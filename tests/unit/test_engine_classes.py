@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gandiva_slurm.engine.central import CentralSettings, Domain
-from gandiva_slurm.engine.domains import Planned, whole_jobs
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.classes import MOST_PATIENCE_NS
-from gandiva_slurm.policy.groups import SPARE
-from gandiva_slurm.policy.stride import STRIDE1
+from gandiva_slurm.policy.packing.classes import MOST_PATIENCE_NS
+from gandiva_slurm.slicing.central import CentralSettings, Domain
+from gandiva_slurm.slicing.domains import Planned, whole_jobs
+from gandiva_slurm.slicing.groups import SPARE
+from gandiva_slurm.slicing.local import Gang, LocalStride
+from gandiva_slurm.slicing.stride import STRIDE1
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 from tests.fake_world import FakeWorld
 

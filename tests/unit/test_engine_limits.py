@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.limits import behind, waiting_for_limits
+from gandiva_slurm.engine.lifecycle.limits import behind, waiting_for_limits
+from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gandiva_slurm.engine.local import LocalStride
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.sim.paper.result import published
+from gandiva_slurm.slicing.local import LocalStride
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 GANG_TABLE = published("stride")["gang"]

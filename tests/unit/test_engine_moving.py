@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.follow import Cycle
-from gandiva_slurm.engine.moving import begin_move, told
-from gandiva_slurm.engine.state import OWNER_HOLD_S, EngineSettings
+from gandiva_slurm.engine.lifecycle.moving import begin_move, told
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.records import OWNER_HOLD_S, EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue
 from gandiva_slurm.model.ids import JobKey

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gandiva_slurm.engine import invariants
-from gandiva_slurm.engine.local import Gang, LocalStride
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.slicing.local import Gang, LocalStride
 from tests.builders import SECOND_NS, TICKET, Slicer, a_gang
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note
 from gandiva_slurm.model.job import IllegalTransition

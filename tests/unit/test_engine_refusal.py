@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.central import CentralSettings, Domain, Verdict
-from gandiva_slurm.engine.cluster import Central
-from gandiva_slurm.engine.domains import Planned
-from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model import span as words
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import FREEZE, IN, OUT, STAY, HeldTime, PartStand
+from gandiva_slurm.slicing.central import CentralSettings, Domain, Verdict
+from gandiva_slurm.slicing.cluster import Central
+from gandiva_slurm.slicing.domains import Planned
+from gandiva_slurm.slicing.refusal import Refusal
 
 SECOND = 10**9
 BOUND_NS = 10 * SECOND

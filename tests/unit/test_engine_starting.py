@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gandiva_slurm.engine.engine import EngineSettings
-from gandiva_slurm.engine.state import OWNER_HOLD_S
+from gandiva_slurm.engine.state.records import OWNER_HOLD_S
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain, Note, Start

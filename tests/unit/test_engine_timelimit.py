@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine, EngineSettings
-from gandiva_slurm.engine.giving import Giving, Parked
+from gandiva_slurm.engine.state.time_limit_credit import Giving, Parked
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, SetTimeLimit

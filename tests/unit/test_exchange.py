@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gandiva_slurm.policy.exchange import Exchange, Seeker
+from gandiva_slurm.policy.moves.exchange import Exchange, Seeker
 
 FAST = {"v100": 4, "k80": 4}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gandiva_slurm.policy.forecast import Forecast
+from gandiva_slurm.policy.moves.forecast import Forecast
 from gandiva_slurm.policy.port import JobView
 
 TYPES = ("v100", "k80")

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine, EngineSettings
-from gandiva_slurm.engine.follow import Cycle, resident_gone
-from gandiva_slurm.engine.held import follow_plan, held_ns, held_told
-from gandiva_slurm.engine.state import EngineState, JobRecord
+from gandiva_slurm.engine.lifecycle.event_handlers import resident_gone
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.held import follow_plan, held_ns, held_told
+from gandiva_slurm.engine.state.records import EngineState, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.event import HeldTold, ResidentGone
 from gandiva_slurm.model.ids import JobKey

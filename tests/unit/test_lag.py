@@ -2,7 +2,7 @@
 
 import pytest
 
-from gandiva_slurm.policy.lag import LagBook, isolated_rate
+from gandiva_slurm.policy.moves.lag import LagBook, isolated_rate
 from gandiva_slurm.policy.port import Cluster, JobView
 
 CLUSTER = Cluster([("v100", 4), ("k80", 4)])

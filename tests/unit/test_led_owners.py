@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine import owners
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.lifecycle import owners
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_deal import spec_of
-from gandiva_slurm.policy.cells_gangs import BIND, WAIT, CellRequest
 from gandiva_slurm.policy.learnt import Learnt
 from gandiva_slurm.policy.port import Cluster, JobView, PolicySettings, View
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.deal import spec_of
+from gandiva_slurm.policy.virtual_clusters.gangs import BIND, WAIT, CellRequest
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 

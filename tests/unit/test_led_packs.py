@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import PolicySettings
 from tests.builders import SECOND_NS

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the extra `sim`")
 
-from gandiva_slurm.policy.max_min import Allocation, Group, Kind, allocate, fair_rate
+from gandiva_slurm.policy.baselines.max_min import Allocation, Group, Kind, allocate, fair_rate
 
 SNAPSHOTS = json.loads(
     (Path(__file__).parents[1] / "data/gavel/gavel_alloc_snapshots_dev.json").read_text(encoding="utf-8")

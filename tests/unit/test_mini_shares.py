@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from gandiva_slurm.engine.follow import _ending
+from gandiva_slurm.engine.lifecycle.event_handlers import _ending
 from gandiva_slurm.mini import docker, entering, init, layout, mounts, record, shares, trees
 from gandiva_slurm.mini.commands import mini
 from gandiva_slurm.mini.layout import Layout

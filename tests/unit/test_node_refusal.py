@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from gandiva_slurm.engine.refusal import Refusal
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.node.saved import read_job, state_of
+from gandiva_slurm.slicing.refusal import Refusal
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import QUANTUM_NS, Bench
 

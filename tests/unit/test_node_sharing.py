@@ -11,8 +11,8 @@ from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
-from gandiva_slurm.policy.duty import FIRST, FULL
-from gandiva_slurm.policy.stride import STRIDE1
+from gandiva_slurm.policy.packing.duty import FIRST, FULL
+from gandiva_slurm.slicing.stride import STRIDE1
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.node_bench import Bench, NoProcesses

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gandiva_slurm.engine import owners
-from gandiva_slurm.engine.local import Gang, LocalStride
-from gandiva_slurm.engine.settings import EngineSettings
+from gandiva_slurm.engine.lifecycle import owners
+from gandiva_slurm.engine.state.settings import EngineSettings
 from gandiva_slurm.model import job as states
-from gandiva_slurm.policy.shortages import shortages
+from gandiva_slurm.policy.virtual_clusters.shortages import shortages
+from gandiva_slurm.slicing.local import Gang, LocalStride
 from tests.builders import SECOND_NS, Slicer, a_gang
 from tests.fake_world import FakeWorld
 

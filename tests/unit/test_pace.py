@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.moves.pace import Pace
 from gandiva_slurm.policy.port import PolicySettings
 from tests.policy_world import S, a_job, a_view
 

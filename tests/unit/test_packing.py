@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.policy.packing import Bench, Pair, PairBook
+from gandiva_slurm.policy.packing.pairs import Bench, Pair, PairBook
 from gandiva_slurm.policy.port import JobView
 
 V100 = "v100"

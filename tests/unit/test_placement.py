@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.policy.needs import Need
-from gandiva_slurm.policy.placement import Site
-from gandiva_slurm.policy.shares import Leaf
+from gandiva_slurm.policy.placement.needs import Need
+from gandiva_slurm.policy.placement.sites import Site
+from gandiva_slurm.policy.shares.associations import Leaf
 from tests.builders import ACCOUNT
 
 SITE = Site("n1", "v100", 4, cpus=8, memory_mib=1000, partitions=("gandiva", "more"))

@@ -18,10 +18,10 @@ from gandiva_slurm.controller.journal import MIGRATIONS, Journal
 from gandiva_slurm.controller.recorder import Recorder
 from gandiva_slurm.controller.segments import read_segments
 from gandiva_slurm.controller.settings import leader_of
-from gandiva_slurm.engine import codec
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
-from gandiva_slurm.engine.state import EngineSettings
+from gandiva_slurm.engine.state import codec
+from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model.bounds import Bounds, Reservation
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.event import BoundsSeen, CycleTick, JobSeen, NodeSeen

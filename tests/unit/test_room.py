@@ -1,6 +1,6 @@
 """What is free of a GPU's memory is shared out among those that have it at the same time."""
 
-from gandiva_slurm.policy.room import CONTEXT_BYTES, caps, need, room
+from gandiva_slurm.policy.packing.room import CONTEXT_BYTES, caps, need, room
 
 GIB = 1 << 30
 CARD_BYTES = 16 * GIB

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gandiva_slurm.policy.placement.seats import Guest, seat_all
 from gandiva_slurm.policy.port import Cluster
-from gandiva_slurm.policy.seats import Guest, seat_all
 
 TWO = Cluster([("v100", 4), ("v100", 4)])
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.shares import (
+from gandiva_slurm.policy.shares.associations import (
     SCALE,
     Leaf,
     entitled_shares,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.domains import Planned
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.slicing.domains import Planned
 from tests.slow import long_form
 from tests.span_chaos import SECOND, Chaos
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.span_park import SpanMove
 from gandiva_slurm.model.span import AIM, COMMIT, FREE
+from gandiva_slurm.slicing.span_park import SpanMove
 from tests.slow import long_form
 from tests.span_explorer import Explorer, Scenario
 

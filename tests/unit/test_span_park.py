@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.engine.span_park import (
+from gandiva_slurm.model import span as words
+from gandiva_slurm.model.span import IN, LEAVE, OUT, PartStand
+from gandiva_slurm.slicing.span_park import (
     MAX_REAIMS,
     MAX_RESENDS,
     RENEW_NS,
@@ -15,8 +17,6 @@ from gandiva_slurm.engine.span_park import (
     margin,
     move_wanted,
 )
-from gandiva_slurm.model import span as words
-from gandiva_slurm.model.span import IN, LEAVE, OUT, PartStand
 
 MS = 1_000_000
 NODES = ("n1", "n2")

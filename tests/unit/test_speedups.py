@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from gandiva_slurm.policy.port import Cluster, JobView, View
-from gandiva_slurm.policy.speedups import job_speeds, user_speeds
-from gandiva_slurm.policy.trading import Desk, claimants_of
+from gandiva_slurm.policy.trading.speedups import job_speeds, user_speeds
+from gandiva_slurm.policy.trading.trades import Desk, claimants_of
 
 TYPES = ("v100", "k80")
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import pytest
 
-from gandiva_slurm.policy.stride import STRIDE1, Account, Entrant, PassBook, Pool, UserPass, run_round
 from gandiva_slurm.sim.paper.result import published
+from gandiva_slurm.slicing.stride import STRIDE1, Account, Entrant, PassBook, Pool, UserPass, run_round
 
 TABLES = published("stride")
 

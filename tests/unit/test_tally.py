@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gandiva_slurm.node.gauge import ALONE, PACKED, Gauge
-from gandiva_slurm.policy.tally import WINDOWS, Tally
+from gandiva_slurm.policy.packing.tally import WINDOWS, Tally
 
 MS = 1_000_000
 

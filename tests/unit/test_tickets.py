@@ -8,8 +8,8 @@ import pytest
 
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.port import JobView, PolicySettings
-from gandiva_slurm.policy.shares import SCALE
-from gandiva_slurm.policy.tickets import TicketBook
+from gandiva_slurm.policy.shares.associations import SCALE
+from gandiva_slurm.policy.shares.tickets import TicketBook
 
 S = 10**9
 HOUR = 3600 * S

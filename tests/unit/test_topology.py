@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from gandiva_slurm.policy.topology import (
+from gandiva_slurm.policy.placement.topology import (
     closest,
     common_level,
     links_of,

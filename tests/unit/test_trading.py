@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.policy.hetero import Claimant, fill, isolated, own_shares
-from gandiva_slurm.policy.market import Goods, Trade, worth
-from gandiva_slurm.policy.trading import Division, divide
+from gandiva_slurm.policy.trading.market import Goods, Trade, worth
+from gandiva_slurm.policy.trading.pools import Claimant, fill, isolated, own_shares
+from gandiva_slurm.policy.trading.trades import Division, divide
 from gandiva_slurm.sim.paper.trading import speed_ups
 
 TESTS = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_deal import members_of, spec_for
-from gandiva_slurm.policy.cells_gangs import WAIT, CellRequest
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, Plan, PolicySettings, View
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.deal import members_of, spec_for
+from gandiva_slurm.policy.virtual_clusters.gangs import WAIT, CellRequest
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.outcome import Outcome
 from gandiva_slurm.sim.run import Scene, simulate

@@ -79,7 +79,7 @@ VARIANTS = (
     ),
     Variant(
         "codec-drops-a-field",
-        "gandiva_slurm/engine/codec.py:lists",
+        "gandiva_slurm/engine/state/codec.py:lists",
         "*vars(thing).values()",
         "*[*vars(thing).values()][:-1]",
         "The last field of each event is lost in the journal.",

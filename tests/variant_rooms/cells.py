@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "promise-of-others-broken",
-        "gandiva_slurm/policy/cells_ledger.py:Ledger._keeps_promises",
+        "gandiva_slurm/policy/virtual_clusters/ledger.py:Ledger._keeps_promises",
         "            if spare[above.level] < 1:\n                return False\n",
         "",
         "A cell is handed out that others are owed.",
@@ -18,7 +18,7 @@ VARIANTS = (
     ),
     Variant(
         "vcs-own-too-much",
-        "gandiva_slurm/policy/cells_ledger.py:Ledger._check_fit",
+        "gandiva_slurm/policy/virtual_clusters/ledger.py:Ledger._check_fit",
         "if needed > available:",
         "if False:",
         "Virtual clusters are promised more than there is.",
@@ -26,7 +26,7 @@ VARIANTS = (
     ),
     Variant(
         "cell-not-given-back",
-        "gandiva_slurm/policy/cells_ledger.py:Ledger._let_go_of",
+        "gandiva_slurm/policy/virtual_clusters/ledger.py:Ledger._let_go_of",
         "            self.release(cell, virtual.vc)\n",
         "            pass\n",
         "A cell that nobody uses any more is not given back.",
@@ -34,7 +34,7 @@ VARIANTS = (
     ),
     Variant(
         "bad-cell-merged-away",
-        "gandiva_slurm/policy/cells_ledger.py:Ledger.heal",
+        "gandiva_slurm/policy/virtual_clusters/ledger.py:Ledger.heal",
         "if above is not None and all(child.is_healthy for child in above.children):",
         "if above is not None:",
         "A cell with a bad child counts as healthy when another child heals.",
@@ -45,7 +45,7 @@ VARIANTS = (
     ),
     Variant(
         "doomed-cells-left-open",
-        "gandiva_slurm/policy/cells_ledger.py:Ledger._doom",
+        "gandiva_slurm/policy/virtual_clusters/ledger.py:Ledger._doom",
         "while numbers[level] > self._healthy(level):",
         "while False:",
         "A virtual cluster places jobs on cells that no healthy one can stand behind.",
@@ -53,7 +53,7 @@ VARIANTS = (
     ),
     Variant(
         "cell-used-unseen-above",
-        "gandiva_slurm/policy/cells.py:Cell.occupy",
+        "gandiva_slurm/policy/virtual_clusters/cells.py:Cell.occupy",
         "        for cell in self.line():\n            cell.used",
         "        for cell in [self]:\n            cell.used",
         "A GPU in use leaves the cells above it free.",

@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "held-as-told-last",
-        "gandiva_slurm/engine/held.py:held_ns",
+        "gandiva_slurm/engine/state/held.py:held_ns",
         "return record.held_ns + sum(each.planned_ns for each in sightings if each is not None)",
         "return record.held_ns",
         "A quantum that nodes have not told yet is not charged when the next one is given: a user of few "
@@ -16,7 +16,7 @@ VARIANTS = (
     ),
     Variant(
         "held-counted-twice",
-        "gandiva_slurm/engine/held.py:follow_plan",
+        "gandiva_slurm/engine/state/held.py:follow_plan",
         "since_ns = max(sighting.told_ns, state.followed_ns)",
         "since_ns = state.followed_ns",
         "What a node has told is counted as planned, too.",
@@ -24,7 +24,7 @@ VARIANTS = (
     ),
     Variant(
         "held-untold-is-lost",
-        "gandiva_slurm/engine/follow.py:resident_gone",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:resident_gone",
         "record.held_ns += sighting.planned_ns",
         "pass",
         "What a job held last before it ended or moved is charged to nobody.",

@@ -22,7 +22,7 @@ VARIANTS = (
     ),
     Variant(
         "demo-run-share-off",
-        "gandiva_slurm/engine/local.py:LocalStride.charge",
+        "gandiva_slurm/slicing/local.py:LocalStride.charge",
         "work, overrun = held_ns * size, min(max(overrun_ns, 0), held_ns) * size",
         "work, overrun = held_ns * size * (6 if gang.user == 'user2' else 7) // 7, 0",
         "One user is charged six sevenths of what it held, and has a share that is ten per cent too big.",

@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "plan-waits-for-a-slow-policy-each-time",
-        "gandiva_slurm/engine/decider.py:Decider._ask",
+        "gandiva_slurm/engine/apply/decider.py:Decider._ask",
         "if view.now_ns < self._rest_until_ns:",
         "if False:",
         "A policy that takes too long holds gandivactld up for ten seconds in each cycle.",
@@ -33,7 +33,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-memory-is-lost",
-        "gandiva_slurm/engine/decider.py:Decider._remembered",
+        "gandiva_slurm/engine/apply/decider.py:Decider._remembered",
         "if memory is None or",
         "if memory is not None or",
         "Who was behind when gandivactld was started again is not any more.",
@@ -41,7 +41,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-memory-of-other-nodes",
-        "gandiva_slurm/engine/decider.py:Decider._remembered",
+        "gandiva_slurm/engine/apply/decider.py:Decider._remembered",
         ' or json.dumps(memory["nodes"]) != json.dumps(picture.key)',
         "",
         "A policy goes on with GPUs by numbers that mean other ones now.",
@@ -89,7 +89,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-is-never-asked-again",
-        "gandiva_slurm/engine/asked.py:Asked.holds",
+        "gandiva_slurm/engine/apply/asked.py:Asked.holds",
         "if seen != self.seen or (wake_ns is not None and view.now_ns >= wake_ns):",
         "if False:",
         "A policy's first plan is carried out for ever.",
@@ -97,7 +97,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-is-kept-though-a-move-failed",
-        "gandiva_slurm/engine/asked.py:Asked.holds",
+        "gandiva_slurm/engine/apply/asked.py:Asked.holds",
         "return all(self._is_as_planned(job) for job in view.jobs.values())",
         "return True",
         "A move that failed is tried again for ever, whatever its policy would rather do.",
@@ -121,7 +121,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-of-other-nodes-is-kept",
-        "gandiva_slurm/engine/decider.py:Decider.decide",
+        "gandiva_slurm/engine/apply/decider.py:Decider.decide",
         "self._asked = None",
         "pass",
         "When a node comes, the plan for the nodes before is carried out further.",

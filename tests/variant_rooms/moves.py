@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "requeued-before-saved",
-        "gandiva_slurm/engine/moving.py:_has_left",
+        "gandiva_slurm/engine/lifecycle/moving.py:_has_left",
         "return all(",
         "return True or all(",
         "A job is requeued before it has saved itself.",
@@ -15,7 +15,7 @@ VARIANTS = (
     ),
     Variant(
         "requeued-with-one-node-saved",
-        "gandiva_slurm/engine/moving.py:_has_left",
+        "gandiva_slurm/engine/lifecycle/moving.py:_has_left",
         "return all(",
         "return any(",
         "A gang over nodes is requeued when one node's ranks have saved themselves.",
@@ -26,7 +26,7 @@ VARIANTS = (
     ),
     Variant(
         "save-waited-for-without-end",
-        "gandiva_slurm/engine/moving.py:_hopeless",
+        "gandiva_slurm/engine/lifecycle/moving.py:_hopeless",
         "if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):",
         "if False:",
         "A job that cannot save itself is to leave for ever.",
@@ -34,7 +34,7 @@ VARIANTS = (
     ),
     Variant(
         "requeue-asked-every-cycle",
-        "gandiva_slurm/engine/moving.py:_ask_requeue",
+        "gandiva_slurm/engine/lifecycle/moving.py:_ask_requeue",
         "if travels.asked_ns and at.now_ns - travels.asked_ns < at.settings.retry_ns:",
         "if False:",
         "Slurm is asked to requeue a job in every cycle.",
@@ -42,7 +42,7 @@ VARIANTS = (
     ),
     Variant(
         "requeue-asked-once",
-        "gandiva_slurm/engine/moving.py:_ask_requeue",
+        "gandiva_slurm/engine/lifecycle/moving.py:_ask_requeue",
         "if travels.asked_ns and at.now_ns - travels.asked_ns < at.settings.retry_ns:",
         "if travels.asked_ns:",
         "A requeue that got lost with a controller is never asked again.",
@@ -50,7 +50,7 @@ VARIANTS = (
     ),
     Variant(
         "failed-move-tried-at-once",
-        "gandiva_slurm/engine/travels.py:Travels.fail",
+        "gandiva_slurm/engine/state/migration_record.py:Travels.fail",
         "self.wait_until_ns = now_ns + wait_ns",
         "self.wait_until_ns = now_ns",
         "A move that failed is tried again at once, and again.",
@@ -58,7 +58,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-what-cannot-save",
-        "gandiva_slurm/engine/moving.py:why_bound",
+        "gandiva_slurm/engine/lifecycle/moving.py:why_bound",
         "if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):",
         "if False:",
         "A job that cannot save itself is told to move.",
@@ -66,7 +66,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-against-the-users-word",
-        "gandiva_slurm/engine/moving.py:why_fixed",
+        "gandiva_slurm/engine/lifecycle/moving.py:why_fixed",
         'if record.options.migrate == "never":',
         "if False:",
         "A job with --gandiva-migrate=never is moved.",
@@ -74,7 +74,7 @@ VARIANTS = (
     ),
     Variant(
         "parked-time-not-given-back",
-        "gandiva_slurm/engine/timelimit.py:_due_s",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:_due_s",
         "aim_s = limit_s - giving.given_s + giving.parked_s(record.nodes)",
         "aim_s = limit_s",
         "Parked time counts against a job's time limit.",
@@ -82,7 +82,7 @@ VARIANTS = (
     ),
     Variant(
         "parked-time-given-twice",
-        "gandiva_slurm/engine/timelimit.py:_due_s",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:_due_s",
         "aim_s = limit_s - giving.given_s + giving.parked_s(record.nodes)",
         "aim_s = limit_s + giving.parked_s(record.nodes)",
         "Parked time is given back again in every cycle.",
@@ -90,7 +90,7 @@ VARIANTS = (
     ),
     Variant(
         "limit-beyond-the-partition",
-        "gandiva_slurm/engine/timelimit.py:_due_s",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:_due_s",
         "aim_s = min(aim_s, max_s * at.settings.stretch_percent // 100)",
         "pass",
         "A limit grows past the partition's MaxTime times the stretch.",
@@ -98,7 +98,7 @@ VARIANTS = (
     ),
     Variant(
         "limit-into-a-reservation",
-        "gandiva_slurm/engine/timelimit.py:_due_s",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:_due_s",
         "aim_s = min(aim_s, closes_s - job.start_s)",
         "pass",
         "A limit grows into a reservation of the job's node.",
@@ -106,7 +106,7 @@ VARIANTS = (
     ),
     Variant(
         "requeued-with-the-grown-limit",
-        "gandiva_slurm/engine/timelimit.py:give_back",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:give_back",
         "new_s = max(MINUTE_S, limit_s - giving.given_s)",
         "new_s = limit_s",
         "A requeued job begins with what was given back to its last run.",
@@ -117,7 +117,7 @@ VARIANTS = (
     ),
     Variant(
         "old-parked-time-given-again",
-        "gandiva_slurm/engine/timelimit.py:note_parked",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:note_parked",
         "giving.parked[node] = Parked(0, 0 if record.starts else parked_ns)",
         "giving.parked[node] = Parked(0, 0)",
         "A controller that starts anew gives parked time back a second time.",
@@ -125,7 +125,7 @@ VARIANTS = (
     ),
     Variant(
         "parked-time-of-one-node",
-        "gandiva_slurm/engine/giving.py:Giving.parked_s",
+        "gandiva_slurm/engine/state/time_limit_credit.py:Giving.parked_s",
         "return min(told) // SECOND_NS",
         "return max(told) // SECOND_NS",
         "A gang is given back time in which one of its nodes held GPUs.",
@@ -133,7 +133,7 @@ VARIANTS = (
     ),
     Variant(
         "newest-incarnation-fenced",
-        "gandiva_slurm/engine/fencing.py:_oddity",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_oddity",
         "if key.restart > record.job.restart:\n        return None",
         "if key.restart > record.job.restart:\n        return because(\"Leftover\"), True",
         "An incarnation newer than Slurm's last picture is killed.",
@@ -141,7 +141,7 @@ VARIANTS = (
     ),
     Variant(
         "stale-incarnation-left",
-        "gandiva_slurm/engine/fencing.py:_oddity",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_oddity",
         'return because("Stale", key=key, newest=record.key), record.is_placed',
         "return None",
         "An older incarnation runs beside the newer one.",
@@ -152,7 +152,7 @@ VARIANTS = (
     ),
     Variant(
         "restart-count-ignored",
-        "gandiva_slurm/engine/fencing.py:_oddity",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_oddity",
         "if key.restart < record.job.restart:",
         "if False:",
         "The restart count does not tell two incarnations apart.",
@@ -163,7 +163,7 @@ VARIANTS = (
     ),
     Variant(
         "fenced-at-first-sight",
-        "gandiva_slurm/engine/fencing.py:fence_strays",
+        "gandiva_slurm/engine/lifecycle/fencing.py:fence_strays",
         "is_due = is_urgent or at.now_ns - sighting.odd_ns >= at.settings.fence_grace_ns",
         "is_due = True",
         "A process that only looks odd for a moment is killed.",
@@ -171,7 +171,7 @@ VARIANTS = (
     ),
     Variant(
         "fenced-before-slurm-was-read",
-        "gandiva_slurm/engine/fencing.py:_oddity",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_oddity",
         "if at.state.has_read_slurm else None",
         "",
         "A controller that has not read Slurm yet fences all that runs.",
@@ -179,7 +179,7 @@ VARIANTS = (
     ),
     Variant(
         "cancelled-unborn-waits",
-        "gandiva_slurm/engine/fencing.py:_cancelled_unborn",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_cancelled_unborn",
         'return (because("Leftover"), True) if is_ending or key.restart < record.job.restart else None',
         "return None",
         "A cancelled job whose tasks are stopped before they begin ends at its first turn only.",
@@ -187,7 +187,7 @@ VARIANTS = (
     ),
     Variant(
         "older-picture-believed",
-        "gandiva_slurm/engine/follow.py:job_seen",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:job_seen",
         "or (record is not None and job.restart < record.job.restart)",
         "",
         "A picture of an older incarnation is taken for the present.",
@@ -195,7 +195,7 @@ VARIANTS = (
     ),
     Variant(
         "refused-start-kept",
-        "gandiva_slurm/engine/follow.py:action_done",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:action_done",
         "        start_failed(at, record, event.error, is_busy=event.retry)",
         "        pass",
         "A start that Slurm refused keeps its GPUs.",
@@ -203,7 +203,7 @@ VARIANTS = (
     ),
     Variant(
         "start-tried-without-pause",
-        "gandiva_slurm/engine/follow.py:start_failed",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:start_failed",
         "wait_ns = at.settings.retry_ns << min(max(0, record.failures - 1), 30)",
         "wait_ns = 0",
         "A start that fails is tried again in every cycle.",
@@ -211,7 +211,7 @@ VARIANTS = (
     ),
     Variant(
         "lost-node-start-kept",
-        "gandiva_slurm/engine/placing.py:watch_starts",
+        "gandiva_slurm/engine/lifecycle/placing.py:watch_starts",
         "if node is None or node.is_down]",
         "if node is None]",
         "A start on a node that is down is waited for.",
@@ -219,7 +219,7 @@ VARIANTS = (
     ),
     Variant(
         "limit-holds-the-queue",
-        "gandiva_slurm/engine/limits.py:take_back_limited",
+        "gandiva_slurm/engine/lifecycle/limits.py:take_back_limited",
         'if job.is_held or job.state != "PENDING" or not pending.is_limit:',
         "if True:",
         "A job that Slurm puts off for a limit keeps its place.",
@@ -227,7 +227,7 @@ VARIANTS = (
     ),
     Variant(
         "all-peers-ask",
-        "gandiva_slurm/engine/limits.py:behind",
+        "gandiva_slurm/engine/lifecycle/limits.py:behind",
         "if peer is not record and is_first and _wants_as_much(record, peer):",
         "if False:",
         "Of a hundred jobs behind one limit all ask Slurm again and again.",
@@ -235,7 +235,7 @@ VARIANTS = (
     ),
     Variant(
         "smaller-peer-waits",
-        "gandiva_slurm/engine/limits.py:_wants_as_much",
+        "gandiva_slurm/engine/lifecycle/limits.py:_wants_as_much",
         "return (\n        record.options.gpus",
         "return True or (\n        record.options.gpus",
         "A job that would fit below a limit waits behind a larger one.",

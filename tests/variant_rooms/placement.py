@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "cpus-ignored",
-        "gandiva_slurm/policy/placement.py:Site.is_large_enough",
+        "gandiva_slurm/policy/placement/sites.py:Site.is_large_enough",
         "and (not self.cpus or need.cpus <= self.cpus)",
         "",
         "A job is placed on a node with fewer CPUs than it asks for.",
@@ -18,7 +18,7 @@ VARIANTS = (
     ),
     Variant(
         "gpu-type-ignored",
-        "gandiva_slurm/policy/placement.py:Site.may_take",
+        "gandiva_slurm/policy/placement/sites.py:Site.may_take",
         "and (not need.types or self.gpu_type in need.types)",
         "",
         "A job is placed on a GPU type it does not accept.",
@@ -26,7 +26,7 @@ VARIANTS = (
     ),
     Variant(
         "partition-ignored",
-        "gandiva_slurm/policy/placement.py:Site.may_take",
+        "gandiva_slurm/policy/placement/sites.py:Site.may_take",
         "return bool(right_partition) and",
         "return",
         "A job is placed on a node outside its partition.",
@@ -34,7 +34,7 @@ VARIANTS = (
     ),
     Variant(
         "duty-grows-at-a-loss",
-        "gandiva_slurm/policy/duty.py:next_duty",
+        "gandiva_slurm/policy/packing/duty.py:next_duty",
         "if loss > allowed:",
         "if False:",
         "An opportunistic job's duty grows though the guaranteed one is harmed.",
@@ -42,7 +42,7 @@ VARIANTS = (
     ),
     Variant(
         "pair-book-learns-nothing",
-        "gandiva_slurm/policy/packing.py:PairBook.learn",
+        "gandiva_slurm/policy/packing/pairs.py:PairBook.learn",
         "(total + sum(both), count + 1)",
         "(total, count)",
         "What a pair came to is not remembered.",
@@ -50,7 +50,7 @@ VARIANTS = (
     ),
     Variant(
         "pair-below-the-floor-stays",
-        "gandiva_slurm/policy/packing.py:PairBook._stay",
+        "gandiva_slurm/policy/packing/pairs.py:PairBook._stay",
         "and sum(both) > self.floor",
         "",
         "A pair that does not pay stays packed.",
@@ -58,7 +58,7 @@ VARIANTS = (
     ),
     Variant(
         "opportunistic-starves",
-        "gandiva_slurm/policy/classes.py:Classes.promote",
+        "gandiva_slurm/policy/packing/classes.py:Classes.promote",
         "if has_room or waited_ns >= MOST_PATIENCE_NS:",
         "if has_room:",
         "An opportunistic job whose user has more than the user's share waits for ever.",
@@ -66,7 +66,7 @@ VARIANTS = (
     ),
     Variant(
         "guest-where-a-host-is-slowed",
-        "gandiva_slurm/policy/classes.py:Guard._kept",
+        "gandiva_slurm/policy/packing/classes.py:Guard._kept",
         "if both[0] >= KEEPS * alone and both[1] > 0",
         "if both[1] > 0",
         "A guest stays beside a guaranteed host that it slows down.",
@@ -74,7 +74,7 @@ VARIANTS = (
     ),
     Variant(
         "closest-is-any",
-        "gandiva_slurm/policy/topology.py:closest",
+        "gandiva_slurm/policy/placement/topology.py:closest",
         "fitting = [group for group in below.values() if len(group) >= count]",
         "fitting = [list(items)]",
         "A gang is spread over the machine though one socket has room.",
@@ -82,7 +82,7 @@ VARIANTS = (
     ),
     Variant(
         "seats-by-luck",
-        "gandiva_slurm/policy/seats.py:_seat_type",
+        "gandiva_slurm/policy/placement/seats.py:_seat_type",
         "sorted(guests, key=lambda guest: (guest.rank, not guest.is_bound))",
         "guests",
         "Of two gangs that both need one node the first to come always has it.",
@@ -90,7 +90,7 @@ VARIANTS = (
     ),
     Variant(
         "types-by-luck",
-        "gandiva_slurm/policy/exchange.py:Exchange._keep",
+        "gandiva_slurm/policy/moves/exchange.py:Exchange._keep",
         "(s.rank, -s.size, s.job_id)",
         "(-s.size, s.job_id)",
         "Of two jobs that take one GPU type alone the first to come always has it.",
@@ -98,7 +98,7 @@ VARIANTS = (
     ),
     Variant(
         "pairs-tried-for-a-moment",
-        "gandiva_slurm/policy/packing.py:PairBook._stay",
+        "gandiva_slurm/policy/packing/pairs.py:PairBook._stay",
         "host.job_id in bench.on_trial",
         "False",
         "Two that are tried together are taken apart before they are measured.",
@@ -106,7 +106,7 @@ VARIANTS = (
     ),
     Variant(
         "unknown-gpus-all-the-first",
-        "gandiva_slurm/engine/placing.py:_least_lived_on",
+        "gandiva_slurm/engine/lifecycle/placing.py:_least_lived_on",
         "key=lambda gpu: (living[gpu], gpu)",
         "key=lambda gpu: gpu",
         "Jobs found running on a node that says nothing are all thought to be on its first GPU.",

@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "plan-says-turn-for-slot",
-        "gandiva_slurm/engine/apply.py:_tell_waiting",
+        "gandiva_slurm/engine/apply/carry_out.py:_tell_waiting",
         "reason = known[key]",
         "pass",
         "A job for which no slot is left is told that its turn comes.",
@@ -15,7 +15,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-says-slot-for-memory",
-        "gandiva_slurm/engine/crowding.py:no_room",
+        "gandiva_slurm/engine/apply/crowding.py:no_room",
         "if index not in full) < need.nodes",
         ") < need.nodes",
         "A job for which there is no host memory is told that it waits for a slot.",
@@ -23,7 +23,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-on-nodes-not-eligible",
-        "gandiva_slurm/policy/eligibility.py:Eligibility.barred",
+        "gandiva_slurm/policy/placement/eligibility.py:Eligibility.barred",
         "(job.hosts is not None and index not in job.hosts)",
         "False",
         "A plan puts a job on a node of another partition.",
@@ -31,7 +31,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-home-wherever-it-is-fast",
-        "gandiva_slurm/policy/homes.py:Homes._best_of",
+        "gandiva_slurm/policy/placement/homes.py:Homes._best_of",
         "part = due / (due + max(loads)) if max(loads) else _ALONE",
         "part = 1.0",
         "Jobs that cannot be saved crowd the fastest GPUs.",
@@ -39,7 +39,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-homes-by-head",
-        "gandiva_slurm/policy/homes.py:Homes._due",
+        "gandiva_slurm/policy/placement/homes.py:Homes._due",
         "max(1, round(self._merit.part(job) * _WHOLE / job.size))",
         "1",
         "A job lives with one to which most of the GPU is due, and has a tenth of its user's others' time.",
@@ -50,7 +50,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-homes-of-gangs-cross",
-        "gandiva_slurm/policy/homes.py:Homes._best_of",
+        "gandiva_slurm/policy/placement/homes.py:Homes._best_of",
         "number == len(blocks) - 1",
         "False",
         "Gangs of one size live on GPUs that overlap by a part: their turns do not fit together.",
@@ -69,7 +69,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-moves-for-a-slice",
-        "gandiva_slurm/policy/seating.py:Seating.__init__",
+        "gandiva_slurm/policy/placement/seating.py:Seating.__init__",
         "if is_dear and not is_turn:",
         "if False:",
         "Parked jobs pay a dear move for a quantum on GPUs that others take back.",
@@ -80,7 +80,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-has-no-other-type-in-mid-turn",
-        "gandiva_slurm/policy/seating.py:Seating._types",
+        "gandiva_slurm/policy/placement/seating.py:Seating._types",
         "return self._settle(wanted, places, room, fixed - lost) if lost else types",
         "return types",
         "A job whose GPUs failed waits beside idle ones of another type until the turn is over.",
@@ -91,7 +91,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-what-does-not-fit",
-        "gandiva_slurm/policy/sharing.py:_admits",
+        "gandiva_slurm/policy/packing/sharing.py:_admits",
         "return card > 0 and all(peaks) and fits(card, peaks, others)",
         "return True",
         "A policy plans two on a GPU that has no memory for both, and each of its plans is refused.",
@@ -99,7 +99,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-what-is-not-known",
-        "gandiva_slurm/engine/picture.py:_note_memory",
+        "gandiva_slurm/engine/apply/picture.py:_note_memory",
         'return record.options.pack != "never" and job.peak_bytes > 0',
         'return record.options.pack != "never"',
         "Two are packed before anybody knows what they take of a GPU's memory.",
@@ -107,7 +107,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-again-what-ran-out",
-        "gandiva_slurm/engine/led_packs.py:watch_packs",
+        "gandiva_slurm/engine/apply/led_packs.py:watch_packs",
         "if (broke or _ooms(at, pack) > pack.ooms) and",
         "if broke and",
         "Two that ran out of GPU memory together are planned together again.",
@@ -115,7 +115,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-of-a-target-that-closed",
-        "gandiva_slurm/engine/picture.py:_Eligible.hosts",
+        "gandiva_slurm/engine/apply/picture.py:_Eligible.hosts",
         "for name in (*record.nodes, *record.target) if name in index)",
         "for name in record.nodes if name in index)",
         "A policy that leaves a job where it is going is refused while that node takes no others.",
@@ -126,7 +126,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-one-of-two-that-stay",
-        "gandiva_slurm/policy/seats.py:_stay_order",
+        "gandiva_slurm/policy/placement/seats.py:_stay_order",
         "rank = 0 if guest.can_move else guest.rank",
         "rank = 0",
         "Of two that cannot leave a GPU the first to come always has it.",
@@ -134,7 +134,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-across-gpus",
-        "gandiva_slurm/policy/sharing.py:_admits",
+        "gandiva_slurm/policy/packing/sharing.py:_admits",
         "and (guest.can_migrate or guest.gpus == gpus)",
         "and True",
         "A job that cannot be saved is packed on another GPU than its own.",
@@ -142,7 +142,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-guests-of-any-memory",
-        "gandiva_slurm/policy/packing.py:_kind",
+        "gandiva_slurm/policy/packing/pairs.py:_kind",
         "job.memory_mib",
         "0",
         "Two guests of a model are taken for alike where there is memory for one of them only.",
@@ -161,7 +161,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-starts-where-all-is-full",
-        "gandiva_slurm/engine/apply.py:_start",
+        "gandiva_slurm/engine/apply/carry_out.py:_start",
         "if now.has(record, record.target):",
         "if True:",
         "A job is started on a GPU whose slots are all taken.",
@@ -169,7 +169,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-has-anybody-leave",
-        "gandiva_slurm/engine/apply.py:Room.make",
+        "gandiva_slurm/engine/apply/carry_out.py:Room.make",
         "if over > 0 and may_leave(at, each) and _taken(each, spot):",
         "if over > 0 and _taken(each, spot):",
         "A job that cannot be saved is told to make way.",
@@ -177,7 +177,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-is-not-looked-at",
-        "gandiva_slurm/engine/decider.py:Decider._ask",
+        "gandiva_slurm/engine/apply/decider.py:Decider._ask",
         "return None if wrong else plan",
         "return plan",
         "What no cluster can do is begun all the same.",
@@ -201,7 +201,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-homes-beyond-memory",
-        "gandiva_slurm/policy/homes.py:Homes.of",
+        "gandiva_slurm/policy/placement/homes.py:Homes.of",
         "self._eligibility.take(job, gpus)",
         "pass",
         "Newcomers of one question find homes on a node that has memory for one of them.",
@@ -209,7 +209,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-home-on-one-node-of-two",
-        "gandiva_slurm/policy/homes.py:Homes._best",
+        "gandiva_slurm/policy/placement/homes.py:Homes._best",
         "worth, nodes = self._merit.worth(job), job.nodes or 1",
         "worth, nodes = self._merit.worth(job), 1",
         "A job of two nodes is planned on one: the plan is refused at each slice.",
@@ -217,7 +217,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-starves-a-gang-beside-those-that-stay",
-        "gandiva_slurm/policy/seats.py:_seat_type",
+        "gandiva_slurm/policy/placement/seats.py:_seat_type",
         "(guest.rank, not guest.is_bound)",
         "(not guest.is_bound, guest.rank)",
         "A gang over nodes never has GPUs of which jobs that cannot be saved live on all of one node.",
@@ -225,7 +225,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-leaves-gpus-of-those-that-stay-idle",
-        "gandiva_slurm/policy/rounds.py:Round.fill",
+        "gandiva_slurm/policy/shares/rounds.py:Round.fill",
         "return self._at_home(seat, runs) if refused else runs",
         "return runs",
         "Jobs that cannot be saved wait beside their own idle GPUs.",
@@ -241,7 +241,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-lets-no-newcomer-in-before-the-turn",
-        "gandiva_slurm/policy/homes.py:Homes._choose",
+        "gandiva_slurm/policy/placement/homes.py:Homes._choose",
         "if home or not self._stay or job.user in self._displacing:",
         "if True:",
         "Where a user has filled all slots, the next one waits for the end of a turn: 18 moves.",
@@ -249,7 +249,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-lets-newcomers-in-without-end",
-        "gandiva_slurm/policy/homes.py:Homes._choose",
+        "gandiva_slurm/policy/placement/homes.py:Homes._choose",
         "if self._gpus[job.user] >= due:",
         "if False:",
         "Others make way for all jobs of a newcomer, whatever is due to its user.",
@@ -257,7 +257,7 @@ VARIANTS = (
     ),
     Variant(
         "the-last-of-a-user-makes-way",
-        "gandiva_slurm/engine/apply.py:Room.make",
+        "gandiva_slurm/engine/apply/carry_out.py:Room.make",
         "parked.sort(key=lambda each: users[each.job.user] == 1)",
         "",
         "A newcomer has a user's only job leave where another has several.",
@@ -265,7 +265,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-counts-only-those-that-live-as-starving",
-        "gandiva_slurm/policy/groups.py:Group.note",
+        "gandiva_slurm/policy/shares/groups.py:Group.note",
         "if is_turn or job_id in self.homed]",
         "if is_turn or job.gpus]",
         "A gang that lives nowhere yet, of a user that has another job, starts after minutes.",
@@ -289,7 +289,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-none-whose-user-has-no-other-job",
-        "gandiva_slurm/policy/sharing.py:Sharing._bench",
+        "gandiva_slurm/policy/packing/sharing.py:Sharing._bench",
         "user in waiters or behind <= self._quantum_ns * STRIDE1",
         "user in waiters",
         "Two users with a job each take turns on a GPU that both could have together.",
@@ -297,7 +297,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-packs-who-only-loses",
-        "gandiva_slurm/policy/sharing.py:Sharing._bench",
+        "gandiva_slurm/policy/packing/sharing.py:Sharing._bench",
         "user in waiters or behind <= self._quantum_ns * STRIDE1",
         "True",
         "A user that would be on nearly all the time has half of its speed beside another, for ever.",
@@ -305,7 +305,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-a-pair-waits-for-nothing",
-        "gandiva_slurm/policy/groups.py:Group.note_waiting",
+        "gandiva_slurm/policy/shares/groups.py:Group.note_waiting",
         "job_id in last.runs and job_id not in last.halved",
         "job_id in last.runs",
         "What two on one GPU paid is forgotten, for nobody waits meanwhile.",
@@ -313,7 +313,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-without-what-the-site-promised",
-        "gandiva_slurm/engine/picture.py:Picture.view",
+        "gandiva_slurm/engine/apply/picture.py:Picture.view",
         "vcs = at.settings.virtual_clusters",
         "vcs = {}",
         "Virtual clusters own equal parts, whatever gandiva.yaml says.",
@@ -321,7 +321,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-cells-on-nodes-not-eligible",
-        "gandiva_slurm/policy/cells_cluster.py:CellCluster._place_own",
+        "gandiva_slurm/policy/virtual_clusters/cluster.py:CellCluster._place_own",
         "if cell.level == LEAF and (cell.nodes[0], cell.index) in closed:",
         "if False:",
         "A virtual cluster's job is bound to GPUs that it may not use.",
@@ -329,7 +329,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-gang-over-nodes-on-one",
-        "gandiva_slurm/policy/cells_fit.py:View._pick_nodes",
+        "gandiva_slurm/policy/virtual_clusters/fit.py:View._pick_nodes",
         "if is_apart:",
         "if False:",
         "A gang of two nodes is bound to two halves of one: it never has its virtual cluster's own cells.",
@@ -337,7 +337,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-gives-the-last-slot-to-anybody",
-        "gandiva_slurm/policy/eligibility.py:Eligibility._last_of",
+        "gandiva_slurm/policy/placement/eligibility.py:Eligibility._last_of",
         "len(users) >= self._slots - 1 and user in users",
         "False",
         "The first user to submit a hundred jobs that cannot be saved keeps all others out.",
@@ -345,7 +345,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-heeds-no-bounds-of-moves",
-        "gandiva_slurm/engine/picture.py:may_leave",
+        "gandiva_slurm/engine/apply/picture.py:may_leave",
         "and not _is_kept(at, record)",
         "",
         "A job is moved more often than the site allows.",
@@ -353,7 +353,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-hears-of-no-new-priority",
-        "gandiva_slurm/engine/picture.py:Picture._job",
+        "gandiva_slurm/engine/apply/picture.py:Picture._job",
         "job.vc, job.priority = record.vc, record.priority",
         "job.vc = record.vc",
         "`gandiva update` says that it changed a priority, and nothing changes.",
@@ -377,7 +377,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-promotes-in-secret",
-        "gandiva_slurm/engine/decider.py:Decider.decide",
+        "gandiva_slurm/engine/apply/decider.py:Decider.decide",
         "follow_promotions(at, plan.promoted, ready)",
         "follow_promotions(at, {}, ready)",
         "A job that a policy has promoted stays opportunistic on its node, and in what `why` says.",
@@ -385,7 +385,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-forgets-whom-it-promoted",
-        "gandiva_slurm/engine/picture.py:Picture._job",
+        "gandiva_slurm/engine/apply/picture.py:Picture._job",
         "GUARANTEED if record.is_promoted else record.options.job_class",
         "record.options.job_class",
         "Another policy takes a job that was promoted for opportunistic again.",
@@ -401,7 +401,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-bars-a-job-from-its-own-gpu",
-        "gandiva_slurm/policy/eligibility.py:Eligibility._kind",
+        "gandiva_slurm/policy/placement/eligibility.py:Eligibility._kind",
         "comes_to_stay = not job.gpus and not _will_make_way(job)",
         "comes_to_stay = not _will_make_way(job)",
         "A job that lives beside others of its user has no turn any more.",
@@ -409,7 +409,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-undoes-a-pair-without-a-word",
-        "gandiva_slurm/engine/led_packs.py:_tell_undone",
+        "gandiva_slurm/engine/apply/led_packs.py:_tell_undone",
         "if both is None or sum(both) > floor:",
         "if True:",
         "Two that were slower together take turns again, and nothing says why.",

@@ -95,7 +95,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-overlaps",
-        "gandiva_slurm/engine/invariants.py:no_gpu_held_twice",
+        "gandiva_slurm/engine/invariants/__init__.py:no_gpu_held_twice",
         "active = [first for first in active if second.t0_ns < first.t1_ns]",
         "active = []",
         "The invariant does not see a GPU that is held twice.",
@@ -103,7 +103,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-charges",
-        "gandiva_slurm/engine/invariants.py:every_gpu_second_is_charged_once",
+        "gandiva_slurm/engine/invariants/__init__.py:every_gpu_second_is_charged_once",
         "> 2 * tolerance_ns",
         "> 10**30",
         "The invariant does not see time that nobody is charged for.",
@@ -111,7 +111,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-passes",
-        "gandiva_slurm/engine/invariants.py:passes_never_fall",
+        "gandiva_slurm/engine/invariants/__init__.py:passes_never_fall",
         "if after[name] < before[name]",
         "if False",
         "The invariant does not see a pass that falls.",
@@ -119,7 +119,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-lost-jobs",
-        "gandiva_slurm/engine/invariants.py:no_job_is_lost",
+        "gandiva_slurm/engine/invariants/__init__.py:no_job_is_lost",
         "for job_id in sorted(in_slurm.keys() - live.keys())]",
         "for job_id in ()]",
         "The invariant does not see a job that the engine has lost.",
@@ -127,7 +127,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-two-incarnations",
-        "gandiva_slurm/engine/invariants.py:one_incarnation_at_a_time",
+        "gandiva_slurm/engine/invariants/__init__.py:one_incarnation_at_a_time",
         "if t0_ns < newest_end[0] and restart != newest_end[1]:",
         "if False:",
         "The invariant does not see two incarnations of a job at once.",
@@ -135,7 +135,7 @@ VARIANTS = (
     ),
     Variant(
         "invariant-blind-for-long-parks",
-        "gandiva_slurm/engine/invariants.py:parks_are_bounded",
+        "gandiva_slurm/engine/invariants/__init__.py:parks_are_bounded",
         "> bound_ns",
         "> 10**30",
         "The invariant does not see a park beyond its bound.",

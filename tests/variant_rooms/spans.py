@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "span-commits-early",
-        "gandiva_slurm/engine/span_park.py:SpanMove.answered",
+        "gandiva_slurm/slicing/span_park.py:SpanMove.answered",
         "return self._next(now_ns) if self._done.issuperset(self._targets) else []",
         "return self._next(now_ns)",
         "The controller goes a step on as soon as one node has answered.",
@@ -15,7 +15,7 @@ VARIANTS = (
     ),
     Variant(
         "span-yes-is-enough",
-        "gandiva_slurm/engine/span_park.py:SpanMove.answered",
+        "gandiva_slurm/slicing/span_park.py:SpanMove.answered",
         "if is_ok and self._is_there(order):",
         "if is_ok:",
         "A node's yes is believed though its part stands elsewhere.",
@@ -23,7 +23,7 @@ VARIANTS = (
     ),
     Variant(
         "span-other-boundary",
-        "gandiva_slurm/engine/span_park.py:SpanMove._is_there",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._is_there",
         " and (order.what != AIM or part.at == order.at)",
         "",
         "A part that holds at another boundary counts as holding.",
@@ -31,7 +31,7 @@ VARIANTS = (
     ),
     Variant(
         "span-lost-commit-is-freed",
-        "gandiva_slurm/engine/span_park.py:SpanMove._failed",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._failed",
         "if self.stage in (COMMIT, FREEZE):\n            return self._back(why, now_ns)",
         "if self.stage in (COMMIT, FREEZE):\n            return self._next(now_ns)",
         "GPUs are given on although a node did not say that its ranks have released.",
@@ -39,7 +39,7 @@ VARIANTS = (
     ),
     Variant(
         "span-commits-half-held",
-        "gandiva_slurm/engine/span_park.py:SpanMove._failed",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._failed",
         "return self._back(why, now_ns) if is_lost else self._aim_again(code, why, now_ns)",
         "return self._enter(COMMIT, self.nodes, now_ns)",
         "Ranks are told to release although a part missed the boundary.",
@@ -47,7 +47,7 @@ VARIANTS = (
     ),
     Variant(
         "span-aims-at-the-fastest-now",
-        "gandiva_slurm/engine/span_park.py:SpanMove._aim",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._aim",
         "self.at = max(part.max_seq for part in parts) + self.margin",
         "self.at = max(part.max_seq for part in parts)",
         "A span is aimed at the boundary where its fastest rank stands already.",
@@ -55,7 +55,7 @@ VARIANTS = (
     ),
     Variant(
         "span-goes-half-cleared",
-        "gandiva_slurm/engine/span_park.py:SpanMove._failed",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._failed",
         "            return self._unreserve(why, now_ns)\n",
         "            return self._enter(GO, self._targets, now_ns)\n",
         "A span starts on the nodes whose GPUs are clear, without the others.",
@@ -63,7 +63,7 @@ VARIANTS = (
     ),
     Variant(
         "span-waits-for-ever",
-        "gandiva_slurm/engine/span_park.py:SpanMove.tick",
+        "gandiva_slurm/slicing/span_park.py:SpanMove.tick",
         "if now_ns - self.marks[-1].at_ns > self._deadline_ns():",
         "if False:",
         "A span that does not release is waited for without end.",
@@ -71,7 +71,7 @@ VARIANTS = (
     ),
     Variant(
         "span-old-answer-counts",
-        "gandiva_slurm/engine/span_park.py:SpanMove._close",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._close",
         "if order.number == number]",
         "if True]",
         "The answer to an earlier order counts as that to the newest.",
@@ -79,7 +79,7 @@ VARIANTS = (
     ),
     Variant(
         "span-margin-without-the-way",
-        "gandiva_slurm/engine/span_park.py:margin",
+        "gandiva_slurm/slicing/span_park.py:margin",
         "+ rtt_ns + spread_ns",
         "",
         "The margin does not count the way of an order.",
@@ -87,7 +87,7 @@ VARIANTS = (
     ),
     Variant(
         "span-charge-unbounded",
-        "gandiva_slurm/engine/central.py:Domain._owe",
+        "gandiva_slurm/slicing/central.py:Domain._owe",
         "held = min(max(row.held_ns - (before.held_ns if before else 0), 0), bound_ns)",
         "held = max(row.held_ns - (before.held_ns if before else 0), 0)",
         "A node may say that a job held more time than has passed.",
@@ -98,7 +98,7 @@ VARIANTS = (
     ),
     Variant(
         "span-crossed-for-ever",
-        "gandiva_slurm/engine/central.py:Domain._kept",
+        "gandiva_slurm/slicing/central.py:Domain._kept",
         " and key not in crossed",
         "",
         "Two spans that hold half of each other's GPUs wait for ever.",
@@ -106,7 +106,7 @@ VARIANTS = (
     ),
     Variant(
         "span-torn-stays-torn",
-        "gandiva_slurm/engine/central.py:Domain._why_kept",
+        "gandiva_slurm/slicing/central.py:Domain._why_kept",
         'return self._silent(key) or "some of its parts hold their GPUs: the others follow"',
         'return ""',
         "A span of which some parts hold their GPUs is not seen through.",
@@ -114,7 +114,7 @@ VARIANTS = (
     ),
     Variant(
         "span-leaves-unsaved",
-        "gandiva_slurm/engine/central.py:Domain._has_saved",
+        "gandiva_slurm/slicing/central.py:Domain._has_saved",
         "all(part.has_saved for part in parts)",
         "any(part.has_saved for part in parts)",
         "A span of which one node's ranks have saved themselves counts as saved.",
@@ -122,7 +122,7 @@ VARIANTS = (
     ),
     Variant(
         "span-with-a-rank-missing",
-        "gandiva_slurm/engine/domains.py:has_all_ranks",
+        "gandiva_slurm/slicing/domains.py:has_all_ranks",
         "return sorted(rank for part in parts for rank in part.ranks) == list(range(world))",
         "return True",
         "A span is aimed although some of its ranks have not come yet.",
@@ -130,7 +130,7 @@ VARIANTS = (
     ),
     Variant(
         "span-domains-not-joined",
-        "gandiva_slurm/engine/domains.py:find_domains",
+        "gandiva_slurm/slicing/domains.py:find_domains",
         "domains.append(frozenset(job.nodes).union(*touched))",
         "domains.append(frozenset(job.nodes))",
         "Nodes that two spans join are decided for apart.",
@@ -138,7 +138,7 @@ VARIANTS = (
     ),
     Variant(
         "refusal-never-over",
-        "gandiva_slurm/engine/refusal.py:Refusal.is_over",
+        "gandiva_slurm/slicing/refusal.py:Refusal.is_over",
         "return is_pressed or (",
         "return False and (",
         "A gang that refuses to park is borne for ever.",
@@ -149,7 +149,7 @@ VARIANTS = (
     ),
     Variant(
         "refusal-frozen-at-once",
-        "gandiva_slurm/engine/refusal.py:Refusal.is_over",
+        "gandiva_slurm/slicing/refusal.py:Refusal.is_over",
         "self.refused_ns >= bound_ns and",
         "",
         "A gang is frozen at its first failed park.",
@@ -160,7 +160,7 @@ VARIANTS = (
     ),
     Variant(
         "refusal-frozen-again-at-once",
-        "gandiva_slurm/engine/refusal.py:Refusal.is_over",
+        "gandiva_slurm/slicing/refusal.py:Refusal.is_over",
         " and self.served_ns >= self.frozen_ns",
         "",
         "A gang that was frozen is frozen again before it has held as long.",
@@ -171,7 +171,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-stops-what-starts-up",
-        "gandiva_slurm/engine/central.py:Domain.decide",
+        "gandiva_slurm/slicing/central.py:Domain.decide",
         "pinned -= {key for key in self.spans if self._is_off(key) and key not in kept}",
         "pinned -= {key for key in self.spans if self._is_off(key)}",
         "A gang over nodes that a policy plans off in mid-quantum is frozen while it imports PyTorch.",
@@ -179,7 +179,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-leaves-a-gang-parked-for-ever",
-        "gandiva_slurm/engine/span_park.py:SpanMove._send",
+        "gandiva_slurm/slicing/span_park.py:SpanMove._send",
         "comes_back = self.comes_back and self.stage == FREE",
         "comes_back = False",
         "A gang that went out in the middle of a quantum does not come back when gandivactld dies within it.",
@@ -187,7 +187,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-two-gangs-come-back",
-        "gandiva_slurm/engine/central.py:Domain._alone",
+        "gandiva_slurm/slicing/central.py:Domain._alone",
         "for key in [*(key for key in told if key in masks), *masks]:",
         "for key in masks:",
         "Two gangs that meet are both told to come back when gandivactld dies: half of each trains.",

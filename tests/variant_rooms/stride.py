@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "gang-width-ignored-in-a-round",
-        "gandiva_slurm/policy/stride.py:run_round",
+        "gandiva_slurm/slicing/stride.py:run_round",
         "provisional[user] += gang.size * quantum * STRIDE1 // users[user].tickets",
         "provisional[user] += quantum * STRIDE1 // users[user].tickets",
         "A gang of four costs its user as much of a round as one GPU.",
@@ -15,7 +15,7 @@ VARIANTS = (
     ),
     Variant(
         "gang-given-in-part",
-        "gandiva_slurm/policy/stride.py:Pool.take",
+        "gandiva_slurm/slicing/stride.py:Pool.take",
         "if size > self._left or self._taken & mask:",
         "if size > self._left:",
         "Two gangs are given the same GPU.",
@@ -23,7 +23,7 @@ VARIANTS = (
     ),
     Variant(
         "pass-rises-by-any-tickets",
-        "gandiva_slurm/policy/stride.py:Account.charge",
+        "gandiva_slurm/slicing/stride.py:Account.charge",
         "self.tickets)\n        self.value",
         "100)\n        self.value",
         "A pass rises as fast whatever the tickets.",
@@ -31,7 +31,7 @@ VARIANTS = (
     ),
     Variant(
         "charge-rounds-away",
-        "gandiva_slurm/policy/stride.py:Account.charge",
+        "gandiva_slurm/slicing/stride.py:Account.charge",
         "divmod(work * (STRIDE1 // holders) + self.carry, self.tickets)",
         "divmod(work * (STRIDE1 // holders), self.tickets)",
         "What a charge does not divide by the tickets is lost.",
@@ -39,7 +39,7 @@ VARIANTS = (
     ),
     Variant(
         "newcomer-starts-at-zero",
-        "gandiva_slurm/policy/stride.py:PassBook.set_members",
+        "gandiva_slurm/slicing/stride.py:PassBook.set_members",
         "Account(self.floor, weight)",
         "Account(0, weight)",
         "A new job starts at pass 0 and shuts all others out.",
@@ -47,7 +47,7 @@ VARIANTS = (
     ),
     Variant(
         "returns-below-the-floor",
-        "gandiva_slurm/policy/stride.py:PassBook.set_members",
+        "gandiva_slurm/slicing/stride.py:PassBook.set_members",
         "account.value = max(account.value, self.floor)",
         "pass",
         "A job that comes back has the low pass it left with, and shuts all others out.",
@@ -55,7 +55,7 @@ VARIANTS = (
     ),
     Variant(
         "leaves-and-is-forgiven",
-        "gandiva_slurm/policy/stride.py:PassBook._forget",
+        "gandiva_slurm/slicing/stride.py:PassBook._forget",
         "not acc.present and acc.value <= self.floor",
         "not acc.present",
         "A job that leaves for a moment is forgiven what it has used.",
@@ -63,7 +63,7 @@ VARIANTS = (
     ),
     Variant(
         "pass-may-fall",
-        "gandiva_slurm/policy/stride.py:PassBook.settle",
+        "gandiva_slurm/slicing/stride.py:PassBook.settle",
         "            if excess > 0:\n",
         "            if excess:\n",
         "Levelling lowers passes, too.",
@@ -71,7 +71,7 @@ VARIANTS = (
     ),
     Variant(
         "debt-forgiven",
-        "gandiva_slurm/policy/stride.py:PassBook.settle",
+        "gandiva_slurm/slicing/stride.py:PassBook.settle",
         "upper_level = upper.value - upper.debt",
         "upper_level = upper.value",
         "Levelling forgives what was held past a quantum.",
@@ -79,7 +79,7 @@ VARIANTS = (
     ),
     Variant(
         "levels-forget-the-shift",
-        "gandiva_slurm/policy/stride.py:PassBook.settle",
+        "gandiva_slurm/slicing/stride.py:PassBook.settle",
         "                shift += excess\n",
         "",
         "Levelling changes the order of those below the gap.",
@@ -87,7 +87,7 @@ VARIANTS = (
     ),
     Variant(
         "no-levelling",
-        "gandiva_slurm/policy/stride.py:PassBook.settle",
+        "gandiva_slurm/slicing/stride.py:PassBook.settle",
         "cap = round_work * STRIDE1 // upper.tickets",
         "cap = 10**9 * round_work * STRIDE1",
         "Who used GPUs that nobody wanted is locked out for as long afterwards.",
@@ -95,7 +95,7 @@ VARIANTS = (
     ),
     Variant(
         "passes-lost-in-the-file",
-        "gandiva_slurm/policy/stride.py:PassBook.from_json",
+        "gandiva_slurm/slicing/stride.py:PassBook.from_json",
         'book.floor = int(data["floor"])',
         "book.floor = 0",
         "After a restart newcomers join at pass 0.",
@@ -103,7 +103,7 @@ VARIANTS = (
     ),
     Variant(
         "user-pass-ignored",
-        "gandiva_slurm/policy/stride.py:_heap_item",
+        "gandiva_slurm/slicing/stride.py:_heap_item",
         "(provisional[user], gang.size",
         "(gang.job_pass, gang.size",
         "Jobs take turns without regard to users: a user of a hundred jobs has a hundred shares.",
@@ -111,7 +111,7 @@ VARIANTS = (
     ),
     Variant(
         "pack-pays-whole",
-        "gandiva_slurm/engine/local.py:LocalStride.charge",
+        "gandiva_slurm/slicing/local.py:LocalStride.charge",
         "holders = self._payers(gang) if is_shared else 1",
         "holders = 1",
         "Each job of a pack is charged the whole of what both held.",
@@ -119,7 +119,7 @@ VARIANTS = (
     ),
     Variant(
         "host-pays-half",
-        "gandiva_slurm/engine/local.py:LocalStride._payers",
+        "gandiva_slurm/slicing/local.py:LocalStride._payers",
         "return 1 if is_host else 2",
         "return 2",
         "A guaranteed job pays half beside an opportunistic one that does not slow it down.",
@@ -127,7 +127,7 @@ VARIANTS = (
     ),
     Variant(
         "gang-charged-as-one-gpu",
-        "gandiva_slurm/engine/local.py:LocalStride.charge",
+        "gandiva_slurm/slicing/local.py:LocalStride.charge",
         "size = len(gang.gpus)",
         "size = 1",
         "A gang of four GPUs is charged as one.",
@@ -135,7 +135,7 @@ VARIANTS = (
     ),
     Variant(
         "pinned-gang-not-counted",
-        "gandiva_slurm/engine/local.py:LocalStride.choose",
+        "gandiva_slurm/slicing/local.py:LocalStride.choose",
         "            pool.force(len(self._gangs[key].gpus), self._gangs[key].mask)\n",
         "            pass\n",
         "GPUs that cannot be taken from a gang are given to another.",
@@ -143,7 +143,7 @@ VARIANTS = (
     ),
     Variant(
         "bound-not-kept",
-        "gandiva_slurm/engine/local.py:LocalStride.choose",
+        "gandiva_slurm/slicing/local.py:LocalStride.choose",
         "for gang in self._by_pass(set(overdue) - set(chosen)):",
         "for gang in ():",
         "A gang whose park's bound is over waits for its turn all the same.",
@@ -151,7 +151,7 @@ VARIANTS = (
     ),
     Variant(
         "opportunistic-first",
-        "gandiva_slurm/engine/local.py:LocalStride.groups",
+        "gandiva_slurm/slicing/local.py:LocalStride.groups",
         "key=lambda group: (group == SPARE, group)",
         "key=lambda group: (group != SPARE, group)",
         "Opportunistic jobs have their turn before the guaranteed.",
@@ -162,7 +162,7 @@ VARIANTS = (
     ),
     Variant(
         "mates-without-consent",
-        "gandiva_slurm/engine/local.py:are_mates",
+        "gandiva_slurm/slicing/local.py:are_mates",
         "one.mate == other.key.job_id and other.mate == one.key.job_id",
         "one.mate == other.key.job_id",
         "A job is packed with one that names no mate.",
@@ -170,7 +170,7 @@ VARIANTS = (
     ),
     Variant(
         "rides-far-ahead",
-        "gandiva_slurm/engine/local.py:LocalStride._is_due",
+        "gandiva_slurm/slicing/local.py:LocalStride._is_due",
         "            if lead * tickets >= work:\n                return False\n",
         "",
         "A mate rides along however far it is ahead of those that wait.",

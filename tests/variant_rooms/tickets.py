@@ -7,7 +7,7 @@ from tests.variant_kit import Variant
 VARIANTS = (
     Variant(
         "tickets-lost-in-the-split",
-        "gandiva_slurm/policy/shares.py:split",
+        "gandiva_slurm/policy/shares/associations.py:split",
         "        result[name] += 1\n",
         "        pass\n",
         "What rounding leaves of a user's tickets is lost.",
@@ -15,7 +15,7 @@ VARIANTS = (
     ),
     Variant(
         "job-without-a-ticket",
-        "gandiva_slurm/policy/shares.py:split",
+        "gandiva_slurm/policy/shares/associations.py:split",
         "result = {name: 1 + whole for",
         "result = {name: whole for",
         "A job of small weight has no ticket and never runs.",
@@ -23,7 +23,7 @@ VARIANTS = (
     ),
     Variant(
         "absent-users-hold-tickets",
-        "gandiva_slurm/policy/shares.py:_fractions",
+        "gandiva_slurm/policy/shares/associations.py:_fractions",
         "ordered = sorted(leaves)",
         "ordered = sorted({*leaves, *tree.leaf_shares})",
         "Users without jobs keep their part of the tickets.",
@@ -31,7 +31,7 @@ VARIANTS = (
     ),
     Variant(
         "priority-of-no-weight",
-        "gandiva_slurm/policy/shares.py:job_weight",
+        "gandiva_slurm/policy/shares/associations.py:job_weight",
         "return max(1, tickets) * (max(0, priority) + 1)",
         "return max(1, tickets)",
         "--gandiva-priority changes nothing.",
@@ -39,7 +39,7 @@ VARIANTS = (
     ),
     Variant(
         "entitled-beyond-demand",
-        "gandiva_slurm/policy/shares.py:entitled_shares",
+        "gandiva_slurm/policy/shares/associations.py:entitled_shares",
         "capped = [user for user in open_users if demand_gpus[user] <= level * tickets[user]]",
         "capped = []",
         "A user is due more than the user asks for, and others what is left.",
@@ -47,7 +47,7 @@ VARIANTS = (
     ),
     Variant(
         "tree-flattened",
-        "gandiva_slurm/policy/shares.py:_fractions",
+        "gandiva_slurm/policy/shares/associations.py:_fractions",
         "wholes[account] *= parts[tree.parent(above)][above]",
         "pass",
         "The shares of accounts above a user's do not count.",
@@ -55,7 +55,7 @@ VARIANTS = (
     ),
     Variant(
         "past-use-forgotten",
-        "gandiva_slurm/policy/tickets.py:_weighed",
+        "gandiva_slurm/policy/shares/tickets.py:_weighed",
         "factor: float = 0.5 ** min(used, _MOST_HALVINGS)",
         "factor: float = 1.0",
         "What a user used before does not count with a half-life.",
@@ -63,7 +63,7 @@ VARIANTS = (
     ),
     Variant(
         "price-first-instead-of-second",
-        "gandiva_slurm/policy/market.py:Market._price_setter",
+        "gandiva_slurm/policy/trading/market.py:Market._price_setter",
         "is_other = name not in (buyer, seller)",
         "is_other = name != seller",
         "A sale costs the buyer's own bid, not the next best.",
@@ -71,7 +71,7 @@ VARIANTS = (
     ),
     Variant(
         "price-below-the-sellers-worth",
-        "gandiva_slurm/policy/market.py:Market._price_setter",
+        "gandiva_slurm/policy/trading/market.py:Market._price_setter",
         "self._step[seller] < self._step[name] <= self._step[buyer]",
         "self._step[name] <= self._step[buyer]",
         "A seller gets less for a GPU than the GPU is worth to that seller.",
@@ -79,7 +79,7 @@ VARIANTS = (
     ),
     Variant(
         "purse-bid-empty",
-        "gandiva_slurm/policy/market.py:Market._sale",
+        "gandiva_slurm/policy/trading/market.py:Market._sale",
         "if (seller, buyer) in self._setters:",
         "if False:",
         "A bidder that empties another's purse buys below its own bid afterwards.",
@@ -87,7 +87,7 @@ VARIANTS = (
     ),
     Variant(
         "sold-beyond-what-is-held",
-        "gandiva_slurm/policy/market.py:Market._amount",
+        "gandiva_slurm/policy/trading/market.py:Market._amount",
         "amount = min(held[seller][fast], held[buyer][slow] / price)",
         "amount = held[seller][fast]",
         "A buyer pays with GPUs that it does not have.",
@@ -95,7 +95,7 @@ VARIANTS = (
     ),
     Variant(
         "seller-gives-and-keeps",
-        "gandiva_slurm/policy/market.py:Market._settle",
+        "gandiva_slurm/policy/trading/market.py:Market._settle",
         "            giver[name] -= part\n",
         "",
         "A seller keeps the GPUs that were sold.",

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
 from gandiva_slurm.policy.baselines.quotas import Quotas, used_gpus, vc_of
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import GUARANTEED, JobView, Plan, PolicySettings, Rates, View
 
 #: So long over quota, and a guaranteed job runs as an opportunistic one. (The paper names no time.)

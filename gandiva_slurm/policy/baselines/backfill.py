@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 #: What Slurm plans for a job without a limit.

@@ -8,7 +8,7 @@ its first scheduler did; pack, its later one, leaves whole nodes free for the ga
 from __future__ import annotations
 
 from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 

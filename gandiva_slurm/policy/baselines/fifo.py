@@ -7,7 +7,7 @@ The comparison of every paper here (data tables of Gavel, OSDI 2020, section 7: 
 from __future__ import annotations
 
 from gandiva_slurm.policy.baselines.placing import Types, held, kept
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
 
 

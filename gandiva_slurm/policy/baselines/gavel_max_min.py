@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
+from gandiva_slurm.policy.baselines.max_min import Allocation, Kind, allocate
 from gandiva_slurm.policy.baselines.placing import Pick, Runs, held, kept, settle
-from gandiva_slurm.policy.free import FreeGpus
-from gandiva_slurm.policy.max_min import Allocation, Kind, allocate
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Rates, View, takes_oracle
 
 

@@ -12,13 +12,20 @@ from collections.abc import Iterator
 
 from gandiva_slurm.policy.baselines.placing import Types
 from gandiva_slurm.policy.baselines.quotas import vc_of
-from gandiva_slurm.policy.cells import IS_FREE, LOWEST, OPPORTUNISTIC
-from gandiva_slurm.policy.cells_cluster import CellCluster
-from gandiva_slurm.policy.cells_deal import by_chance, chain_of, deed_at, gpus_of, members_of, spec_for
-from gandiva_slurm.policy.cells_fit import best_fit
-from gandiva_slurm.policy.cells_gangs import BIND, PREEMPT, Answer, CellRequest
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import GUARANTEED, JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.virtual_clusters.cells import IS_FREE, LOWEST, OPPORTUNISTIC
+from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
+from gandiva_slurm.policy.virtual_clusters.deal import (
+    by_chance,
+    chain_of,
+    deed_at,
+    gpus_of,
+    members_of,
+    spec_for,
+)
+from gandiva_slurm.policy.virtual_clusters.fit import best_fit
+from gandiva_slurm.policy.virtual_clusters.gangs import BIND, PREEMPT, Answer, CellRequest
 
 
 class Hived:

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from gandiva_slurm.policy.baselines.placing import Runs, Types, held, kept
 from gandiva_slurm.policy.baselines.quotas import Quotas, used_gpus, vc_of
-from gandiva_slurm.policy.free import FreeGpus
+from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
 
 #: A gang may have twice as many nodes each time it has waited so long. (The scheduler tried for minutes.)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gandiva_slurm.policy.free import FreeGpus, largest_host
+from gandiva_slurm.policy.placement.free import FreeGpus, largest_host
 from gandiva_slurm.policy.port import Cluster, JobView, Rates, View
 
 Runs = dict[int, tuple[int, ...]]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gandiva_slurm.policy.stride import STRIDE1, Account, Entrant, Pool, UserPass, run_round
 from gandiva_slurm.sim.paper.result import Row, Setup, published
+from gandiva_slurm.slicing.stride import STRIDE1, Account, Entrant, Pool, UserPass, run_round
 
 #: The paper's tables: one GPU with tickets of 4 and 1; gangs of 1, 1, 2, 2 and 4 on four GPUs.
 TABLES = ("plain", "gang")

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from gandiva_slurm.policy.gandiva_market import GandivaMarket
-from gandiva_slurm.policy.hetero import Claimant, own_shares
-from gandiva_slurm.policy.market import Trade
 from gandiva_slurm.policy.port import Cluster, Plan, Policy, PolicySettings, View
-from gandiva_slurm.policy.trading import Division, divide
+from gandiva_slurm.policy.trading.market import Trade
+from gandiva_slurm.policy.trading.pools import Claimant, own_shares
+from gandiva_slurm.policy.trading.trades import Division, divide
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.paper.result import Row, Setup, published
 from gandiva_slurm.sim.run import Scene, simulate

@@ -1,0 +1,233 @@
+"""What the engine knows, as policies see it: the view of `policy.port`, and GPUs by their numbers in it.
+
+A job that moves is shown where it is going, and bound to there; one that was told to leave without a target
+lives nowhere. A job for which something other than room is missing is not shown, but
+one that was requeued by us a moment ago is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from gandiva_slurm.engine.lifecycle.moving import why_bound, why_fixed
+from gandiva_slurm.engine.lifecycle.placing import need_of, site_of
+from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.held import held_ns
+from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
+from gandiva_slurm.engine.state.sizes import is_elastic
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.snapshot import SlurmJob
+from gandiva_slurm.policy.placement.needs import Need
+from gandiva_slurm.policy.port import GUARANTEED, NODE, Cluster, Host, JobView, View
+
+#: Nodes, each with GPUs there.
+Places = Mapping[str, tuple[int, ...]]
+
+
+class Picture:
+    """The nodes of a cluster, as long as they are the same ones."""
+
+    def __init__(self, nodes: Mapping[str, NodeRecord]) -> None:
+        """Number all GPUs, in the nodes' order."""
+        self.key = key_of(nodes)
+        self.names = tuple(name for name, *_ in self.key)
+        self.cluster = Cluster(
+            [(kind, gpus) for _, kind, gpus, _ in self.key], memory_mib=[memory for *_, memory in self.key]
+        )
+        self._known: dict[int, _Known] = {}
+        #: by name: the node's index, its first GPU's number, and how many it has
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self._first = dict(zip(self.names, _firsts(self.cluster), strict=True))
+        self._count = {name: gpus for name, _, gpus, _ in self.key}
+
+    def numbers(self, places: Places) -> tuple[int, ...]:
+        """Return GPUs of nodes by their numbers in the cluster; those of unknown nodes are left out."""
+        known = ((self._first[name], gpus) for name, gpus in places.items() if name in self._first)
+        return tuple(sorted(first + gpu for first, gpus in known for gpu in gpus))
+
+    def places(self, numbers: Iterable[int]) -> dict[str, tuple[int, ...]]:
+        """Return GPUs of the cluster as those of their nodes, these by name."""
+        found: dict[str, tuple[int, ...]] = {}
+        for number in sorted(numbers):
+            name = self.names[self.cluster.host_of[number]]
+            found[name] = (*found.get(name, ()), number - self._first[name])
+        return found
+
+    def view(self, at: Cycle, ready: Iterable[JobRecord], may_pack: bool) -> View:
+        """Return the view of this moment; `ready`: jobs that wait for room alone."""
+        state = at.state
+        placed = (record for record in state.jobs.values() if record.is_placed and self._is_known(record))
+        records = sorted((*placed, *ready), key=lambda record: record.order)
+        eligible = _Eligible(at, self)
+        jobs = {record.job.job_id: self._job(at, record, eligible) for record in records}
+        for job_id, job in jobs.items():
+            job.can_pack = may_pack and _note_memory(at, state.jobs[job_id], job)
+        self._known = {job_id: self._known[job_id] for job_id in jobs}
+        down = [
+            gpu
+            for name, host in zip(self.names, self.cluster.hosts, strict=True)
+            for gpu in (host.gpus if state.nodes[name].is_down else ())
+        ]
+        slots = at.settings.slots_per_gpu
+        tree = state.associations
+        cards = tuple(state.nodes[name].card_bytes for name in self.names)
+        vcs = at.settings.virtual_clusters
+        return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree, cards, vcs)
+
+    def _is_known(self, record: JobRecord) -> bool:
+        """True when its GPUs are known, and are GPUs of nodes that are there."""
+        places, count = record.places.items(), self._count
+        return record.is_bound and all(max(gpus) < count.get(name, 0) for name, gpus in places)
+
+    def _job(self, at: Cycle, record: JobRecord, eligible: _Eligible) -> JobView:
+        job_id, known = record.job.job_id, self._known.get(record.job.job_id)
+        if known is None or known.job is not record.job or is_elastic(record):
+            job = _as_submitted(record, self.cluster)
+            known = self._known[job_id] = _Known(record.job, need_of(record), job)
+        job = known.view
+        job.vc, job.priority = record.vc, record.priority
+        job.job_class = GUARANTEED if record.is_promoted else record.options.job_class
+        job.hosts = eligible.hosts(known.need, record)
+        job.gpus, job.can_migrate = self._whereabouts(at, record)
+        if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has
+            job.size = job.min_size = job.max_size = len(job.gpus)
+        job.is_running = job_id in at.state.on and record.state in states.SLICED
+        job.restart_ns = record.travels.cost_ns
+        job.held_ns = held_ns(at, record)
+        job.ran_ns = job.held_ns // job.size
+        if job.length_ns:
+            job.left_ns = max(0, job.length_ns - job.ran_ns)
+            job.progress = min(1.0, job.ran_ns / job.length_ns)
+        return job
+
+    def _whereabouts(self, at: Cycle, record: JobRecord) -> tuple[tuple[int, ...], bool]:
+        """Return the GPUs where a job lives or is going to live, and whether it may have others."""
+        if record.target:
+            return self.numbers(record.target), False
+        if record.state == states.STARTING:
+            return self.numbers(record.places), False
+        if record.state in states.SLICED:
+            return self.numbers(record.places), may_leave(at, record)
+        return (), at.settings.moves and not why_fixed(record)
+
+
+def _note_memory(at: Cycle, record: JobRecord, job: JobView) -> bool:
+    """Tell what a job takes of its GPUs; True when it may be packed, as far as that goes."""
+    told = [at.state.sightings.get((node, record.key)) for node in record.places]
+    job.held_bytes = max((each.measured.held_bytes for each in told if each is not None), default=0)
+    job.peak_bytes = record.travels.peak_bytes
+    return record.options.pack != "never" and job.peak_bytes > 0
+
+
+def may_leave(at: Cycle, record: JobRecord) -> bool:
+    """True for a resident job that can be saved now, to go on elsewhere or later."""
+    may_move = at.settings.moves and record.state in states.SLICED and not _is_kept(at, record)
+    return may_move and not why_bound(at, record)
+
+
+def _is_kept(at: Cycle, record: JobRecord) -> bool:
+    """True while the site has a job stay where it is, after a start or for the moves it has made."""
+    settings, travels = at.settings, record.travels
+    since_ns = max(record.job.start_s * SECOND_NS, *travels.moved_ns[-1:], 0)
+    if settings.min_run_ns and at.now_ns - since_ns < settings.min_run_ns:
+        return True
+    return bool(settings.moves_per_hour) and len(travels.lately(at.now_ns)) >= settings.moves_per_hour
+
+
+def node_order(name: str) -> list[tuple[int, str]]:
+    """Order nodes as Slurm does: the numbers in their names count as numbers, n2 before n10."""
+    words = re.split(r"(\d+)", name)
+    return [(int(word), word) if word.isdecimal() else (0, word) for word in words]
+
+
+def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], ...]:
+    """Return all that a picture is made of."""
+    return tuple(
+        (name, nodes[name].node.gpu_type, nodes[name].gpus, nodes[name].node.memory_mib)
+        for name in sorted(nodes, key=node_order)
+    )
+
+
+def _firsts(cluster: Cluster) -> Iterator[int]:
+    """Yield the number of each node's first GPU; one without GPUs has none, and the number is never used."""
+    for host in cluster.hosts:
+        yield host.gpus[0] if host.gpus else 0
+
+
+class _Known(NamedTuple):
+    """What does not change of a job as long as Slurm shows it so."""
+
+    job: SlurmJob
+    need: Need
+    view: JobView
+
+
+def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
+    job, options, need = record.job, record.options, need_of(record)
+    is_resized = is_elastic(record)
+    sizes = options.sizes if is_resized else (need.size, need.size)
+    if is_resized:  # what is more than its size is lent; where no node has as many it asks for fewer
+        widest = max((len(host.gpus) for host in cluster.hosts if _accepts(need, host)), default=1)
+        need = replace(need, gpus=max(sizes[0], min(options.gpus, widest)))
+    if is_resized and record.travels.rigid_size:  # what it has saved can be loaded by as many ranks only
+        need, sizes = replace(need, gpus=record.travels.rigid_size), (record.travels.rigid_size,) * 2
+    return JobView(
+        job.job_id, job.user, need.size, job.submit_s * SECOND_NS, record.model, options.tickets,
+        options.priority, options.job_class, record.vc, _types(cluster, need), *sizes,
+        # what a site knows of lengths
+        length_ns=job.time_limit_s * SECOND_NS or None,
+        account=job.account,
+        cell=NODE if need.nodes == 1 else "",
+        memory_mib=need.memory_mib,
+        nodes=need.nodes if need.nodes > 1 else 0,
+        first_run_ns=record.travels.first_run_ns or None,
+    )  # fmt: skip
+
+
+def _accepts(need: Need, host: Host) -> bool:
+    return not need.types or host.gpu_type in need.types
+
+
+def _types(cluster: Cluster, need: Need) -> tuple[str, ...]:
+    """The GPU types that it accepts and that have nodes large enough for it; (): all."""
+    able = Counter(host.gpu_type for host in cluster.hosts if len(host.gpus) >= need.gpus)
+    found = [name for name in need.types or cluster.counts if able[name] >= need.nodes]
+    return need.types if not found or len(found) == len(cluster.counts) else tuple(found)
+
+
+class _Eligible:
+    """The nodes that jobs may use now, found once for all jobs that ask for the same."""
+
+    def __init__(self, at: Cycle, picture: Picture) -> None:
+        self._at, self._picture = at, picture
+        self._known: dict[tuple[object, ...], frozenset[int]] = {}
+        self._all = frozenset(range(len(picture.names)))
+
+    def hosts(self, need: Need, record: JobRecord) -> frozenset[int] | None:
+        """Return the indexes of these nodes, those where it lives or goes to among them; None: all."""
+        closed = frozenset(closed_nodes(self._at, record))
+        key = (need.partitions, need.cpus, need.memory_mib, closed)
+        if key not in self._known:
+            self._known[key] = self._find(need, closed)
+        found = self._known[key]
+        if found == self._all:
+            return None
+        index = self._picture.index
+        return found.union(index[name] for name in (*record.nodes, *record.target) if name in index)
+
+    def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
+        of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes
+        sites = [site_of(nodes[name]) for name in self._picture.names]
+        return frozenset(
+            index
+            for index, site in enumerate(sites)
+            if site.is_open
+            and site.name not in closed
+            and site.may_take(of_any_type)
+            and site.is_large_enough(of_any_type)
+        )

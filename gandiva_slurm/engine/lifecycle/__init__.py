@@ -1,0 +1,1 @@
+"""A job's way through its states: news, starts, moves, limits, fences."""

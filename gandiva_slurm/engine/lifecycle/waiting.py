@@ -1,0 +1,81 @@
+"""What keeps a held job from being placed, other than room.
+
+Slurm looks at neither dependencies nor begin times while it holds a job (22.05.8: a dependency long met is
+still shown as unfulfilled). Begin times the engine judges itself. Dependencies only Slurm can: such a job is
+started like any other, and if Slurm then says that it waits for others it is held again and tried anew later,
+at once when a job it names has ended.
+"""
+
+from __future__ import annotations
+
+from gandiva_slurm.engine.lifecycle.event_handlers import hold_again
+from gandiva_slurm.engine.lifecycle.limits import take_back_limited
+from gandiva_slurm.engine.lifecycle.owners import lacks_vc
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.reason import Reason, because
+
+#: Slurm's reasons for a released job that waits for others.
+DEPENDENCY_REASONS = frozenset({"Dependency", "DependencyNeverSatisfied"})
+
+#: Dependencies that cannot be met while the job they name is alive.
+_UNTIL_END = ("afterok:", "afterany:", "afternotok:", "aftercorr:")
+
+
+def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
+    """What keeps a held job from being placed, other than room; None when nothing does."""
+    job = record.job
+    if record.is_owner_held:
+        return because("RequeuedHeld" if record.requeue_hold_s else "HeldByUser", job=job.job_id)
+    if job.state != "PENDING":
+        return because("NotPending", state=job.state)
+    if not job.is_held:
+        return record.reason  # taken back; Slurm does not show it held yet
+    # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
+    if job.restart == 0 and at.now_ns < job.eligible_s * SECOND_NS < OWNER_HOLD_S * SECOND_NS:
+        return because("BeginTime")
+    if job.node_count != record.options.nodes:
+        return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
+    if lacks_vc(at, record):
+        known = ", ".join(at.settings.virtual_clusters)
+        return because("NoSuchVc", vc=record.vc, known=known, job=job.job_id)
+    if job.dependency and _names_live_job(at, job.dependency):
+        return because("Dependency", dependency=job.dependency)
+    return record.reason if record.retry_ns > at.now_ns else None
+
+
+def is_pausing(at: Cycle, record: JobRecord) -> bool:
+    """True while a job cannot be started for nothing but that we have just requeued it."""
+    is_ours = record.state == states.REQUEUED or (record.state == states.HELD and record.code == "MadeWay")
+    reason = obstacle(at, record) if is_ours else None
+    return reason is not None and (reason is record.reason or reason.code == "NotPending")
+
+
+def heed_slurm(at: Cycle, record: JobRecord) -> None:
+    """Take back a start that Slurm, or the job's owner, has put off since."""
+    job = record.job
+    if record.is_owner_held and job.is_held:
+        record.move(states.HELD, because("HeldByUser", job=job.job_id), at.now_ns)
+    elif not job.is_held and job.reason in DEPENDENCY_REASONS:
+        is_hopeless = job.reason == "DependencyNeverSatisfied"
+        code = "DependencyFailed" if is_hopeless else "Dependency"
+        record.move(states.HELD, because(code, dependency=job.dependency, job=job.job_id), at.now_ns)
+        wait_ns = at.settings.longest_retry_ns if is_hopeless else at.settings.probe_ns
+        record.retry_ns = at.now_ns + wait_ns
+        hold_again(at, record)
+    else:
+        take_back_limited(at, record)
+
+
+def _names_live_job(at: Cycle, dependency: str) -> bool:
+    """True when a live job of ours surely keeps this dependency from being met: the start can be spared."""
+    if "?" in dependency:  # any one of several is enough
+        return False
+    parts = [part for part in dependency.split(",") if part.startswith(_UNTIL_END) and "_" not in part]
+    return any(_is_live(at, job_id) for part in parts for job_id in named_jobs(part))
+
+
+def _is_live(at: Cycle, job_id: int) -> bool:
+    record = at.state.jobs.get(job_id)
+    return record is not None and record.state != states.ENDED

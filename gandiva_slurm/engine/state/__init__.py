@@ -1,0 +1,1 @@
+"""What the engine remembers, and its JSON form."""

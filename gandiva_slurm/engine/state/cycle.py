@@ -1,0 +1,22 @@
+"""One call of the engine: what all of its steps read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gandiva_slurm.engine.state.records import EngineSettings, EngineState
+from gandiva_slurm.model.action import Action
+
+
+@dataclass
+class Cycle:
+    """One call of the engine: its state, the time, and the actions so far."""
+
+    state: EngineState
+    settings: EngineSettings
+    now_ns: int
+    actions: list[Action] = field(default_factory=list)
+    #: jobs told to leave, each with a node that has just said that all it has of it has left
+    left: set[tuple[int, str]] = field(default_factory=set)
+    #: the policy took too long in this cycle (of a recording)
+    is_late: bool = False

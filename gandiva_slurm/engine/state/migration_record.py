@@ -1,0 +1,71 @@
+"""What the engine remembers of a job's moves (`moving` has the rules), and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gandiva_slurm.engine.state.plain import build
+
+HOUR_NS = 3600 * 10**9
+
+
+@dataclass
+class Travels:
+    """A job's moves: the one under way, and what is known from those before."""
+
+    #: when moves of the last hour were decided
+    moved_ns: list[int] = field(default_factory=list)
+    #: from the decision until it runs again, there or elsewhere, or the move is given up
+    is_moving: bool = False
+    #: when it was told to have saved itself; 0: it has not, or its last move has been measured
+    left_ns: int = 0
+    #: when Slurm was last asked to requeue it, and what it said against it
+    asked_ns: int = 0
+    error: str = ""
+    #: moves that failed, in a row, and until when none is tried again
+    failures: int = 0
+    wait_until_ns: int = 0
+    #: what its last move cost, from saved to attached again; 0: none was measured
+    cost_ns: int = 0
+    #: bytes: what its ranks' tensors on a node took of GPU memory at their peak; 0: not known
+    peak_bytes: int = 0
+    #: when it ran first, unix time; 0: it has not
+    first_run_ns: int = 0
+    #: mini-batches a second while it ran alone, by GPU type
+    rates: dict[str, float] = field(default_factory=dict)
+    #: of an elastic job: its mini-batches a second by GPU type and size
+    size_rates: dict[str, float] = field(default_factory=dict)
+    #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
+    rigid_size: int = 0
+
+    def begin(self, now_ns: int) -> None:
+        """Count a move that was decided."""
+        self.moved_ns = [*self.lately(now_ns), now_ns]
+        self.is_moving = True
+        self.left_ns = self.asked_ns = 0
+        self.error = ""
+
+    def lately(self, now_ns: int) -> list[int]:
+        """When moves were decided within the last hour."""
+        return [at_ns for at_ns in self.moved_ns if now_ns - at_ns < HOUR_NS]
+
+    def fail(self, now_ns: int, wait_ns: int, longest_ns: int) -> int:
+        """Count a move that failed; return how long none is tried: twice as long after each."""
+        self.is_moving, self.left_ns = False, 0
+        self.failures += 1
+        wait_ns = min(wait_ns << min(self.failures - 1, 30), longest_ns)
+        self.wait_until_ns = now_ns + wait_ns
+        return wait_ns
+
+    def arrive(self) -> None:
+        """It runs again."""
+        self.is_moving, self.failures, self.wait_until_ns = False, 0, 0
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Travels:
+        """Read what the journal has of it."""
+        travels = build(cls, raw)
+        travels.moved_ns = list(travels.moved_ns)
+        return travels

@@ -1,0 +1,1 @@
+"""Where a gang goes: eligible nodes, free GPUs, homes, seats."""

@@ -1,0 +1,144 @@
+"""From those picked to GPUs: who gets which type (`exchange`, `merit`), then which GPUs of it (`seats`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from gandiva_slurm.policy.elastic import trimmed
+from gandiva_slurm.policy.moves.exchange import Exchange, Seeker
+from gandiva_slurm.policy.moves.merit import Merit, type_of
+from gandiva_slurm.policy.placement.eligibility import Eligibility
+from gandiva_slurm.policy.placement.homes import Homes
+from gandiva_slurm.policy.placement.seats import Guest, seat_all
+from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.shares.rounds import Runs, Seat, Wanted
+from gandiva_slurm.policy.virtual_clusters.virtual import Choice
+
+#: How often a round goes over all pairs of types, at most.
+_MOST_SWEEPS = 4
+
+
+class Seating:
+    """One question's types and seats."""
+
+    def __init__(self, view: View, merit: Merit, ran: Set[int], is_turn: bool, is_dear: bool) -> None:
+        """`ran`: those that run; in the middle of a turn they stay on their type where moves cost something.
+
+        `is_dear`: it costs too much for a part of a turn (`Pace.is_dear`).
+        """
+        self._view, self._merit, self._ran, self._is_turn = view, merit, ran, is_turn
+        self._eligibility = Eligibility(view)
+        #: GPUs that change hands in this turn: for a part of it others do not pay a dear move
+        self._lived = frozenset[int]()
+        if is_dear and not is_turn:
+            self._lived = self._lived.union(*(job.gpus for job in view.jobs.values()))
+        self._homes = Homes(view, merit, self._eligibility)
+
+    def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset(), may_move: bool = False) -> Seat:
+        """Seat on any GPUs but the closed ones; on those to avoid only where it must be.
+
+        `may_move`: in the middle of a turn too, to another type.
+        """
+        cluster = self._view.cluster
+
+        def seat(picked: Sequence[Wanted], seated: Runs) -> Runs:
+            taken = frozenset(closed).union(*seated.values())
+            room = dict(cluster.counts)
+            for gpu in taken:
+                room[cluster.type_of[gpu]] -= 1
+            others = [wanted for wanted in picked if wanted.job.job_id not in seated]
+            at = {wanted.job.job_id: self._homes.of(wanted.job, closed) for wanted in others}
+            types = self._types(others, at, room, may_move)
+            guests = [self._guest(wanted, at, types) for wanted in others if wanted.job.job_id in types]
+            return {**seated, **seat_all(cluster, taken, guests, frozenset(avoid))}
+
+        return seat
+
+    def homes(self, jobs: Iterable[JobView], closed: Set[int]) -> Runs:
+        """Return where each lives, one that lives nowhere where there is room for it and nobody leaves.
+
+        Jobs that have no such place, or whose place is closed, are left out.
+        """
+        homes = Homes(self._view, self._merit, Eligibility(self._view, stay=True), stay=True)
+        found = {}
+        for job in jobs:
+            gpus = () if self._is_stuck(job, job.size) else trimmed(homes.of(job, closed), job.size)
+            if len(gpus) == job.size and closed.isdisjoint(gpus):
+                found[job.job_id] = gpus
+        return found
+
+    def choices(self, wanted: Sequence[Wanted], room: Mapping[str, int]) -> list[Choice]:
+        """Return for each job the type it is to have, then the others on which it can run."""
+        at = {each.job.job_id: each.job.gpus for each in wanted}
+        types = self._types(wanted, at, room, False)
+        found = []
+        for each in wanted:
+            able = sorted(self._merit.worth(each.job), key=lambda name: name != types.get(each.job.job_id))
+            found.append(Choice(each, tuple(able), self._eligibility.barred(each.job)))
+        return found
+
+    def _types(
+        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], may_move: bool
+    ) -> dict[int, str]:
+        """Return the GPU type of each job that finds room on one.
+
+        In the middle of a turn those that run stay on their type, but where there is no room for them.
+        """
+        fixed = frozenset[int]() if may_move or self._is_turn else frozenset(self._ran)
+        types = self._settle(wanted, places, room, fixed)
+        lost = fixed.intersection(each.job.job_id for each in wanted) - types.keys()
+        return self._settle(wanted, places, room, fixed - lost) if lost else types
+
+    def _settle(
+        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], fixed: Set[int]
+    ) -> dict[int, str]:
+        seekers = [self._seeker(each, places[each.job.job_id], fixed) for each in wanted]
+        return Exchange(seekers, room).settle(_MOST_SWEEPS)
+
+    def _seeker(self, wanted: Wanted, place: tuple[int, ...], fixed: Set[int]) -> Seeker:
+        """A job with a place that it cannot leave seeks that type alone."""
+        job, size = wanted.job, wanted.size
+        at = type_of(self._view.cluster, place)
+        worth = self._merit.rooted(job, job.job_id in fixed)
+        if at and not job.can_migrate:
+            return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at, wanted.rank)
+        if len(job.gpus) < size:
+            at = ""  # it cannot go on there as it is
+        return Seeker(job.job_id, size, self._open_types(job, size, worth), at, wanted.rank)
+
+    def _open_types(self, job: JobView, size: int, worth: Mapping[str, float]) -> Mapping[str, float]:
+        """Leave out the types of which too many GPUs are barred."""
+        barred = self._barred(job)
+        if not barred:
+            return worth
+        room, type_of_gpu = dict(self._view.cluster.counts), self._view.cluster.type_of
+        for gpu in barred:
+            room[type_of_gpu[gpu]] -= 1
+        return {name: value for name, value in worth.items() if room[name] >= size}
+
+    def _guest(self, wanted: Wanted, places: Runs, types: Mapping[int, str]) -> Guest:
+        job, size = wanted.job, wanted.size
+        gpus, barred = trimmed(places[job.job_id], size), self._barred(job)
+        can_spread = self._can_spread(job, size, types[job.job_id])
+        if self._is_stuck(job, size):
+            gpus = ()
+        return Guest(
+            job.job_id, size, types[job.job_id], gpus, job.is_running, job.can_migrate, job.cell, barred,
+            wanted.rank, can_spread, job.nodes,
+        )  # fmt: skip
+
+    def _barred(self, job: JobView) -> frozenset[int]:
+        """Return the GPUs to which a job may not come now, on those of others' turns among them."""
+        barred = self._eligibility.barred(job)
+        return barred | self._lived.difference(job.gpus) if job.gpus else barred
+
+    def _can_spread(self, job: JobView, size: int, gpu_type: str) -> bool:
+        """True unless it has to stay where it begins, or is known to stand still on several nodes."""
+        apart = self._view.rates.alone(job.model, size, gpu_type, is_local=False)
+        return job.can_migrate and (apart is None or apart > 0)
+
+    def _is_stuck(self, job: JobView, size: int) -> bool:
+        """True for one that could move and stands still where it is, in pieces."""
+        if not job.can_migrate or len(self._view.cluster.hosts_of(job.gpus)) < 2:
+            return False
+        return not self._can_spread(job, size, type_of(self._view.cluster, job.gpus))

@@ -1,0 +1,1 @@
+"""Tickets from Slurm's associations, groups of turns, rounds by their passes."""
