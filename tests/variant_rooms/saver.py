@@ -197,4 +197,12 @@ VARIANTS = (
         "A training goes on in the middle of an epoch over other data.",
         ("tests/attach/test_elastic.py::test_changed_order_is_told_before_anything_is_trained",),
     ),
+    Variant(
+        "trial-proves-nothing-behind-a-late-park",
+        "gandiva_slurm/cli/trial.py:Trial.compare_behind",
+        "max(self.steps, here + BEHIND)",
+        "self.steps",
+        "gandiva try compares only what was computed before a park that came late.",
+        ("tests/attach/test_trial.py::test_script_with_the_hook_alone_is_parked",),
+    ),
 )
