@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,7 @@ def _look(marks: Marks) -> Iterator[str]:
         if f" {root}/" in line:
             yield f"the socket {line.split()[-1]}"
     tables: set[str] = set()
+    ours = os.readlink("/proc/self/ns/mnt")
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
         links = _links(pid, {*marks.namespaces.values()} if pid == os.getpid() else set())
         if kept := links & marks.namespaces.keys():
@@ -75,7 +76,9 @@ def _look(marks: Marks) -> Iterator[str]:
         table = next((link for link in links if link.startswith("mnt:")), "")
         if table and table not in tables:
             tables.add(table)
-            yield from (f"the mount {point} (process {pid})" for point in _mounts(pid, root, marks))
+            # A cluster that came up meanwhile has copies of Docker's mounts, until it goes down.
+            kept_here = marks.namespaces.keys() if table == ours else ()
+            yield from (f"the mount {point} (process {pid})" for point in _mounts(pid, root, kept_here))
     if marks.is_docker:
         yield from Engine.find().left_of(project_of(marks.at))
 
@@ -94,11 +97,11 @@ def _links(pid: int, but: set[int]) -> set[str]:
     return found
 
 
-def _mounts(pid: int, root: str, marks: Marks) -> Iterator[str]:
-    """Mount points below the directory, and mounts that keep one of its namespaces."""
+def _mounts(pid: int, root: str, namespaces: Container[str]) -> Iterator[str]:
+    """Mount points below the directory, and mounts that keep one of these namespaces."""
     for line in _lines(f"/proc/{pid}/mountinfo"):
         words = line.split()
-        if words[4] == root or words[4].startswith(root + "/") or words[3] in marks.namespaces:
+        if words[4] == root or words[4].startswith(root + "/") or words[3] in namespaces:
             yield words[4]
 
 

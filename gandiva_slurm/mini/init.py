@@ -68,6 +68,18 @@ def overlay(handle: int, target: str, modes: list[tuple[str, int]]) -> None:
         os.chmod(os.path.join(target, name), mode)
 
 
+def own_copy(directory: str) -> None:
+    """Put an overlay over a directory of the host's, for what is bound over its files.
+
+    The kernel takes such mounts away, in every namespace, when the host replaces the file, as useradd does
+    with /etc/passwd. Where no overlay can be had, it is left so.
+    """
+    handle = os.open(directory, os.O_PATH)
+    with contextlib.suppress(OSError):
+        overlay(handle, directory, [])
+    os.close(handle)
+
+
 def hold(path: str, identity: tuple[int, int]) -> int:
     """Open a shared directory; ends here when another one is at its path than the one that was judged."""
     try:
@@ -132,6 +144,7 @@ def build(plan: dict[str, Any]) -> None:
             mount("tmpfs", target, "tmpfs", MS_NOSUID, options)
     os.mkdir(OVERLAYS, 0o700)
     show_all(plan, handles, held)
+    own_copy("/etc")
     for source, target in plan["binds"]:
         bind(handles[source], target)
         allow_programs(target)

@@ -91,18 +91,45 @@ def test_a_namespace_that_is_held_open_is_left(tmp_path: Path) -> None:
         assert found == [f"process {os.getpid()} in {kept}"]
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces and mounts")
+
+
+def unshared(flag: str, kind: str, script: str = "exec cat") -> "tuple[subprocess.Popen[bytes], str]":
+    """A process in a namespace of its own until its input is closed, and that namespace's name."""
+    apart = subprocess.Popen(
+        ["unshare", flag, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    ours = os.readlink(f"/proc/self/ns/{kind}")
+    probe.wait_until(lambda: os.readlink(f"/proc/{apart.pid}/ns/{kind}") != ours, "unshare", 10.0)
+    return apart, os.readlink(f"/proc/{apart.pid}/ns/{kind}")
+
+
+@needs_root
+def test_a_copy_of_a_mount_in_another_clusters_namespace_is_that_ones(tmp_path: Path) -> None:
+    """As Docker's mounts of networks are copied to a cluster that comes up beside a demonstration."""
+    apart, name = unshared("-u", "uts")
+    place, done = tmp_path / "kept", tmp_path / "done"
+    place.touch()
+    mount = f"mount --bind /proc/{apart.pid}/ns/uts {place} && touch {done} && exec cat"
+    other, _ = unshared("-m", "mnt", mount)
+    probe.wait_until(done.exists, "the mount", 10.0)
+    looked = demo_left.Marks(Layout(tmp_path / "gone"), demo_left.held([apart.pid]), is_docker=False)
+    assert list(looked.namespaces) == [name]
+    apart.communicate()
+    table = Path(f"/proc/{other.pid}/mountinfo").read_text()
+    assert f" {name} {place} " in table
+    assert [line for line in demo_left._look(looked) if "mount" in line] == []
+    other.communicate()
+
+
+@needs_root
 def test_what_is_looked_for_is_held_open_meanwhile_and_let_go() -> None:
-    apart = subprocess.Popen(["unshare", "-u", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert apart.stdin is not None
-    ours = os.readlink("/proc/self/ns/uts")
-    probe.wait_until(lambda: os.readlink(f"/proc/{apart.pid}/ns/uts") != ours, "unshare", 10.0)
-    name = os.readlink(f"/proc/{apart.pid}/ns/uts")
+    apart, name = unshared("-u", "uts")
     held = demo_left.held([apart.pid, apart.pid])
     assert list(held) == [name]
     looked = demo_left.Marks(Layout(Path("/nowhere/gone")), held, is_docker=False)
     assert demo_left._look(looked).__next__() == f"process {apart.pid} in {name}"
-    apart.stdin.close()
-    apart.wait()
+    apart.communicate()
     assert os.readlink(f"/proc/self/fd/{held[name]}") == name
     assert demo_left.left_behind(looked) == []
     with pytest.raises(OSError):

@@ -1,7 +1,9 @@
-"""The pure parts of mini: node lists, mount plans, and that the templates for administrators stay true."""
+"""The small parts of mini: node lists, mounts, and that the templates for administrators stay true."""
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,34 @@ def test_sites_lua_script_is_filled_with_the_nodes(tmp_path: Path) -> None:
     assert "nodes_gpus = {v100 = 8, k80 = 2}," in (at.etc / "job_submit.lua").read_text()
     shipped = {path.name for path in (CLONE / "slurm_conf").glob("gandiva_*.lua")}
     assert {path.name for path in at.etc.iterdir()} == shipped | {"job_submit.lua", "paths.lua"}
+
+
+#: In a mount namespace of its own, as init does it: a file bound over one in a directory of the host's.
+INSIDE = """
+import os, sys
+from gandiva_slurm.mini import init
+place, ours = sys.argv[1:]
+init.mount("tmpfs", "/run", "tmpfs", 0)
+os.mkdir(init.OVERLAYS)
+init.own_copy(place)
+handle = os.open(ours, os.O_PATH)
+init.bind(handle, place + "/passwd")
+print("bound", flush=True)
+sys.stdin.readline()
+print(open(place + "/passwd").read(), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces and mounts")
+def test_a_file_of_the_clusters_own_stays_when_the_host_replaces_its_one(tmp_path: Path) -> None:
+    """As useradd replaces /etc/passwd, or a package that is installed."""
+    place, ours = tmp_path / "etc", tmp_path / "ours"
+    place.mkdir()
+    (place / "passwd").write_text("the host's")
+    ours.write_text("the cluster's")
+    words = ["unshare", "-m", sys.executable, "-c", INSIDE, str(place), str(ours)]
+    inside = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert inside.stdin and inside.stdout and inside.stdout.readline() == "bound\n"
+    (place / "new").write_text("the host's next")
+    (place / "new").rename(place / "passwd")
+    assert inside.communicate("\n")[0] == "the cluster's\n"

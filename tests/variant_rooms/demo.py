@@ -125,4 +125,20 @@ VARIANTS = (
         "A gang of four GPUs counts as one.",
         ("tests/unit/test_demo_checks.py::test_shares_by_demand_and_tickets",),
     ),
+    Variant(
+        "demo-copies-of-mounts-are-left",
+        "gandiva_slurm/mini/demo_left.py:_look",
+        "marks.namespaces.keys() if table == ours else ()",
+        "marks.namespaces.keys()",
+        "Another cluster's copy of a mount counts as left behind.",
+        ("tests/unit/test_demo_parts.py::test_a_copy_of_a_mount_in_another_clusters_namespace_is_that_ones",),
+    ),
+    Variant(
+        "mini-files-come-loose-with-the-hosts",
+        "gandiva_slurm/mini/init.py:own_copy",
+        "overlay(handle, directory, [])",
+        "pass",
+        "A cluster loses its users when the host's /etc/passwd is replaced.",
+        ("tests/unit/test_mini_plan.py::test_a_file_of_the_clusters_own_stays_when_the_host_replaces_its_one",),
+    ),
 )
