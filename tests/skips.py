@@ -5,6 +5,8 @@ NO_GPU = "no CUDA GPU on this machine"
 NO_PYSLURM = "Python has no pyslurm there: docs/pyslurm.md tells how to build it for this Slurm"
 #: What container/engine.sh says where none runs; .ci/run starts one wherever that is possible.
 NO_ENGINE = "no Docker engine answers here"
+#: CI runs as root, so that there it is an unexpected one.
+NO_ROOT = "the node floor runs tasks as other users, which needs root: run it as root (sudo)"
 NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 NO_SAVER = "torch_memory_saver is not installed"
 NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machine"

@@ -12,12 +12,14 @@ import pytest
 
 from tests.node import witness
 from tests.node.harness import NodeHarness
+from tests.skips import NO_ROOT
 
 
 @pytest.fixture
 def make_node() -> Iterator[Callable[..., NodeHarness]]:
     """Return a function that starts a node; all are ended, checked and removed afterwards."""
-    assert os.geteuid() == 0, "the node floor runs tasks as other users: run it as root"
+    if os.geteuid() != 0:
+        pytest.skip(NO_ROOT)
     nodes: list[NodeHarness] = []
 
     def make(**settings: Any) -> NodeHarness:
