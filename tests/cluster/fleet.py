@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,13 +153,19 @@ class Fleet:
         assert not want or state in want, f"job {job_id} ended {state}"
         return str(state)
 
-    def wait_suspends(self, job_id: int, more: int, node: str = "n1", deadline_s: float = START_S) -> None:
-        """Wait until the job has been parked `more` times from now on."""
-        begin = self.count("parked", job_id, node)
+    def parks(self, node: str = "n1") -> Counter[int]:
+        """How often each job was parked on the node."""
+        return Counter(line["job"] for line in self.events(node) if line["event"] == "parked")
+
+    def wait_suspends(
+        self, jobs: int | Collection[int], more: int, node: str = "n1", deadline_s: float = START_S
+    ) -> None:
+        """Wait until the job, or each of these, has been parked `more` times from now on."""
+        begin, every = self.parks(node), [jobs] if isinstance(jobs, int) else jobs
         wait_for(
-            lambda: self.count("parked", job_id, node) >= begin + more,
-            f"{more} parks of job {job_id}",
-            deadline_s,
+            lambda: (now := self.parks(node)) and all(now[job] >= begin[job] + more for job in every),
+            f"{more} parks of {every}",
+            deadline_s * len(every),
         )
 
     def strays(self) -> list[str]:

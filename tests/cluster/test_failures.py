@@ -26,8 +26,7 @@ def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
     for user in ("user1", "user2"):
         fleet.home(user, "sliced.stop").unlink(missing_ok=True)
     jobs = [fleet.train(user, "sliced", "--gandiva-gpu-types=v100") for user in ("user1", "user2")]
-    for job in jobs:
-        fleet.wait_suspends(job, 3)
+    fleet.wait_suspends(jobs, 3)
     return jobs[0], jobs[1]
 
 
@@ -36,16 +35,14 @@ def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
     first, second = two_sliced_jobs(fleet)
     fleet.mini.kill("gandivactld")
     back = time.monotonic() + OUTAGE_S
-    fleet.wait_suspends(first, 5)
-    fleet.wait_suspends(second, 5)
+    fleet.wait_suspends((first, second), 5)
     wait_for(lambda: time.monotonic() >= back, "the end of the outage", OUTAGE_S + 5)
     fleet.mini.start_daemon("gandivactld")
     wait_for(
         lambda: {row["job_id"] for row in fleet.ask("queue")["jobs"]} >= {first, second},
         "both jobs in the queue",
     )
-    fleet.wait_suspends(first, 3)
-    fleet.wait_suspends(second, 3)
+    fleet.wait_suspends((first, second), 3)
 
     wait_for(
         lambda: share_of_turns(fleet.events("n1"), first, (second,)) == pytest.approx(0.5, abs=0.05),
@@ -73,8 +70,7 @@ def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) ->
         "steps without gandivad",
     )
     fleet.mini.start_daemon("gandivad:n1")
-    fleet.wait_suspends(first, 3)
-    fleet.wait_suspends(second, 3)
+    fleet.wait_suspends((first, second), 3)
     assert fleet.slurm_state(first) == fleet.slurm_state(second) == "RUNNING"
     for user in ("user1", "user2"):
         fleet.stop(user, "sliced")
@@ -140,8 +136,7 @@ def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
     loop = 'exec python -I -c "while True: pass"'
     blind = fleet.submit("user1", loop, "--gandiva-gpu-types=v100", "--gandiva-hook=none")
     client = fleet.train("user2", "beside", "--gandiva-gpu-types=v100")
-    fleet.wait_suspends(blind, 5, deadline_s=120)
-    fleet.wait_suspends(client, 5)
+    fleet.wait_suspends((blind, client), 5, deadline_s=90)
     rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
     assert rows[blind]["suspends"] >= 5
     assert rows[blind]["reason"] in ("NoClient", "Frozen")

@@ -22,7 +22,7 @@ USERS = ("user1", "user2", "user3")
 NODES = ("n1", "n2")
 #: A turn is 18 times what a move costs: so long a job stays where it is. Shares are even over some turns.
 MOVE_S, TURN_S = 0.5, 9.0
-FAIR_S = 10 * TURN_S
+FAIR_S = 6 * TURN_S
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +181,7 @@ def test_parked_jobs_have_turns_while_slurmctld_hangs(cluster: MiniCluster, flee
     fleet.mini.kill("slurmctld", signal.SIGSTOP)
     try:
         wait_for(lambda: "go by their own strides" in log_of(cluster)[begun:], "nodes to have the turns", 60)
-        for job in both:
-            fleet.wait_suspends(job, 2, node)
+        fleet.wait_suspends(both, 2, node)
     finally:
         fleet.mini.kill("slurmctld", signal.SIGCONT)
     wait_for(lambda: "the policy decides again" in log_of(cluster)[begun:], "the policy to decide again", 60)

@@ -24,6 +24,7 @@ from gandiva_slurm.mini.demo_jobs import (
     read_losses,
     submit,
 )
+from tests import patience
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for, window_of
 from tests.cluster.sharing import LEFT, PAIR, PARTS, RIGHT, THRICE, TRAINING, WEIGHTED, Run, counted, light
 
@@ -32,6 +33,10 @@ pytestmark = pytest.mark.timeout(900)
 QUANTUM_S = 1.0
 #: How long the shares are measured, at least and at most, once all take turns.
 WINDOW_S, MOST_S = 18.0, 150.0
+#: Losses are compared with those of runs alone up to here: some ten turns of a job.
+MOST_STEPS = 400
+#: How long those may take.
+ALONE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +82,11 @@ def measure(run: Run) -> None:
     """Wait until all six jobs take turns, then until what their start-ups overran is repaid."""
     numbers = [*run.training.values(), *run.light.values()]
     wait_for(lambda: run.fleet.are_there(numbers), "all jobs to be started", START_S + 60)
-    begin_ns = time.monotonic_ns()
     for node, jobs in (("n1", run.training), ("n2", run.light)):
-        for number in jobs.values():
-            run.fleet.wait_suspends(number, 2, node)
+        run.fleet.wait_suspends(jobs.values(), 2, node)
+    # A job that was parked and came back has given back what its start-up overran; a window that begins
+    # before has the giving back in it, which takes minutes to average out.
+    begin_ns = time.monotonic_ns()
     run.window_ns = window_of(run.is_fair, WINDOW_S, MOST_S, begin_ns)
 
 
@@ -120,6 +126,7 @@ def test_any_user_may_look(run: Run, words: list[str]) -> None:
 
 
 def test_a_user_sees_his_jobs_state_and_place(run: Run) -> None:
+    asked_ns = time.monotonic_ns()
     told = run.fleet.mini.exec(["gandiva", "queue", "--me", "--json"], user="user3").stdout
     rows = {row["job_id"]: row for row in json.loads(told)["jobs"]}
     mine = {run.light["heavy"], run.light["slight"]}
@@ -127,7 +134,10 @@ def test_a_user_sees_his_jobs_state_and_place(run: Run) -> None:
     row = rows[run.light["heavy"]]
     assert (row["node"], row["gpu_ids"], row["gpus"], row["ranks"], row["world"]) == ("n2", [0], 1, 1, 1)
     assert row["steps"] > 0 and row["suspends"] > 0 and row["parked_s"] > 0 and row["off_boundary"] == 0
-    assert 0.4 < row["share"] < 0.7 and row["state"] in ("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING")
+    assert row["state"] in ("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING")
+    # Its part of the node in the last minute: by the node's own log about the same.
+    held_ns = run.held_ns("n2", (asked_ns - 60 * 10**9, asked_ns))[run.light["heavy"]]
+    assert row["share"] > 0.1 and row["share"] == pytest.approx(held_ns / 60e9, abs=0.1)
 
 
 def test_holds_are_for_operators_only(run: Run) -> None:
@@ -164,12 +174,14 @@ def records(run: Run) -> list[JobRecord]:
     made = [demo_watch.record(run.fleet.mini, job, rows[run.training[job.name]]) for job in TRAINING]
     at = {job.name: run.fleet.home(job.user, f"alone-{job.name}") for job in TRAINING}
     pairs = zip(TRAINING, made, strict=True)
-    alone = [Reference(job, record.step_count, at[job.name]) for job, record in pairs]
+    alone = [Reference(job, min(record.step_count, MOST_STEPS), at[job.name]) for job, record in pairs]
     log = run.fleet.mini.at.log / "alone.log"
-    # Steps that took the window by turns take no longer alone, start-ups aside.
-    most_s = 90 + (run.window_ns[1] - run.window_ns[0]) / 1e9
+    most_s = ALONE_S * patience.slowness()
     run_references(alone, os.cpu_count() or 1, most_s, log, start_inside(run.fleet.mini))
-    return [dataclasses.replace(job, reference=read_losses(at[job.name], job.gpus)) for job in made]
+    return [
+        dataclasses.replace(record, reference=read_losses(run.out, run.job.gpus), compared=run.steps)
+        for record, run in zip(made, alone, strict=True)
+    ]
 
 
 def test_training_is_bit_for_bit_that_of_a_run_alone(records: list[JobRecord]) -> None:
@@ -258,8 +270,7 @@ def test_nothing_stays_stopped_when_all_our_daemons_are_dead(fleet: Fleet) -> No
     loop = "while sleep 0.05; do printf . >> blind.count; done"
     blind = fleet.submit("user3", loop, "--gandiva-gpu-types=k80", "--gandiva-hook=none")
     jobs["user3", "blind"] = blind
-    for job in jobs.values():
-        fleet.wait_suspends(job, 2, "n2")
+    fleet.wait_suspends(jobs.values(), 2, "n2")
     wait_for(lambda: kill_while_stopped(fleet, blind), "gandivad to be killed while the loop is frozen")
     fleet.mini.kill("gandivactld")
     stopped = [who for who, job in jobs.items() if is_stopped(fleet, job)]

@@ -17,6 +17,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_alone import Reference, run_references, start_inside
 from gandiva_slurm.mini.demo_jobs import DemoJob
+from tests import patience
 from tests.cluster.fleet import START_S, TRAIN, Fleet, own_cluster, wait_for, window_of
 from tests.records import holds_of, read_lines
 from tests.slow import long_form, slow
@@ -28,8 +29,8 @@ QUANTUM_S = 0.5
 #: How long the shares are measured at least, and at most; GANDIVA_SPAN_WINDOW=330: some two hundred parks.
 WINDOW_S, MOST_S = float(os.environ.get("GANDIVA_SPAN_WINDOW", "15")), 150.0
 FAIR = dict.fromkeys(("user1", "user2", "user3"), pytest.approx(1 / 3, rel=0.05))
-#: Losses are compared with those of runs alone up to here; parks come every second or two, some 100 steps.
-MOST_STEPS = 3000 if os.environ.get("GANDIVA_SPAN_WINDOW") else 1000
+#: Losses are compared with those of runs alone up to here; parks come every second or two, some 50 steps.
+MOST_STEPS = 3000 if os.environ.get("GANDIVA_SPAN_WINDOW") else 300
 #: Jobs of one GPU: a is user2's, b is user3's.
 SINGLE = ("a1", "b1", "a2", "b2")
 LATER = ("gandivad:n2", "slurmctld", "slurmd:n2")
@@ -71,7 +72,7 @@ class SpanRun:
 
     def gang(self, user: str, name: str, script: str = BY_SRUN, tasks: int = 2) -> int:
         """Submit a gang of 2 x 2 ranks that trains until it is told to stop."""
-        arguments = f"--model mlp --wait-ms 10 --seed 3 --out ~/{name} --stop-file ~/{name}.stop"
+        arguments = f"--model mlp --wait-ms 20 --seed 3 --out ~/{name} --stop-file ~/{name}.stop"
         flags = ("--nodes=2", f"--ntasks-per-node={tasks}", f"--job-name={name}", f"--output={name}.out")
         lines = script.replace("ARGUMENTS", arguments).replace("NAME", name)
         number = self.fleet.submit(user, lines, *flags, gpus=2)
@@ -87,7 +88,7 @@ class SpanRun:
 
     def single(self, user: str, name: str, seed: int) -> int:
         """Submit a job of one GPU."""
-        arguments = f"--model mlp --wait-ms 10 --seed {seed} --out ~/{name} --stop-file ~/{name}.stop"
+        arguments = f"--model mlp --wait-ms 20 --seed {seed} --out ~/{name} --stop-file ~/{name}.stop"
         number = self.fleet.submit(user, f"exec {TRAIN} {arguments}", f"--job-name={name}")
         self.jobs[name] = (user, number)
         return number
@@ -146,11 +147,11 @@ def run(cluster: MiniCluster) -> Iterator[SpanRun]:
             made.single({"a": "user2", "b": "user3"}[name[0]], name, 11 + n)
         numbers = [number for _, number in made.jobs.values()]
         wait_for(lambda: fleet.are_there(numbers), "all jobs to be started", START_S + 60)
-        # From here on all three are served, and what a start-up overran has been given back in the end.
-        begin_ns = time.monotonic_ns()
         for name, (user, _) in made.jobs.items():
             wait_for(lambda user=user, name=name: fleet.steps(user, name), f"{name} to train", 90)
+        # The gang was parked and came back: what start-ups overran has been given back.
         made.wait_parks(3)
+        begin_ns = time.monotonic_ns()
         made.window_ns = window_of(made.is_fair, WINDOW_S, WINDOW_S + MOST_S, begin_ns)
         made.stop()
         yield made
@@ -188,7 +189,7 @@ def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) ->
     number = run.jobs["gang"][1]
     parked = {
         node: [
-            line
+            {seq for seqs in line["seqs"] for seq in seqs}
             for line in run.fleet.events(node)
             if line["event"] == "parked" and line["job"] == number and line["mono_ns"] < run.window_ns[1]
         ]
@@ -198,11 +199,11 @@ def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) ->
     assert len(run.parks().good) >= 5
     # The gang's own end may cut its last park, the window's one node's; a busy machine may be late.
     failed = run.parks().failed
-    assert abs(len(parked["n1"]) - len(parked["n2"])) <= 1
     assert len(failed) <= 1 + len(run.parks().good) // 10, failed
-    for one, other in zip(parked["n1"], parked["n2"], strict=False):
-        stops = {seq for line in (one, other) for seqs in line["seqs"] for seq in seqs}
-        assert len(stops) == 1, (one, other)
+    stops = {node: set().union(*parks) for node, parks in parked.items()}
+    # Where its ranks start slowly it may be parked before they are there: no boundary then.
+    assert all(len(park) <= 1 for parks in parked.values() for park in parks), parked
+    assert len(stops["n1"] & stops["n2"]) >= 5 and len(stops["n1"] ^ stops["n2"]) <= 1, stops
 
 
 def test_losses_are_those_of_the_runs_alone(run: SpanRun) -> None:
@@ -216,7 +217,7 @@ def test_losses_are_those_of_the_runs_alone(run: SpanRun) -> None:
         out = run.fleet.home(user, f"alone-{name}")
         references.append(Reference(DemoJob(name, user, gpus, "mlp", seed), steps, out))
     log = run.fleet.mini.at.log / "alone.log"
-    run_references(references, 4, 300, log, start_inside(run.fleet.mini))
+    run_references(references, 4, 300 * patience.slowness(), log, start_inside(run.fleet.mini))
     for reference in references:
         for rank in range(reference.job.gpus):
             here = run.fleet.home(reference.job.user, f"{reference.job.name}.{rank}.loss").read_text()

@@ -91,8 +91,7 @@ def shared(fleet: Fleet) -> tuple[int, int]:
             fleet.home(user, name).unlink(missing_ok=True)
         script = "exec python light.py turns.count turns.stop"
         jobs.append(fleet.submit(user, script, "--gandiva-gpu-types=v100"))
-    for job in jobs:
-        fleet.wait_suspends(job, 2)
+    fleet.wait_suspends(jobs, 2)
     return jobs[0], jobs[1]
 
 

@@ -139,8 +139,7 @@ def test_two_jobs_of_two_users_take_turns_on_one_gpu(mini: MiniCluster) -> None:
     script = "exec python /home/light.py ~/beats ~/light.stop"
     try:
         jobs = [fleet.submit(user, script, "--gandiva-gpu-types=k80") for user in ("user1", "user2")]
-        for job in jobs:
-            fleet.wait_suspends(job, 3, node="n3")
+        fleet.wait_suspends(jobs, 3, node="n3")
         for user in ("user1", "user2"):
             fleet.stop(user, "light")
         assert {fleet.wait_ended(job) for job in jobs} <= {"COMPLETED", "GONE"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests import patience
 from tests.node.harness import HERE, ROOT, NodeHarness
 from tests.ports import free_port
 
@@ -32,7 +33,7 @@ def check_losses(node: NodeHarness, world: int, *jobs: int) -> None:
     steps = max(map(len, found))
     env = {"OUT": str(node.out), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin"}
     words = [sys.executable, GANG, str(world), str(steps), str(free_port())]
-    subprocess.run(words, env=env, check=True, timeout=ALONE_S)
+    subprocess.run(words, env=env, check=True, timeout=ALONE_S * patience.slowness())
     alone = (node.out / "loss.alone").read_text().split()
     for losses in found:
         assert losses and losses == alone[: len(losses)]

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from gandiva_slurm.model import span as words
+from tests import patience
 from tests.node.gangs import ALONE_S, ENDLESS
 from tests.node.harness import HERE, ROOT
 from tests.node.test_spans import SPAN, Pair, a_part
@@ -66,7 +67,7 @@ def alone(out, steps):
     ]
     # How they end says nothing: gloo's threads may abort an interpreter that is at its end (PyTorch #179291).
     for rank in ranks:
-        rank.wait(ALONE_S)
+        rank.wait(ALONE_S * patience.slowness())
     losses = (out / "loss.alone").read_text().splitlines()
     assert losses[-1:] == ["end"]
     return losses

@@ -13,6 +13,7 @@ import torch
 
 from gandiva_slurm.wire.page import LEFT, TIER_TORCH, W_SEQ, W_STATE, W_TIER_USED
 from tests import offload_kit as kit
+from tests import patience
 from tests.park_harness import Harness
 from tests.slow import long_form
 
@@ -78,7 +79,7 @@ def test_gangs_keep_their_bits_and_hold_their_buckets_only(kind, most_held, tmp_
     env |= {"PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     ranks = [subprocess.Popen(command, cwd=ROOT, env={**env, "RANK": str(rank)}) for rank in range(2)]
     try:
-        assert [rank.wait(120) for rank in ranks] == [0, 0]
+        assert [rank.wait(120 * patience.slowness()) for rank in ranks] == [0, 0]
     finally:
         for rank in ranks:
             rank.kill()
