@@ -253,6 +253,7 @@ def test_down_cleans_up_after_an_up_that_was_killed(own_name: str) -> None:
     up = subprocess.Popen([str(layout.bin_dir() / "gandiva"), "mini", "up", "--no-daemons"],
                           env=os.environ | {"GANDIVA_MINI": own_name}, stderr=subprocess.DEVNULL)
     eventually(lambda: (at.pid / "mariadbd").exists(), "up to be half done")
+    up.send_signal(signal.SIGSTOP)  # on a busy machine it would be done before the next one has begun
     busy = gandiva("mini", "up", name=own_name)
     assert busy.returncode == 1 and f"process {up.pid} is bringing" in busy.stderr
     inside = Inside(probe.children(int(at.outer_pid.read_text()))[0])
