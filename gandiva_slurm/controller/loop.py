@@ -1,4 +1,8 @@
-"""gandivactld's cycle: one picture in, one decision, the deeds, and a rest. Seven steps, in order."""
+"""gandivactld's cycle: news in, one decision, plans out, what is to be done in Slurm, and a rest.
+
+A cycle is held for each look at Slurm (`slurm_side`), and for each round of the policy's in between: that one
+decides by what is known whose turn it is, and waits neither for Slurm nor for the disk.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,45 +28,28 @@ from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
 from gandiva_slurm.controller.requests import Requests
 from gandiva_slurm.controller.settings import engine_settings, leader, link_settings, span_settings
+from gandiva_slurm.controller.slurm_side import SHORT_REST_S, SlurmSide
 from gandiva_slurm.controller.spans import Spans
+from gandiva_slurm.controller.status import Status
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle.owners import promised_too_much
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, Requeue, Start
-from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone
+from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone, RoundTick
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
+from gandiva_slurm.model.span import lease_ns
 from gandiva_slurm.slurm.limits import Limits
 from gandiva_slurm.slurm.port import SlurmPort
 from gandiva_slurm.wire.messages import NodeReport
 
-#: The association tree changes rarely: it is read again after so long, or when a new user appears.
-ASSOCIATIONS_EVERY_S = 30.0
-#: After something was done the next picture comes sooner than a whole cycle, but not sooner than this.
-SHORT_REST_S = 0.2
+#: Rounds are not closer together than this, whatever a policy asks for.
+SHORTEST_ROUND_S = 0.02
 #: How long a cycle under way may go on when the daemon is told to end.
 STOP_GRACE_S = 1.0
 #: The record of spans, in the state directory.
 RECORD_NAME = "spans.jsonl"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Status:
-    """What `gandiva` can ask of the controller itself. Times are unix seconds, `fresh_s` is monotonic."""
-
-    started_s: float
-    cycle: int = 0
-    errors: int = 0
-    last_error: str = ""
-    slurm_error: str = "Slurm has not been read yet"
-    fresh_s: float = field(default_factory=time.monotonic)
-
-    def fail(self, sentence: str) -> None:
-        """Count an error of our own."""
-        self.errors += 1
-        self.last_error = sentence
 
 
 class Controller:
@@ -90,30 +76,36 @@ class Controller:
         self.picture: Picture | None = None
         #: the reports the ledger has taken in: closed holds of these are in the file
         self.reports: dict[str, NodeReport] = {}
-        self._port = port
         self._clock_ns = clock_ns
         self._bounds = BoundsWatch(limits)
         self._executor = Executor(port, limits, self.nodes, clock_ns)
+        self._slurm = SlurmSide(port, self._bounds, self._executor, self.status, self._write_outcomes)
         #: names the way to Slurm and the versions, for `gandiva check`
         self.back_end: Callable[[], str] = lambda: ""
         #: called after each decision; what it returns is logged and counted
         self.invariants: Callable[[Engine], Iterable[str]] = lambda engine: ()
         self._vanished: list[int] = []
         self._unfinished = self.books.journal.open_actions()
-        self._outcomes: list[ActionDone] = []
+        self._overtaken: list[ActionDone] = []
         self._new_reports: list[NodeReport] = []
+        #: reports that no cycle with a look at Slurm has heard yet
+        self._early: dict[str, NodeReport] = {}
         self._alive: dict[str, bool] = {}
-        self._associations_s = float("-inf")
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
-        self.requests = Requests(self.nodes.news.set)
+        #: set when something came in that should not wait for the next round
+        self._news = asyncio.Event()
+        self._slurm.on_look = self._news.set
+        self.nodes.on_news = self._hear
+        self.requests = Requests(self._hear)
         self._lead = Lead(lambda: self.config, self._bring, self.status.fail)
         self._resting = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
         self.nodes.follow(self.engine.nodes)
-        tasks = [asyncio.create_task(each) for each in (self._cycle_for_ever(), self._lead.watch())]
+        looks = self._slurm.run(lambda: self.config.controller.cycle_s)
+        tasks = [asyncio.create_task(each) for each in (self._cycle_for_ever(), looks, self._lead.watch())]
         try:
             await stop.wait()
             await self.idle(STOP_GRACE_S)
@@ -127,10 +119,11 @@ class Controller:
             self.books.close()
 
     async def idle(self, timeout_s: float) -> None:
-        """Wait until no cycle is under way, at most so long."""
+        """Wait until no cycle is under way and nothing is done in Slurm, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._resting.wait()
+                await self._slurm.is_idle.wait()
 
     async def _cycle_for_ever(self) -> None:
         while True:
@@ -147,36 +140,27 @@ class Controller:
     async def cycle(self) -> None:
         """One cycle but for the rest at its end."""
         self.status.cycle += 1
-        snapshot = await self.read_slurm()  # 1
-        events = self.find_differences(snapshot)  # 2
-        actions = self.decide(events)  # 3
-        await self.keep(actions)  # 4
-        await self.act(actions)  # 5
-        await self.publish()  # 6
-
-    async def read_slurm(self) -> Snapshot | None:
-        """Step 1: one coalesced picture; None when Slurm does not answer: the old picture stays, stale."""
-        with_associations = time.monotonic() >= self._associations_s
+        snapshot = self._slurm.take()  # 1
         try:
-            snapshot = await self._port.snapshot(with_associations)
-        except GandivaError as err:
-            if not self.status.slurm_error:
-                log.warning("Slurm cannot be read, going on with the old picture: %s", err)
-            self.status.slurm_error = str(err)
-            return None
-        if self.status.slurm_error:
-            log.info("Slurm is read: %d jobs, %d nodes", len(snapshot.jobs), len(snapshot.nodes))
-        self.status.slurm_error = ""
-        self.status.fresh_s = time.monotonic()
-        if with_associations:
-            self._associations_s = time.monotonic() + ASSOCIATIONS_EVERY_S
-        await self._bounds.look()
-        return snapshot
+            events = self.find_differences(snapshot)  # 2
+            actions = self.decide(events)  # 3
+            is_look = snapshot is not None
+            if not is_look:  # whose turn it is need not be kept, and nodes need not wait for the disk
+                self.publish()
+            await self.keep(actions, is_look)  # 4
+            if is_look:
+                self.publish()  # 5
+            await self.ask(actions)  # 6
+        finally:
+            if snapshot is not None:
+                self._slurm.go_on()
 
     def find_differences(self, snapshot: Snapshot | None) -> list[Event]:
         """Step 2: what happened since the last cycle, as events."""
-        events: list[Event] = [*self._outcomes, *self._bounds.take(), *self.requests.take()]
-        self._outcomes = []
+        is_round = snapshot is None and self._is_round_due()
+        outcomes = [*self._overtaken, *self._slurm.outcomes()]
+        events: list[Event] = [*outcomes, *self._bounds.take(), *self.requests.take()]
+        self._overtaken = []
         if snapshot is not None:
             picture = look(snapshot, self.picture, self._held())
             events += slurm_events(self.picture, picture, self._held(), self.engine.nodes)
@@ -185,18 +169,39 @@ class Controller:
             self.reports = {name: report for name, report in self.reports.items() if name in picture.nodes}
             self._watch_leaves(picture)
         self._new_reports = self.nodes.take_reports()
-        others = self.picture.others if self.picture else {}
-        for report in self._new_reports:
-            sighted = [key for node, key in self.engine.state.sightings if node == report.node]
-            events += report_events(report, sighted, others, self._heard_ns(report.node))
-            self.reports[report.node] = report
+        events += self._told_by_nodes(snapshot is not None)
         alive = {link.name: not link.is_silent for link in self.nodes}
         events += daemon_events(self._alive, alive)
         self._alive = alive
         if snapshot is not None:
             # Deadlines do not run on an old picture.
             events.append(CycleTick())
+        elif is_round:
+            events.append(RoundTick())
         return events
+
+    def _told_by_nodes(self, is_look: bool) -> list[Event]:
+        """Return what nodes say of their residents.
+
+        Moves go on at a look, so what a round has heard since the last one is told again then, but for what
+        was held.
+        """
+        others, events = self.picture.others if self.picture else {}, list[Event]()
+        new = {report.node: report for report in self._new_reports}
+        early, self._early = self._early, {} if is_look else self._early | new
+        for report in (early | new if is_look else new).values():
+            sighted = [key for node, key in self.engine.state.sightings if node == report.node]
+            heard_ns = self._heard_ns(report.node) if report.node in new else 0
+            events += report_events(report, sighted, others, heard_ns)
+            self.reports[report.node] = report
+        return events
+
+    def _is_round_due(self) -> bool:
+        """True when the policy is to be asked between two looks: what is known of Slurm must not be old."""
+        is_asked = self.requests.are_waiting or self._until_round_s() <= 0
+        age_s = time.monotonic() - self.status.fresh_s
+        is_fresh = age_s < lease_ns(self.config.quantum_ns) / NS_PER_S
+        return is_asked and is_fresh and self.engine.state.has_read_slurm
 
     def _heard_ns(self, node: str) -> int:
         """When a node's last report came, in unix time."""
@@ -204,9 +209,10 @@ class Controller:
         return self._clock_ns() - round((link.age_s if link and link.age_s else 0.0) * NS_PER_S)
 
     def decide(self, events: Sequence[Event]) -> list[Action]:
-        """Step 3: the engine, and what was asked for before a restart and has no outcome yet."""
+        """Step 3: the engine."""
         actions = self._recorder.handle(self.engine, events, self._clock_ns())
-        self._lead.heard(self.engine.decider, any(isinstance(event, CycleTick) for event in events))
+        has_ticked = any(isinstance(event, CycleTick | RoundTick) for event in events)
+        self._lead.heard(self.engine.decider, has_ticked)
         promises = promised_too_much(self.engine.state, self.engine.settings)
         for sentence in promises if promises != self._promises else ():
             log.error("gandiva.yaml: virtual_clusters: %s; those named last get what is left", sentence)
@@ -222,7 +228,7 @@ class Controller:
         """What is wrong with the last plan of the policy that decides; "": nothing."""
         return self.engine.decider.fault
 
-    async def keep(self, actions: Sequence[Action]) -> None:
+    async def keep(self, actions: Sequence[Action], is_look: bool) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
         now_ns, books = self._clock_ns(), self.books
         state = json.dumps(self.engine.to_json(), separators=(",", ":"))
@@ -230,7 +236,7 @@ class Controller:
         await books.write(
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
-            *self._job_records(now_ns),
+            *(self._job_records(now_ns) if is_look else ()),
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
             *(partial(books.ledger.record_move, a.key, now_ns) for a in actions if isinstance(a, Requeue)),
         )
@@ -243,48 +249,47 @@ class Controller:
             if link is not None and seq is not None:
                 link.acknowledge(report.boot, seq)
 
-    async def act(self, actions: Sequence[Action]) -> None:
-        """Step 5: plans to the nodes, then the actions; their outcomes are events of the next cycle."""
+    def publish(self) -> None:
+        """Step 5: plans to the nodes; what a plan says already is not told again."""
         # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
         self._lead.publish({name: self._plan(name) for name in self.reports})
+
+    async def ask(self, actions: Sequence[Action]) -> None:
+        """Step 6: have the actions done; their outcomes are events of a later cycle."""
         todo: list[Action] = []
-        jobs = self.picture.jobs if self.picture else {}
-        overtaken = [] if self.status.slurm_error else self._take_up_unfinished(todo)
+        if not self.status.slurm_error:
+            self._overtaken = self._take_up_unfinished(todo)
         # Such a node does not know of a job that was placed there just now either: it is done later.
         known = {action.action_id for action in (*todo, *self._unfinished)}
         for action in actions:
             if action.action_id not in known:
                 (todo if self.reports.keys() >= _nodes_of(action) else self._unfinished).append(action)
-        self._outcomes = await self._executor.execute(todo, jobs)
-        outcomes = [*overtaken, *self._outcomes]
-        await self.books.write(partial(self.books.journal.write_outcomes, outcomes, self._clock_ns()))
-
-    async def publish(self) -> None:
-        """Step 6: what the command line asks for; reasons and stories are the engine's own."""
-        shares = [
-            Tickets(share.user, share.account, share.tickets, float(share.norm_share))
-            for share in self.engine.tickets().values()
-        ]
-        await self.books.write(partial(self.books.ledger.record_tickets, shares, self._clock_ns()))
+        self._slurm.ask(todo, self.picture.jobs if self.picture else {})
+        await self._write_outcomes(self._overtaken)
 
     async def rest(self) -> None:
-        """Step 7: sleep until the cycle ends, or something happened that should not wait for it."""
-        succeeded = any(not outcome.error for outcome in self._outcomes)
-        soon_s = SHORT_REST_S if succeeded else 60.0
-        rest_s = min(self.config.controller.cycle_s, soon_s, self._until_round_s())
+        """Step 7: sleep until a look has come, a round is due, or something happened that should not wait."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(rest_s):
-                await self.nodes.news.wait()
+            async with asyncio.timeout(self._rest_s()):
+                await self._news.wait()
         if self.requests.are_waiting:  # users do not set the pace
-            await asyncio.sleep(SHORT_REST_S)
-        self.nodes.news.clear()
+            await asyncio.sleep(min(SHORT_REST_S, self._rest_s()))
+        self._news.clear()
+
+    def _rest_s(self) -> float:
+        return min(self.config.controller.cycle_s, max(SHORTEST_ROUND_S, self._until_round_s()))
 
     def _until_round_s(self) -> float:
         """Seconds until the policy wants to be asked again."""
-        decider = self.engine.decider
-        if not decider.wake_ns or self.status.slurm_error:
-            return 60.0
-        return max(SHORT_REST_S, (decider.wake_ns - self._clock_ns()) / NS_PER_S)
+        wake_ns = self.engine.decider.wake_ns
+        return (wake_ns - self._clock_ns()) / NS_PER_S if wake_ns else float("inf")
+
+    def _hear(self) -> None:
+        self._news.set()
+        self._slurm.hurry()
+
+    async def _write_outcomes(self, outcomes: Sequence[ActionDone]) -> None:
+        await self.books.write(partial(self.books.journal.write_outcomes, outcomes, self._clock_ns()))
 
     def reload(self, config: Config) -> None:
         """Take over what may change while running; the rest needs a restart (main tells)."""
@@ -311,7 +316,7 @@ class Controller:
     def _start_over(self) -> None:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""
         self.engine = self._restore()
-        self.picture, self.reports, self._alive = None, {}, {}
+        self.picture, self.reports, self._early, self._alive = None, {}, {}, {}
         self._bounds.forget()
 
     def _held(self) -> dict[int, SlurmJob]:
@@ -346,7 +351,13 @@ class Controller:
         leaves = {(job.account, job.user) for job in picture.jobs.values()}
         if leaves - self._leaves:
             self._leaves |= leaves
-            self._associations_s = float("-inf")
+            self._slurm.want_associations()
+
+    def _tickets(self) -> list[Tickets]:
+        return [
+            Tickets(share.user, share.account, share.tickets, float(share.norm_share))
+            for share in self.engine.tickets().values()
+        ]
 
     def _job_records(self, now_ns: int) -> list[partial[None]]:
         if self.picture is None:
@@ -355,7 +366,8 @@ class Controller:
         types = {name: node.gpu_type for name, node in self.picture.nodes.items()}
         ledger, now_s = self.books.ledger, now_ns // NS_PER_S
         calls = [partial(ledger.record_gone, job_id, now_s) for job_id in self._vanished]
-        return [partial(ledger.record_jobs, jobs, types), *calls]
+        tickets = partial(ledger.record_tickets, self._tickets(), now_ns)
+        return [partial(ledger.record_jobs, jobs, types), *calls, tickets]
 
     def _bring(self, bodies: Mapping[str, PlanBody]) -> None:
         """Bring plans to their nodes, and to the rounds of jobs of several nodes."""

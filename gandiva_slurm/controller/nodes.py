@@ -200,8 +200,8 @@ class Nodes:
         self._links: dict[str, NodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._inbox: dict[str, NodeReport] = {}
-        #: set when something came in that the loop should look at before its cycle ends
-        self.news = asyncio.Event()
+        #: called when something came in that should not wait for the next cycle
+        self.on_news: Callable[[], None] = lambda: None
 
     def __getitem__(self, name: str) -> NodeLink:
         return self._links[name]
@@ -257,4 +257,4 @@ class Nodes:
             log.warning("node %s obeyed a newer controller; its plans are now overtaken", report.node)
             self.apply(replace(self.settings, epoch_ns=report.epoch_ns + 1))
         if was_silent:
-            self.news.set()
+            self.on_news()

@@ -74,7 +74,10 @@ class Engine:
         self.decider.has_plan = bool(self.state.on)
 
     def handle(self, events: Sequence[ev.Event], now_ns: int) -> list[Action]:
-        """Take the news, then (at a CycleTick) decide; return what the world is to do, in order.
+        """Take the news, then (at a tick) decide; return what the world is to do, in order.
+
+        At a RoundTick the plan changes whose turn it is, and nothing else: starts and moves wait for a look
+        at Slurm.
 
         The same events at the same times give the same actions. `now_ns` is unix time and must not go back.
         """
@@ -84,6 +87,9 @@ class Engine:
         for event in events:
             if isinstance(event, ev.CycleTick):
                 self._decide(at)
+            elif isinstance(event, ev.RoundTick):
+                held.follow_plan(at)
+                self.decider.decide(at, is_round=True)
             else:
                 _HANDLERS[type(event)](at, event)
             if isinstance(event, ev.ResidentSeen):

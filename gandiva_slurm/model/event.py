@@ -127,6 +127,11 @@ class CycleTick:
     """A cycle began; deadlines are looked at. Always the last event of a cycle."""
 
 
+@dataclass(frozen=True)
+class RoundTick:
+    """A round is due between two looks at Slurm: whose turn it is is decided by what is known."""
+
+
 Event = (
     JobSeen
     | JobGone
@@ -142,4 +147,5 @@ Event = (
     | PriorityAsked
     | PolicyLate
     | CycleTick
+    | RoundTick
 )

@@ -77,10 +77,16 @@ def carry_out(at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mappin
         starters += _make_way(at, comers, wanted)
     if starters:
         _start(at, starters)
+    take_turns(at, wanted)
+    _tell_waiting(at, picture, view, [each for each in ready.values() if each.state == states.HELD], wanted)
+
+
+def take_turns(at: Cycle, wanted: Mapping[int, Places]) -> None:
+    """Have those of a plan hold their GPUs that live there."""
+    jobs = at.state.jobs
     at.state.on = {job_id for job_id, places in wanted.items() if jobs[job_id].places == places}
     at.state.followed_ns = at.now_ns if at.state.on else 0
     note_packs(at)
-    _tell_waiting(at, picture, view, [each for each in ready.values() if each.state == states.HELD], wanted)
 
 
 def _tell_waiting(

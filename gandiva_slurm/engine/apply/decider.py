@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.engine.apply.asked import Asked, asked, digest, fingerprint
-from gandiva_slurm.engine.apply.carry_out import carry_out, placeable
+from gandiva_slurm.engine.apply.carry_out import carry_out, placeable, take_turns
 from gandiva_slurm.engine.apply.led_packs import watch_packs
 from gandiva_slurm.engine.apply.picture import Picture, key_of
 from gandiva_slurm.engine.lifecycle.promotion import follow_promotions
@@ -109,8 +109,8 @@ class Decider:
             "knows": base64.b64encode(knows).decode(),
         }
 
-    def decide(self, at: Cycle) -> None:
-        """Ask the policy, and do what its plan asks for."""
+    def decide(self, at: Cycle, is_round: bool = False) -> None:
+        """Ask the policy, and do what its plan asks for; in a round between two looks turns alone."""
         if self._picture is None or self._picture.key != key_of(at.state.nodes):
             is_first, self._picture = self._picture is None, Picture(at.state.nodes)
             self._asked = None
@@ -128,7 +128,10 @@ class Decider:
         else:
             self.has_plan, self._notes, self._is_remembered = True, plan.notes, False
         self.wake_ns = plan.wake_ns or 0
-        carry_out(at, self._picture, view, plan, ready)
+        if is_round:
+            take_turns(at, {job_id: self._picture.places(gpus) for job_id, gpus in plan.runs.items()})
+        else:
+            carry_out(at, self._picture, view, plan, ready)
         follow_promotions(at, plan.promoted, ready)
 
     def explain(self, job_id: int, now_ns: int) -> list[str]:
