@@ -21,8 +21,9 @@ from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
+from gandiva_slurm.controller.later import Later
 from gandiva_slurm.controller.leading import Lead
-from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, planned
+from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, Turn, planned
 from gandiva_slurm.controller.orders import Orders
 from gandiva_slurm.controller.record import Record
 from gandiva_slurm.controller.recorder import Recorder
@@ -34,7 +35,7 @@ from gandiva_slurm.controller.status import Status
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle.owners import promised_too_much
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, Requeue, Start
+from gandiva_slurm.model.action import Action, Requeue
 from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone, RoundTick
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.model.span import lease_ns
@@ -84,8 +85,9 @@ class Controller:
         self.back_end: Callable[[], str] = lambda: ""
         #: called after each decision; what it returns is logged and counted
         self.invariants: Callable[[Engine], Iterable[str]] = lambda engine: ()
+        self._last_turn = Turn()
         self._vanished: list[int] = []
-        self._unfinished = self.books.journal.open_actions()
+        self._later = Later(self.books.journal.open_actions())
         self._overtaken: list[ActionDone] = []
         self._new_reports: list[NodeReport] = []
         #: reports that no cycle with a look at Slurm has heard yet
@@ -258,12 +260,8 @@ class Controller:
         """Step 6: have the actions done; their outcomes are events of a later cycle."""
         todo: list[Action] = []
         if not self.status.slurm_error:
-            self._overtaken = self._take_up_unfinished(todo)
-        # Such a node does not know of a job that was placed there just now either: it is done later.
-        known = {action.action_id for action in (*todo, *self._unfinished)}
-        for action in actions:
-            if action.action_id not in known:
-                (todo if self.reports.keys() >= _nodes_of(action) else self._unfinished).append(action)
+            todo, self._overtaken = self._later.take_up(self.reports, self.engine.jobs)
+        todo += self._later.put_off(actions, self.reports, todo)
         self._slurm.ask(todo, self.picture.jobs if self.picture else {})
         await self._write_outcomes(self._overtaken)
 
@@ -323,29 +321,6 @@ class Controller:
         records = self.engine.jobs.items()
         return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
 
-    def _take_up_unfinished(self, todo: list[Action]) -> list[ActionDone]:
-        """Add actions held back, once their nodes are known; return those overtaken since.
-
-        They are from before the restart, or for nodes that had not reported yet.
-        """
-        overtaken, later = [], []
-        for action in self._unfinished:
-            if not self._is_still_wanted(action):
-                overtaken.append(ActionDone(action.action_id, "overtaken"))
-            elif self.reports.keys() >= _nodes_of(action):
-                todo.append(action)
-            else:
-                later.append(action)
-        self._unfinished = later
-        return overtaken
-
-    def _is_still_wanted(self, action: Action) -> bool:
-        record = self.engine.jobs.get(action.key.job_id)
-        # Whether a job that was to be requeued still stands there, saved, its node must say first.
-        if record is None or record.key != action.key or isinstance(action, Requeue):
-            return False
-        return record.state == states.STARTING or not isinstance(action, Start)
-
     def _watch_leaves(self, picture: Picture) -> None:
         """A user never seen before may have shares: read them with the next picture."""
         leaves = {(job.account, job.user) for job in picture.jobs.values()}
@@ -371,19 +346,22 @@ class Controller:
 
     def _bring(self, bodies: Mapping[str, PlanBody]) -> None:
         """Bring plans to their nodes, and to the rounds of jobs of several nodes."""
-        self.nodes.publish(bodies)
+        self.nodes.publish(bodies, self._turn(), self.engine.ahead)
         gpus, jobs_of = {n: b.gpus for n, b in bodies.items()}, {n: b.jobs for n, b in bodies.items()}
         self.spans.follow(gpus, jobs_of)
+
+    def _turn(self) -> Turn:
+        """Return the turn of the plan that holds."""
+        decider, now_s = self.engine.decider, time.monotonic()
+        if decider.turn_ns != self._last_turn.turn_ns:
+            last_s, wake_ns = self._last_turn.end_s, decider.wake_ns
+            end_s = now_s + (wake_ns - self._clock_ns()) / NS_PER_S if wake_ns else None
+            due_s = now_s if last_s is None else min(last_s, now_s)
+            self._last_turn = Turn(decider.turn_ns, due_s, end_s)
+        return self._last_turn
 
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)
         jobs = tuple(map(planned, self.engine.plan_jobs(name)))
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         return PlanBody(record.gpus if record else 0, jobs, fence)
-
-
-def _nodes_of(action: Action) -> set[str]:
-    """The nodes that must know of an action before it is done."""
-    if isinstance(action, Start):
-        return set(action.nodes)
-    return {action.node} if isinstance(action, Fence) else set()

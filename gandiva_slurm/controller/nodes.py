@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,11 @@ LOG_EVERY = 60
 
 #: Sends (node, path, payload, deadline in seconds) and returns the node's answer: PeerError, AuthError.
 Transport = Callable[[str, str, bytes, float], Awaitable[bytes]]
+#: Turns of nodes whose lateness is remembered.
+LATEST = 1000
+
+#: (job, pass of its user, its own pass), each ahead of the one furthest behind.
+Ahead = tuple[tuple[int, int, int], ...]
 PLAN_PATH, REPORT_PATH = "/v1/plan", "/v1/report"
 
 log = logging.getLogger(__name__)
@@ -36,6 +42,17 @@ class PlanBody:
     gpus: int
     jobs: tuple[PlannedJob, ...] = ()
     fence: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a policy's plan says of time. Times in seconds are monotonic."""
+
+    #: when it was made, unix time; 0: there is none
+    turn_ns: int = 0
+    #: when it was due, and when the next one is (None: when something happens)
+    due_s: float = 0.0
+    end_s: float | None = None
 
 
 def planned(at: Placement) -> PlannedJob:
@@ -87,7 +104,11 @@ class NodeLink:
         #: called after each answer; the flag tells that the node was silent before it
         self.on_report: Callable[[NodeReport, bool], None] = lambda report, was_silent: None
         self._transport = transport
+        #: called when the node has heard of a turn, with how late that was, in seconds
+        self.on_turn: Callable[[float], None] = lambda late_s: None
         self._plan = NodePlan(name, settings.epoch_ns, 0, settings.quantum_ns, 0, (), (), "", 0)
+        self._turn = Turn()
+        self._told_ns = 0
         self._body: PlanBody | None = None
         self._accepted = -1
         self._failures = 0
@@ -109,6 +130,13 @@ class NodeLink:
         if body != self._body:
             self._body = body
             self._renumber(gpus=body.gpus, jobs=body.jobs, fence=body.fence)
+
+    def set_turn(self, turn: Turn, ahead: Ahead) -> None:
+        """Tell of a turn, and of who is how far ahead; the same turn again changes nothing."""
+        if turn.turn_ns != self._turn.turn_ns:
+            self._turn = turn
+            self._plan = replace(self._plan, turn_ns=turn.turn_ns, ahead=ahead)
+            self._changed.set()
 
     def acknowledge(self, boot: str, seq: int) -> None:
         """Tell the node that its holds up to `seq` are safe (with the next exchange)."""
@@ -147,6 +175,7 @@ class NodeLink:
                     await self._changed.wait()
 
     async def _exchange(self) -> None:
+        turn = self._turn
         try:
             report = decode_report(await self._send())
             if report.node != self.name:
@@ -157,13 +186,19 @@ class NodeLink:
             log.exception("exchange with %s failed", self.name)
             self._fail(f"{type(err).__name__}: {err}")
         else:
+            if turn.turn_ns != self._told_ns:
+                self._told_ns = turn.turn_ns
+                self.on_turn(time.monotonic() - turn.due_s)
             await self._take(report)
 
     async def _send(self) -> bytes:
         """Before there is a plan only ask: what lives there may be all that is known of it."""
         if self._body is None:
             return await self._transport(self.name, REPORT_PATH, b"{}", EXCHANGE_DEADLINE_S)
-        return await self._transport(self.name, PLAN_PATH, encode(self._plan), EXCHANGE_DEADLINE_S)
+        end_s = self._turn.end_s
+        left_ms = None if end_s is None else round((end_s - time.monotonic()) * 1000)
+        payload = encode(replace(self._plan, turn_left_ms=left_ms))
+        return await self._transport(self.name, PLAN_PATH, payload, EXCHANGE_DEADLINE_S)
 
     def _fail(self, sentence: str) -> None:
         if self._failures % LOG_EVERY == 0:
@@ -200,6 +235,8 @@ class Nodes:
         self._links: dict[str, NodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._inbox: dict[str, NodeReport] = {}
+        #: seconds from when a turn was due until a node had heard of it, of the latest
+        self.late_s: deque[float] = deque(maxlen=LATEST)
         #: called when something came in that should not wait for the next cycle
         self.on_news: Callable[[], None] = lambda: None
 
@@ -221,15 +258,21 @@ class Nodes:
             del self._links[name]
         for name in sorted(wanted - self._links.keys()):
             link = NodeLink(name, self._transport, self.settings)
-            link.on_report = self._receive
+            link.on_report, link.on_turn = self._receive, self.late_s.append
             self._links[name] = link
             self._tasks[name] = asyncio.create_task(link.run(), name=f"link-{name}")
 
-    def publish(self, bodies: Mapping[str, PlanBody]) -> None:
-        """Give each node its plan."""
+    def publish(
+        self,
+        bodies: Mapping[str, PlanBody],
+        turn: Turn,
+        ahead: Callable[[str], Ahead],
+    ) -> None:
+        """Give each node its plan, and tell it how long that holds; `ahead` says what else it hears then."""
         for name, body in bodies.items():
             if name in self._links:
                 self._links[name].set_plan(body)
+                self._links[name].set_turn(turn, ahead(name))
 
     def apply(self, settings: LinkSettings) -> None:
         """Take changed settings over."""

@@ -7,6 +7,7 @@ moves are watched, holds asked for, the policy's plan is carried out (`decider`,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
@@ -35,6 +36,8 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy.shares.associations import SCALE, Leaf, leaf_tickets, norm_shares, split
+from gandiva_slurm.slicing.groups import group_of
+from gandiva_slurm.slicing.stride import STRIDE1
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -67,6 +70,8 @@ class Engine:
         self._fences: dict[str, tuple[JobKey, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
         self._tickets: tuple[tuple[object, ...], Mapping[int, int]] | None = None
+        #: by user and group: the tickets of all placed jobs
+        self._user_tickets: Counter[tuple[str, str]] = Counter()
 
     def lead(self, leader: Leader) -> None:
         """Let another policy decide from now on. Jobs stay where they are."""
@@ -115,6 +120,21 @@ class Engine:
         if self._placements is None:
             self._placements = self._plan()
         return self._placements.get(node, ())
+
+    def ahead(self, node: str) -> tuple[tuple[int, int, int], ...]:
+        """Return (job, pass of its user, its own pass) for the jobs planned on a node that have GPUs there.
+
+        Passes are those ahead of the one furthest behind on the cluster, by all tickets of a user's jobs.
+        """
+        ahead = self.decider.ahead
+        jobs = [place for place in self.plan_jobs(node) if place.key.job_id in ahead]
+        return tuple((place.key.job_id, *self._passes(place, *ahead[place.key.job_id])) for place in jobs)
+
+    def _passes(self, place: Placement, user_ns: int, job_ns: int) -> tuple[int, int]:
+        tickets = self._tickets[1] if self._tickets else {}
+        group = (place.user, group_of(place.vc, place.is_opportunistic))
+        of_user, of_job = self._user_tickets.get(group, 0), tickets.get(place.key.job_id, 0)
+        return user_ns * STRIDE1 // max(1, of_user), job_ns * STRIDE1 // max(1, of_job)
 
     def fences(self, node: str) -> tuple[JobKey, ...]:
         """Return the incarnations this node must stop, as long as it reports them."""
@@ -203,6 +223,10 @@ class Engine:
         key = (self.state.associations, weighed)
         if self._tickets is None or self._tickets[0] != key:
             self._tickets = (key, _tickets_of(self.state.associations, placed))
+            self._user_tickets = Counter()
+            for record in placed:
+                group = (record.job.user, need_of(record).group)
+                self._user_tickets[group] += self._tickets[1][record.job.job_id]
         tickets = self._tickets[1]
         on = self.state.on if self.decider.has_plan else None
         mates = _pairs(record for record in placed if on and record.job.job_id in on)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gandiva_slurm.model.ids import JobKey
@@ -36,6 +37,20 @@ class Stranger(NamedTuple):
     memory: int
 
 
+@dataclass
+class Led:
+    """The turn of the controller's policy that this node goes by. Times are monotonic, in ns."""
+
+    #: (epoch, when it was made); the first is of no plan
+    turn: tuple[int, int] = (0, 0)
+    #: when it is over; None: when there is another
+    end_ns: int | None = None
+    #: a turn that was over while no next one had come in time
+    missed: tuple[int, int] | None = None
+    #: until when the node goes by its own stride for that, whatever comes
+    alone_until_ns: int = 0
+
+
 class Node:
     """The state of one node; one thread changes it."""
 
@@ -52,6 +67,8 @@ class Node:
         self.plan: NodePlan | None = None
         #: monotonic time the last plan was taken; the daemon's own start counts as contact
         self.contact_ns = self.clock.mono()
+        #: the controller's turn as it was heard of last
+        self.led = Led()
         self.residents: dict[JobKey, Resident] = {}
         #: the highest restart count known of each job id
         self.newest: dict[int, int] = {}

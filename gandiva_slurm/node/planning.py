@@ -7,7 +7,7 @@ import logging
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
-from gandiva_slurm.node import leaving, packs
+from gandiva_slurm.node import leading, leaving, packs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses
@@ -46,6 +46,9 @@ class Planning:
         if self._done is None or _essence(plan) != _essence(self._done):
             self._apply(plan)
             self._done, is_news = plan, True
+        self._slicer.charge(node.clock.mono())  # it is of before this turn
+        leading.hear(node, plan)
+        self._slicer.look_again()
         if is_news:
             node.save()
         return True
@@ -90,7 +93,7 @@ class Planning:
             resident.is_on is not None and led.get(key) != (resident.is_on, resident.leave.is_told)
             for key, resident in node.residents.items()
         )
-        (self._slicer.quantum if is_round else self._slicer.fill)()
+        (self._slicer.quantum if is_round and leading.is_led(node) else self._slicer.fill)()
 
     def _await_spans(self, plan: NodePlan) -> None:
         """Know the parts of planned spans before a process of them comes; forget those that will not come."""

@@ -58,6 +58,7 @@ class Slicer:
         """A quantum has ended: charge, level the passes, choose anew."""
         node, now = self._node, self._node.clock.mono()
         self.charge(now)
+        leading.look(node, now)
         node.local.settle()
         self._decided_ns, self.quantum_end_ns = now, self._end_ns(now)
         for resident in node.residents.values():
@@ -116,6 +117,10 @@ class Slicer:
         firm = {*forced, *stays, *(resident.key for resident in kept if resident.part)}
         pinned -= node.local.giving_way(runnable, firm, overdue, pinned)
         self._apply(node.local.choose(runnable, pinned, overdue))
+        self._alarm.set()
+
+    def look_again(self) -> None:
+        """When to decide next may have changed."""
         self._alarm.set()
 
     def take_back(self, resident: Resident) -> None:
@@ -212,7 +217,9 @@ class Slicer:
         if not self._node.residents:
             return self._node.clock.mono() + _IDLE_NS
         dues = [due_ns(self._node, resident) for resident in self._parked()]
-        return min([self.quantum_end_ns, *(due for due in dues if due > self._decided_ns)])
+        late_ns = leading.late_ns(self._node)
+        lates = [] if late_ns is None else [late_ns]
+        return min([self.quantum_end_ns, *lates, *(due for due in dues if due > self._decided_ns)])
 
     def _end_ns(self, now: int) -> int:
         """When this quantum ends if nobody says so; a controller's round is waited for half one longer."""

@@ -6,8 +6,9 @@ sent them.
 
 from __future__ import annotations
 
-from gandiva_slurm.policy.gandiva_fair import GandivaFair, Traits
+from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.policy.traits import Traits
 
 
 def make(settings: PolicySettings) -> GandivaFair:

@@ -16,7 +16,6 @@ What was held is charged, whatever was done with it; rates decide only who is wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from gandiva_slurm.policy.elastic import Elastic, trimmed
 from gandiva_slurm.policy.moves.merit import Merit
@@ -25,9 +24,10 @@ from gandiva_slurm.policy.packing.classes import Classes
 from gandiva_slurm.policy.packing.sharing import Sharing
 from gandiva_slurm.policy.placement.seating import Seating
 from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Promotion, View
-from gandiva_slurm.policy.shares.groups import Group, Last
+from gandiva_slurm.policy.shares.groups import Group, Last, ahead_of
 from gandiva_slurm.policy.shares.rounds import Round, Runs, Seat, Wanted
 from gandiva_slurm.policy.shares.tickets import TicketBook
+from gandiva_slurm.policy.traits import Traits
 from gandiva_slurm.policy.virtual_clusters.virtual import VirtualClusters
 from gandiva_slurm.slicing.groups import SPARE
 
@@ -37,18 +37,6 @@ _TRIAL_PART = 10
 _COMERS = 16
 #: What begins at a question.
 _SLICE, _TURN = "slice", "turn"
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What of it is on: `gandiva` knows no users; tests show what each of the others is worth."""
-
-    name: str = "gandiva_fair"
-    by_user: bool = True
-    by_type: bool = True
-    packs: bool = True
-    #: jobs of a user take turns; else the first to come goes first
-    in_turn: bool = True
 
 
 class GandivaFair:
@@ -129,7 +117,8 @@ class GandivaFair:
         self._last = last
         for group in self._groups.values():
             group.jobs = {}  # what was shown is not kept
-        return Plan(dict(sorted(runs.items())), self._wake_ns(), notes, promoted)
+        ahead = ahead_of(self._groups, self._group_of)
+        return Plan(dict(sorted(runs.items())), self._wake_ns(), notes, promoted, ahead)
 
     # -- what has been
 

@@ -221,6 +221,9 @@ class Plan:
     notes: dict[int, str] = field(default_factory=dict)
     #: opportunistic jobs that are guaranteed from now on, for good
     promoted: Mapping[int, Promotion] = field(default_factory=dict)
+    #: job → the GPU time in ns by which its user, and the job among its user's, is ahead of the one furthest
+    #: behind, for its tickets: where nodes go by their own strides they begin with it; {}: as they stand
+    ahead: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: jobs that have been saved and live nowhere now; told by a world, never by a policy
     homeless: frozenset[int] = frozenset()
 

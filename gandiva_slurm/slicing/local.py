@@ -184,6 +184,22 @@ class LocalStride:
         comers = [gangs[key] for key in chosen if not gangs[key].is_opportunistic and key not in holders]
         return {key for key in spare if any(gangs[key].mask & comer.mask for comer in comers)}
 
+    def adopt(self, ahead: Mapping[int, tuple[int, int]]) -> None:
+        """Go on from where another stride stands: by job, how far its user and it are ahead, in passes.
+
+        Each is that over the one furthest behind, wherever that is; jobs that are not named, and users of
+        none that is, are taken to be behind.
+        """
+        for group, book in self._books.items():
+            users: dict[str, int] = {}
+            jobs: dict[str, dict[int, int]] = {}
+            for gang in self._of_group(group):
+                lead = ahead.get(gang.key.job_id)
+                if lead is not None:
+                    users[gang.user] = lead[0]
+                    jobs.setdefault(gang.user, {})[gang.key.job_id] = lead[1]
+            book.adopt(users, jobs)
+
     def settle(self) -> None:
         """Level the passes; once a quantum, after its charges.
 

@@ -185,6 +185,27 @@ class PassBook(Generic[Name]):
         self._raise_floor()
         self._forget()
 
+    def leads(self) -> dict[Name, int]:
+        """Return by how much work each one present is ahead of the lowest, for its tickets."""
+        present = {name: account for name, account in self.accounts.items() if account.present}
+        lowest = min((account.value for account in present.values()), default=0)
+        return {name: (acc.value - lowest) * acc.tickets // STRIDE1 for name, acc in present.items()}
+
+    def adopt(self, leads: Mapping[Name, int]) -> None:
+        """Have those present stand so far ahead, in passes, of a common start; it is a debt, and none falls.
+
+        The others are not below that start.
+        """
+        present = {name: account for name, account in self.accounts.items() if account.present}
+        told = {name: account for name, account in present.items() if name in leads}
+        start = max((account.value - leads[name] for name, account in told.items()), default=self.floor)
+        for name, account in present.items():
+            if name in told:
+                account.value, account.debt = start + leads[name], leads[name]
+            else:
+                account.value = max(account.value, start)
+        self._raise_floor()
+
     def _repay(self, members: Sequence[Account]) -> None:
         """Debt is at most the lead over the lowest other: what they have caught up is repaid."""
         if not members:

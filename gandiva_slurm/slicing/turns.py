@@ -72,6 +72,25 @@ class Turns:
         jobs = {job: acc.value for book in self._jobs.values() for job, acc in book.accounts.items()}
         return users, jobs
 
+    def ahead(self) -> dict[int, tuple[int, int]]:
+        """Return by job the GPU time that its user, and the job among its user's, has had beyond the last.
+
+        Each is that beyond the one furthest behind, for its own tickets, in the unit of what is charged.
+        """
+        users = self._users.leads()
+        return {
+            job: (users[user], lead)
+            for user, book in self._jobs.items()
+            if user in users
+            for job, lead in book.leads().items()
+        }
+
+    def adopt(self, users: Mapping[str, int], jobs: Mapping[str, Mapping[int, int]]) -> None:
+        """Have users and jobs stand as far apart as they are told, in passes; no pass falls."""
+        self._users.adopt(users)
+        for user, leads in jobs.items():
+            self._jobs[user].adopt(leads)
+
     def told(self, user: str, job_id: int) -> Iterator[str]:
         """Say where a job and its user stand, for `gandiva why`; nothing of one that is no member."""
         users = {name: account for name, account in self._users.accounts.items() if account.present}

@@ -73,6 +73,12 @@ class NodePlan:
     #: holds of `boot` up to this sequence number are safe in the controller's ledger
     ack_boot: str
     ack_seq: int
+    #: when the policy made the plan of which this is a part (0: there is none), and how long it holds from
+    #: now on (below 0: it is over; None: until there is another)
+    turn_ns: int = 0
+    turn_left_ms: int | None = None
+    #: (job, pass of its user, its own pass): how far each is ahead, for when the node goes by its own stride
+    ahead: tuple[tuple[int, int, int], ...] = ()
     version: int = VERSION
 
 

@@ -6,8 +6,9 @@ from functools import cache
 import pytest
 
 from gandiva_slurm.policy import gandiva
-from gandiva_slurm.policy.gandiva_fair import GandivaFair, Traits
+from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.port import PolicySettings
+from gandiva_slurm.policy.traits import Traits
 from gandiva_slurm.sim.outcome import Outcome
 from tests.sim.mixed import W1, W1C, Watched, mean_jct_s, rho_of_jobs, rho_of_users, run, settings
 from tests.slow import long_form, slow

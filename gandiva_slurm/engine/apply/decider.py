@@ -65,6 +65,9 @@ class Decider:
         self.policy = leader.make()
         #: ask again then, if nothing happens before; 0: only when something happens
         self.wake_ns = 0
+        #: when the plan that holds was made, and by how much users and jobs were ahead then (`Plan.ahead`)
+        self.turn_ns = 0
+        self.ahead: Mapping[int, tuple[int, int]] = {}
         #: what was wrong with its last answer; "": nothing
         self.fault = ""
         #: why what it knew could not be kept, or not be read; "": it could
@@ -124,7 +127,7 @@ class Decider:
         plan = self._answer(view, at.is_late)
         if plan is None:  # what held GPUs goes on, what is on the way arrives
             on = {job_id: job.gpus for job_id, job in view.jobs.items() if job_id in at.state.on and job.gpus}
-            plan = Plan(on, view.now_ns + at.settings.retry_ns)
+            plan, self.turn_ns, self.ahead = Plan(on, view.now_ns + at.settings.retry_ns), at.now_ns, {}
         else:
             self.has_plan, self._notes, self._is_remembered = True, plan.notes, False
         self.wake_ns = plan.wake_ns or 0
@@ -156,6 +159,8 @@ class Decider:
             self._begin_anew()
             plan = self._ask(view, is_late=False)
         self._asked = asked(view, seen, plan) if plan is not None else None
+        if plan is not None:
+            self.turn_ns, self.ahead = view.now_ns, plan.ahead
         return plan
 
     def _remembered(self, picture: Picture) -> Policy | None:

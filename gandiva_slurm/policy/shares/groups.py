@@ -61,6 +61,16 @@ class Group:
         return sorted(waiting, key=place)
 
 
+def ahead_of(groups: Mapping[str, Group], group_of: Mapping[int, str]) -> dict[int, tuple[int, int]]:
+    """Return how far the user of each job, and the job, is ahead in its first group (`Plan.ahead`)."""
+    return {
+        job_id: lead
+        for name, group in groups.items()
+        for job_id, lead in group.turns.ahead().items()
+        if group_of.get(job_id) == name
+    }
+
+
 @dataclass
 class Last:
     """The last plan, by job: its GPUs, the group that is charged for them, whether by half, and its guest."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gandiva_slurm.policy.gandiva_fair import GandivaFair, Traits
+from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.packing.pairs import normal_rates
 from gandiva_slurm.policy.port import Cluster, PolicySettings, Rates
+from gandiva_slurm.policy.traits import Traits
 from gandiva_slurm.sim.job import RATE, Spec
 from gandiva_slurm.sim.paper.result import Row, Setup, published
 from gandiva_slurm.sim.paper.watched import Watched
