@@ -220,3 +220,35 @@ def test_pass_book_survives_json() -> None:
     again = PassBook.from_json(data, str)
     assert again.accounts == book.accounts
     assert again.floor == book.floor
+
+
+def test_leads_are_what_was_held_beyond_the_lowest() -> None:
+    book: PassBook[str] = PassBook()
+    book.set_members({"a": 3, "b": 1, "c": 2})
+    for name, work in {"a": 600, "b": 100, "c": 900}.items():
+        book.accounts[name].charge(work, 0)
+    assert book.leads() == {"a": 300, "b": 0, "c": 700}, "b is lowest: 100 to a ticket"
+
+
+def test_members_stand_as_far_apart_as_they_are_told_and_none_falls() -> None:
+    book: PassBook[str] = PassBook()
+    book.set_members({"a": 1, "b": 1, "c": 1})
+    book.accounts["a"].value, book.accounts["b"].value, book.accounts["c"].value = 500, 40, 7
+    before = {name: account.value for name, account in book.accounts.items()}
+    book.adopt({"a": 100, "b": 350})
+    after = {name: account.value for name, account in book.accounts.items()}
+    assert after["b"] - after["a"] == 250
+    assert all(after[name] >= before[name] for name in before)
+    assert after["c"] == min(after["a"] - 100, after["b"] - 350), "of c nothing is known: it is behind"
+
+
+def test_what_was_told_is_owed_whatever_a_round_is() -> None:
+    book: PassBook[str] = PassBook()
+    book.set_members({"a": 1, "b": 1})
+    book.adopt({"a": 0, "b": 50 * STRIDE1})
+    for _ in range(3):
+        book.settle(1)
+    assert book.leads() == {"a": 0, "b": 50}
+    book.accounts["a"].charge(50, 0)
+    book.settle(1)
+    assert book.leads() == {"a": 0, "b": 0}
