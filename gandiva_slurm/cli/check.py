@@ -24,24 +24,29 @@ def check(config: str | None, as_json: bool) -> int:
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
     settings = importlib.import_module("gandiva_slurm.config").load_config(config)
-    survey = asyncio.run(checks.run_checks(settings))
-    findings = [dataclasses.asdict(finding) for finding in (*survey.findings, *_daemons(config))]
+    survey, told = asyncio.run(checks.run_checks(settings)), dict[str, Any]()
+    findings = [dataclasses.asdict(finding) for finding in (*survey.findings, *_daemons(config, told))]
+    rounds = told.get("rounds", {})
     if as_json:
         slurm = dataclasses.asdict(survey.choice) if survey.choice else None
-        click.echo(to_json({"slurm": slurm, "findings": findings}))
+        click.echo(to_json({"slurm": slurm, "rounds": rounds, "findings": findings}))
     else:
         if survey.choice:
             click.echo(survey.choice.sentence)
+        if rounds:
+            late = f"{rounds['p50_ms']:.0f} ms, of the last one in a hundred {rounds['p99_ms']:.0f} ms"
+            click.echo(f"turns: nodes hear of them {late} after they are due ({rounds['turns']} measured)")
         for line in report(findings):
             click.echo(line)
     return int(any(finding["level"] == ERROR for finding in findings))
 
 
-def _daemons(config: str | None) -> Iterable[Any]:
-    """What the controller says of itself and of the nodes' daemons, where it is not well."""
+def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
+    """What is not well with the controller and the nodes' daemons; into `told`: all that the first says."""
     error = importlib.import_module("gandiva_slurm.slurm.finding").error
     try:
-        told, nodes = query(config, "ping", {}), query(config, "nodes", {})
+        told |= query(config, "ping", {})
+        nodes = query(config, "nodes", {})
     except GandivaError as err:
         # Whoever is not heard for want of munge has its cure in his sentence.
         cure = "start it (`systemctl start gandivactld`)" if isinstance(err, PeerError) else "then try again"

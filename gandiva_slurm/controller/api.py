@@ -177,6 +177,7 @@ class Api:
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
             "policy_error": self._controller.policy_fault,
+            "rounds": self._controller.nodes.lateness(),
             "errors": status.errors,
             "last_error": status.last_error,
         }

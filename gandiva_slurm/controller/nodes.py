@@ -285,6 +285,17 @@ class Nodes:
         reports, self._inbox = list(self._inbox.values()), {}
         return reports
 
+    def lateness(self) -> dict[str, float]:
+        """Return how long after a turn was due its node had heard of it, in ms: of the latest, or nothing."""
+        late_ms = sorted(late_s * 1000 for late_s in self.late_s)
+        if not late_ms:
+            return {}
+        parts = {"p50_ms": 0.5, "p99_ms": 0.99}
+        found = {
+            name: late_ms[min(len(late_ms) - 1, int(len(late_ms) * part))] for name, part in parts.items()
+        }
+        return found | {"turns": len(late_ms)}
+
     async def close(self) -> None:
         """End all links."""
         for task in self._tasks.values():

@@ -151,6 +151,17 @@ def test_hosts_processes_and_network_are_not_seen(mini: MiniCluster) -> None:
     assert mini.exec(["cat", "/proc/1/comm"]).stdout.startswith("python")
 
 
+def test_a_file_that_the_host_replaces_stays_the_clusters_own(mini: MiniCluster) -> None:
+    """As useradd does with /etc/passwd; here /etc/hosts, by an equal file."""
+    inside = mini.exec(["cat", "/etc/hosts"]).stdout
+    host, copy = Path("/etc/hosts"), Path("/etc/hosts.gandiva-test")
+    assert inside != host.read_text()
+    shutil.copy2(host, copy)
+    os.chown(copy, host.stat().st_uid, host.stat().st_gid)
+    copy.replace(host)
+    assert mini.exec(["cat", "/etc/hosts"]).stdout == inside
+
+
 def test_plain_job_runs_as_its_user(mini: MiniCluster) -> None:
     mini.exec(["sbatch", "--wait", "-o", "out-%j", "--wrap", "id -un; hostname; echo $SLURM_JOB_PARTITION"],
               user="user2")
