@@ -73,6 +73,9 @@ def packs(events: Iterable[dict[str, Any]]) -> dict[frozenset[int], list[Interva
         elif event["event"] == "unpacked":
             pair = frozenset({event["job"], event["mate"]})
             found.setdefault(pair, []).append((begun.pop(pair), event["mono_ns"]))
+        elif event["event"] == "adopt" and not event["holds"]:
+            # As in `holds`: the grant that made it one of a pack was never carried out.
+            begun = {pair: since for pair, since in begun.items() if event["job"] not in pair}
     for pair, begin in begun.items():
         found.setdefault(pair, []).append((begin, 1 << 63))
     return found
