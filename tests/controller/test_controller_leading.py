@@ -15,9 +15,10 @@ from gandiva_slurm.engine.apply.decider import TooSlow
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model import span
 from gandiva_slurm.policy.port import Plan, Policy, View
+from tests import patience
 from tests.controller.fakes import FakeSlurm, World
 
-#: For how long a decision stands in these tests, beside no quantum.
+#: For how long a decision stands in these tests on a quiet machine, beside no quantum.
 LEASE_S = 0.6
 
 
@@ -31,8 +32,9 @@ def nodes() -> dict[str, int]:
 async def led(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Two jobs live on the GPU, one of them is on, by a policy."""
     monkeypatch.setattr(span, "LEASE_QUANTA", 0)
-    monkeypatch.setattr(span, "LEASE_NS", round(LEASE_S * 1e9))
-    monkeypatch.setattr(deciders, "REST_NS", round(LEASE_S * 1e9))
+    lease_ns = round(LEASE_S * patience.slowness() * 1e9)
+    monkeypatch.setattr(span, "LEASE_NS", lease_ns)
+    monkeypatch.setattr(deciders, "REST_NS", lease_ns)
     world.policy, world.quantum_s, world.moves = "gandiva_fair", 0.3, {"cost_s": 0.1}
     for user in ("user1", "user2"):
         world.slurm.submit(user)

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from gandiva_slurm.node import procs
+from tests import patience
 from tests.node.harness import HERE, a_planned_job, tree
 from tests.records import share_of_turns
 
@@ -89,7 +90,9 @@ def test_others_get_turns_beside_a_gang_that_never_parks_and_it_goes_on(scene):
 
 
 def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
-    floor = scene(quantum_s=60, freeze_bound_ns=8_000_000_000, refusal_bound_ns=100_000_000)
+    # A daemon is started again within the bound, on a busy machine, too.
+    bound_ns = round(8_000_000_000 * patience.slowness())
+    floor = scene(quantum_s=60, freeze_bound_ns=bound_ns, refusal_bound_ns=100_000_000)
     node = floor.node
     # A quantum of a minute: nobody asks it but for the plan's change.
     node.quantum_ns = 300_000_000
@@ -107,8 +110,8 @@ def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
     assert floor.is_stopped()
     found = node.resident(1)
     assert (found.state, found.reason) == ("SUSPENDED", "Frozen") and "failed to park" in found.detail
-    thawed_ns = node.wait(lambda: node.events("thaw", 1)[thaws])["mono_ns"]
-    assert 6e9 < thawed_ns - began_ns < 40e9
+    thawed_ns = node.wait(lambda: node.events("thaw", 1)[thaws], 20 + bound_ns / 1e9)["mono_ns"]
+    assert 0.75 * bound_ns < thawed_ns - began_ns < 5 * bound_ns
     floor.goes_on()
     floor.check_losses()
 
