@@ -131,11 +131,11 @@ class NodeLink:
             self._body = body
             self._renumber(gpus=body.gpus, jobs=body.jobs, fence=body.fence)
 
-    def set_turn(self, turn: Turn, ahead: Ahead) -> None:
-        """Tell of a turn, and of who is how far ahead; the same turn again changes nothing."""
+    def set_turn(self, turn: Turn, ahead: Callable[[str], Ahead]) -> None:
+        """Tell of a turn, and how far users and jobs are ahead; the same turn again changes nothing."""
         if turn.turn_ns != self._turn.turn_ns:
             self._turn = turn
-            self._plan = replace(self._plan, turn_ns=turn.turn_ns, ahead=ahead)
+            self._plan = replace(self._plan, turn_ns=turn.turn_ns, ahead=ahead(self.name))
             self._changed.set()
 
     def acknowledge(self, boot: str, seq: int) -> None:
@@ -272,7 +272,7 @@ class Nodes:
         for name, body in bodies.items():
             if name in self._links:
                 self._links[name].set_plan(body)
-                self._links[name].set_turn(turn, ahead(name))
+                self._links[name].set_turn(turn, ahead)
 
     def apply(self, settings: LinkSettings) -> None:
         """Take changed settings over."""
