@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -137,10 +138,17 @@ def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
     blind = fleet.submit("user1", loop, "--gandiva-gpu-types=v100", "--gandiva-hook=none")
     client = fleet.train("user2", "beside", "--gandiva-gpu-types=v100")
     fleet.wait_suspends((blind, client), 5, deadline_s=90)
-    rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
-    assert rows[blind]["suspends"] >= 5
-    assert rows[blind]["reason"] in ("NoClient", "Frozen")
-    assert "frozen" in fleet.mini.exec(["gandiva", "why", str(blind)]).stdout.lower()
+
+    def row() -> dict[str, Any]:
+        return next(row for row in fleet.ask("queue")["jobs"] if row["job_id"] == blind)
+
+    def is_told() -> bool:
+        """But in the moment in which it is stopped, which is told as any park is."""
+        return "frozen" in fleet.mini.exec(["gandiva", "why", str(blind)]).stdout.lower()
+
+    assert row()["suspends"] >= 5
+    wait_for(lambda: row()["reason"] in ("NoClient", "Frozen"), "the reason of one that is frozen")
+    wait_for(is_told, "gandiva why to say that it is frozen")
 
 
 def test_a_lost_node_requeues_its_job_elsewhere_once(fleet: Fleet) -> None:
