@@ -150,6 +150,8 @@ class Config(_Section):
     quantum_s: float = Field(default=60, ge=0.2, le=3600)
     #: gres/gpu slots Slurm advertises for each real GPU
     slots_per_gpu: int = Field(default=4, ge=1, le=64)
+    #: users that used much before get less for a while: use is forgotten by this half-life; 0: not so
+    use_half_life_s: float = Field(default=0, ge=0, le=31536000)
     #: the policy that decides what runs where (ADR 0037)
     policy: str = Field(default="gandiva_fair", pattern=r"^[A-Za-z0-9_.-]+$")
     #: where munged listens; empty = munge's own default

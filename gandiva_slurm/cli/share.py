@@ -11,12 +11,20 @@ import click
 
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import parse_names, parse_users, require_users
-from gandiva_slurm.cli.table import Field, choose_fields, parsable_lines, sacct_lines, text_of
+from gandiva_slurm.cli.table import Field, Row, choose_fields, parsable_lines, sacct_lines, text_of
 from gandiva_slurm.cli.times import format_duration, parse_time, require_window
 
 
 def _ratio(key: str) -> Any:
     return lambda row: "" if row.get(key) is None else f"{row[key]:.6f}"
+
+
+def _by_type(key: str) -> Any:
+    def show(row: Row) -> str:
+        parts = row.get(key) or {}
+        return ",".join(f"{kind}={format_duration(gpu_s)}" for kind, gpu_s in parts.items())
+
+    return show
 
 
 FIELDS = (
@@ -27,10 +35,15 @@ FIELDS = (
     Field("GpuTime", 11, lambda row: format_duration(row.get("gpu_s"))),
     Field("EffectvShare", 13, _ratio("effectv_share")),
     Field("ServedFair", 10, _ratio("served_fair")),
+    Field("TradedIn", 20, _by_type("traded_in")),
+    Field("TradedOut", 20, _by_type("traded_out")),
+    Field("FairShare", 10, _ratio("fair_share")),
     Field("GpuTimeRaw", 11, lambda row: "" if row.get("gpu_s") is None else str(round(row["gpu_s"]))),
     Field("Entitled", 11, _ratio("entitled_share")),
 )
-DEFAULT = "Account,User,Tickets,NormShares,GpuTime,EffectvShare,ServedFair"
+DEFAULT = "Account,User,Tickets,NormShares,GpuTime,EffectvShare,ServedFair,TradedIn,TradedOut"
+#: Shown, too, where what was used before matters.
+PAST_USE = "FairShare"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,8 +60,10 @@ DEFAULT = "Account,User,Tickets,NormShares,GpuTime,EffectvShare,ServedFair"
 @click.pass_obj
 def share(config: str | None, /, **options: Any) -> None:
     """Show users' tickets, the GPU time they got, and served over fair (1 is exactly fair)."""
-    fields = choose_fields(options["spec"] or DEFAULT, FIELDS)
+    told = choose_fields(options["spec"] or DEFAULT, FIELDS)
     data = query(config, "share", _arguments(options))
+    has_past = not options["spec"] and any(row.get("fair_share") is not None for row in data["users"])
+    fields = choose_fields(f"{DEFAULT},{PAST_USE}", FIELDS) if has_past else told
     if not data["users"]:
         require_users(parse_users(options["users"]))
     if options["as_json"]:

@@ -28,6 +28,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.policy.port import OfUser
 from gandiva_slurm.slurm.jobs import fold_nodes
 
 VERSION = 1
@@ -116,8 +117,9 @@ class Api:
         capacity = sum(node.gpus for node in self._controller.engine.nodes.values())
         users, accounts = _texts(args, "users"), _texts(args, "accounts")
         rows = await self._read(lambda db: user_shares(db, window, capacity, holds))
+        told = self._controller.engine.decider.of_users()
         shown = [
-            row
+            {**row, **dataclasses.asdict(told.get(row["user"], OfUser()))}
             for row in rows
             if (users is None or row["user"] in users)
             and (accounts is None or accounts & set(row["account"].split(",")))

@@ -37,11 +37,13 @@ def engine_settings(config: Config) -> EngineSettings:
 def leader(config: Config) -> Leader:
     """The policy that decides; ConfigError: it cannot."""
     try:
+        half_life_ns = round(config.use_half_life_s * NS_PER_S)
         return leader_of({
             "policy": config.policy,
             "quantum_ns": config.quantum_ns,
             "restart_ns": round(config.moves.cost_s * NS_PER_S),
             "pack_floor": config.packing.floor,
+            **({"half_life_ns": half_life_ns} if half_life_ns else {}),
         })
     except UsageError as err:
         raise ConfigError(f"policy: {err}") from err
@@ -50,7 +52,10 @@ def leader(config: Config) -> Leader:
 def leader_of(told: Mapping[str, Any]) -> Leader:
     """Return the policy of this name, made with these; UsageError: there is none."""
     settings = PolicySettings(
-        told["quantum_ns"], restart_ns=told["restart_ns"], pack_floor=told.get("pack_floor", PACK_FLOOR)
+        told["quantum_ns"],
+        restart_ns=told["restart_ns"],
+        half_life_ns=told.get("half_life_ns", 0),
+        pack_floor=told.get("pack_floor", PACK_FLOOR),
     )
     return Leader(maker_for_a_cluster(told["policy"], settings), told, bounded.ask)
 

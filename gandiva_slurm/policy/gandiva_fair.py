@@ -8,9 +8,8 @@ at the end of each those that live on the same GPUs hand them over, by the same 
 stay. In between no guaranteed job is taken off, and what became idle is filled.
 
 Jobs take turns in groups: all guaranteed ones, or those of each virtual cluster on its cells (`virtual`);
-then, on what those leave, opportunistic ones (`classes`) and whoever may borrow.
-
-What was held is charged, whatever was done with it; rates decide only who is where.
+then, on what those leave, opportunistic ones (`classes`) and whoever may borrow. What was held is charged,
+whatever was done with it; rates decide only who is where.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gandiva_slurm.policy.moves.pace import Pace
 from gandiva_slurm.policy.packing.classes import Classes
 from gandiva_slurm.policy.packing.sharing import Sharing
 from gandiva_slurm.policy.placement.seating import Seating
-from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, Promotion, View
+from gandiva_slurm.policy.port import JobView, OfUser, Plan, PolicySettings, Promotion, View
 from gandiva_slurm.policy.shares.groups import Group, Last, ahead_of
 from gandiva_slurm.policy.shares.rounds import Round, Runs, Seat, Wanted
 from gandiva_slurm.policy.shares.tickets import TicketBook
@@ -70,11 +69,8 @@ class GandivaFair:
 
     def passes(self) -> dict[str, int]:
         """Return where every user stands in every group (for checks)."""
-        return {
-            f"{user} in {name}": value
-            for name, group in self._groups.items()
-            for user, value in group.turns.passes()[0].items()
-        }
+        books = {name: group.turns.passes()[0] for name, group in self._groups.items()}
+        return {f"{user} in {name}": value for name, book in books.items() for user, value in book.items()}
 
     def is_guaranteed(self, job: JobView) -> bool:
         """True for guaranteed jobs and those promoted."""
@@ -86,9 +82,14 @@ class GandivaFair:
             return
         name = self._last.groups.get(job_id) or self._group_of[job_id]
         yield from self._groups[name].turns.told(self._owners[job_id], job_id)
+        yield from self._tickets.told(self._owners[job_id])
         if self._pace.turn_ns > self._settings.quantum_ns:
             turn_s, left_s = self._pace.turn_ns / 1e9, max(0, self._turn_end_ns - now_ns) / 1e9
             yield f"jobs change GPUs every {turn_s:.0f} s, the next time in {left_s:.0f} s"
+
+    def of_users(self) -> dict[str, OfUser]:
+        """Return what past use does to each user's tickets."""
+        return self._tickets.of_users()
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
@@ -189,8 +190,7 @@ class GandivaFair:
             group.jobs = {job_id: job for job_id, job in view.jobs.items() if self._is_in(job, name)}
             is_all = len(group.jobs) == len(view.jobs)
             group.turns.set_members(*((users, jobs) if is_all else self._weights(group.jobs, tickets)))
-        by_group = [*self._groups.items()]
-        self._group_of = {job_id: name for name, group in reversed(by_group) for job_id in group.jobs}
+        self._group_of = {n: name for name, group in reversed(self._groups.items()) for n in group.jobs}
         whole = sum(users.values())
         merit.set_members(
             view.jobs,

@@ -110,7 +110,7 @@ class GandivaMarket:
     def _divide(self, view: View) -> None:
         """Make what users hold of each type their tickets there."""
         counts = self._counts(view)
-        tickets = self._tickets.of(view.jobs.values())
+        tickets = self._tickets.of(view.jobs.values(), view.associations)
         key = (tuple(view.jobs), tickets, counts, self._forecast.learnt)
         if key == self._division_key:
             return

@@ -202,6 +202,17 @@ class View:
     vcs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class OfUser:
+    """What a policy tells of a user, for `gandiva share` and for whoever runs a simulation."""
+
+    #: what past use multiplies its tickets by, 1/16 .. 1; None: past use does not matter
+    fair_share: float | None = None
+    #: GPU seconds that trades brought it, and took from it, by GPU type
+    traded_in: Mapping[str, float] = field(default_factory=dict)
+    traded_out: Mapping[str, float] = field(default_factory=dict)
+
+
 class Promotion(NamedTuple):
     """Why an opportunistic job is guaranteed from now on, and how long it has waited for GPUs."""
 
@@ -246,7 +257,7 @@ class PolicySettings:
     #: true rates, for policies whose papers take them as given; the others measure
     oracle: Rates | None = None
     associations: tuple[Association, ...] = ()
-    #: who used much before gets less for a while: use is forgotten by this half-life; 0: it does not matter
+    #: users that used much before get less for a while: use is forgotten by this half-life; 0: not so
     half_life_ns: int = 0
     #: what the speeds of a pair must sum to, each as a part of that alone, for it to stay
     pack_floor: float = PACK_FLOOR
@@ -256,8 +267,9 @@ class Policy(Protocol):
     """A scheduling policy; made by a function of the entry point group `gandiva_slurm.policies`.
 
     One that can say where a job stands has a method `explain(job_id, now_ns)` that yields sentences for
-    `gandiva why`. One that heeds GPU memory when it packs has an attribute `fits_memory` that is true; on a
-    cluster only such a policy may pack.
+    `gandiva why`; one that keeps books on users has `of_users()`, which returns an OfUser by user. One that
+    heeds GPU memory when it packs has an attribute `fits_memory` that is true; on a cluster only such a one
+    may pack.
     """
 
     name: str

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.config import Config, MovesConfig
+from gandiva_slurm.controller.settings import leader
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.snapshot import Association
 from gandiva_slurm.policy import gandiva_fair, gandiva_market
@@ -14,6 +16,7 @@ from gandiva_slurm.policy.port import Cluster, Policy, PolicySettings
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.outcome import Outcome
 from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.slurm_world import SlurmWorld
 from gandiva_slurm.sim.truth import Homogeneous
 from gandiva_slurm.sim.workloads.accounts import read_tree
 from tests.sim.mixed import S, Watched
@@ -93,6 +96,17 @@ def test_who_used_much_before_gets_less_for_a_while(make: Make) -> None:
         begun, ended = watched.gpu_s_until(from_s), watched.gpu_s_until(from_s + 10 * QUANTUM_S)
         shares.append((ended["cat"] - begun.get("cat", 0)) / (10 * QUANTUM_S))
     assert shares == pytest.approx([6, 4.5], abs=0.15)
+
+
+def test_so_it_is_through_the_engine_as_gandiva_yaml_sets_it() -> None:
+    """The same, decided by what gandivactld makes of the file, carried out by its engine."""
+    told = {"cluster": "c", "partitions": ["p"], "controller": {"host": "h"}, "quantum_s": QUANTUM_S}
+    config = Config(**told, moves=MovesConfig(cost_s=0), use_half_life_s=3600)
+    specs = jobs({"ann": 20, "cat": 20}, 600, 3600, "cat")
+    engine = SlurmWorld(PolicySettings(QUANTUM_S * S), leader(config).make())
+    _, watched = play(specs, lambda settings: engine)
+    begun, ended = watched.gpu_s_until(3600), watched.gpu_s_until(3600 + 10 * QUANTUM_S)
+    assert (ended["cat"] - begun.get("cat", 0)) / (10 * QUANTUM_S) == pytest.approx(6, abs=0.3)
 
 
 @both

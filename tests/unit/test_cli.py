@@ -43,7 +43,8 @@ SHARE = {
     "window": [NOW_S, NOW_S + 60],
     "users": [
         {"account": "a1", "user": "user1", "tickets": 100, "norm_shares": 0.5, "gpu_s": 120.4,
-         "effectv_share": 0.51, "entitled_share": 0.5, "served_fair": 1.02},
+         "effectv_share": 0.51, "entitled_share": 0.5, "served_fair": 1.02, "fair_share": None,
+         "traded_in": {"v100": 60.0}, "traded_out": {"k80": 125.0, "p100": 1.0}},
     ],
 }  # fmt: skip
 WHY = {
@@ -233,8 +234,21 @@ def test_acct_truncates_to_the_window(gandiva: Shell) -> None:
 
 def test_share_shows_contract_columns(gandiva: Shell) -> None:
     lines = gandiva("share").splitlines()
-    assert lines[0].split() == words("Account User Tickets NormShares GpuTime EffectvShare ServedFair")
-    assert lines[2].split() == words("a1 user1 100 0.500000 00:02:00 0.510000 1.020000")
+    head = "Account User Tickets NormShares GpuTime EffectvShare ServedFair TradedIn TradedOut"
+    assert lines[0].split() == words(head)
+    assert lines[2].split()[:7] == words("a1 user1 100 0.500000 00:02:00 0.510000 1.020000")
+    traded = gandiva("share", "-n", "-P", "-o", "TradedIn,TradedOut").strip()
+    assert traded == "v100=00:01:00|k80=00:02:05,p100=00:00:01"
+
+
+def test_share_shows_what_past_use_does_where_it_matters(
+    gandiva: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**SHARE["users"][0], "fair_share": 0.25}]
+    monkeypatch.setitem(ANSWERS, "share", {**SHARE, "users": rows})
+    lines = gandiva("share").splitlines()
+    assert lines[0].split()[-1] == "FairShare" and lines[2].split()[-1] == "0.250000"
+    assert "FairShare" not in gandiva("share", "-o", "User,Tickets")
 
 
 def test_share_asks_for_oneself_unless_told(gandiva: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

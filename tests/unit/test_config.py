@@ -82,6 +82,18 @@ def test_packing_is_on_and_may_be_set(write):
     assert "allowed: 1 .. 2" in complaint(write(MINIMAL + "packing: {floor: 0.5}\n"))
 
 
+def test_past_use_does_not_matter_unless_a_half_life_is_set(write):
+    example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
+    for file in (example, write(MINIMAL)):
+        assert "half_life_ns" not in leader(load_config(file)).told, "a former release's policy goes on"
+    led_by = leader(load_config(write(MINIMAL + "use_half_life_s: 604800\n")))
+    assert led_by.told["half_life_ns"] == 604800 * SECOND_NS
+    assert leader_of(led_by.told).told == led_by.told
+    assert "use_half_life_s: expected greater than or equal to 0" in complaint(
+        write(MINIMAL + "use_half_life_s: -1\n")
+    )
+
+
 def test_keys_of_a_former_release_are_taken_and_named(write, caplog):
     """As in its example: what they did, the policy does."""
     caplog.set_level("INFO")

@@ -61,6 +61,22 @@ def test_what_a_policy_knows_goes_on_after_a_restart() -> None:
     assert decider_of(world.engine).memory_fault == ""
 
 
+def test_what_users_used_before_counts_after_a_restart_too() -> None:
+    told = PolicySettings(QUANTUM_NS, half_life_ns=600 * SECOND_NS)
+    world = FakeWorld({"a": 2}, EngineSettings(QUANTUM_NS), make_policy=lambda: gandiva_fair.make(told))
+    for _ in range(3):
+        world.submit("user1", 1)
+    world.run(300)
+    world.submit("user2", 1)
+    world.run(3)
+    before = decider_of(world.engine).of_users()
+    assert before["user1"].fair_share < 0.85 and before["user2"].fair_share == 1
+    world.restart_controller(keep_journal=True)
+    world.cycle(dt_s=0.001)
+    after = decider_of(world.engine).of_users()
+    assert after["user1"].fair_share == pytest.approx(before["user1"].fair_share, abs=0.02)
+
+
 def test_a_frame_before_the_first_cycle_has_what_was_known_too() -> None:
     world = busy()
     first = json.loads(json.dumps(world.engine.to_json()))

@@ -70,6 +70,20 @@ def test_past_use_fades_by_the_half_life() -> None:
     assert book.of(jobs) == {"ann": SCALE, "bob": SCALE}
 
 
+def test_what_past_use_does_is_told() -> None:
+    book = TicketBook(PolicySettings(1, half_life_ns=HOUR))
+    book.note(HOUR, {"ann": 8}, 8)
+    book.of([job(1, "ann"), job(2, "bob")])
+    assert {user: told.fair_share for user, told in book.of_users().items()} == {"ann": 0.5, "bob": 1}
+    assert [*book.told("bob")] == []
+    (line,) = book.told("ann")
+    assert line.startswith("ann held 50 % of the GPUs of late (half-life 1 h) and has 50 % of its tickets")
+    idle = TicketBook(PolicySettings(1))
+    idle.note(HOUR, {"ann": 8}, 8)
+    idle.of([job(1, "ann")])
+    assert idle.of_users() == {} and [*idle.told("ann")] == []
+
+
 def test_past_use_is_the_same_in_many_small_steps() -> None:
     whole, small = (TicketBook(PolicySettings(1, half_life_ns=HOUR)) for _ in range(2))
     whole.note(HOUR, {"ann": 4}, 8)

@@ -55,11 +55,19 @@ VARIANTS = (
     ),
     Variant(
         "past-use-forgotten",
-        "gandiva_slurm/policy/shares/tickets.py:_weighed",
+        "gandiva_slurm/policy/shares/tickets.py:_factor",
         "factor: float = 0.5 ** min(used, _MOST_HALVINGS)",
         "factor: float = 1.0",
         "What a user used before does not count with a half-life.",
         ("tests/unit/test_tickets.py::test_past_use_fades_by_the_half_life",),
+    ),
+    Variant(
+        "half-life-not-told",
+        "gandiva_slurm/controller/settings.py:leader_of",
+        'half_life_ns=told.get("half_life_ns", 0),',
+        "",
+        "The half-life of gandiva.yaml does not reach the policy.",
+        ("tests/sim/test_tickets.py::test_so_it_is_through_the_engine_as_gandiva_yaml_sets_it",),
     ),
     Variant(
         "price-first-instead-of-second",

@@ -26,7 +26,7 @@ from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.policy.memory import NoMemory, kept, recalled
-from gandiva_slurm.policy.port import Maker, Plan, Policy, View
+from gandiva_slurm.policy.port import Maker, OfUser, Plan, Policy, View
 from gandiva_slurm.policy.soundness import fault_of
 
 #: Of what a decider keeps; another one is not read.
@@ -146,6 +146,14 @@ class Decider:
         except Exception:  # whatever a policy of others does: `why` has more to say
             return noted
 
+    def of_users(self) -> dict[str, OfUser]:
+        """Return what the policy tells of users; {}: nothing."""
+        tell = getattr(self.policy, "of_users", None)
+        try:
+            return dict(tell()) if tell is not None else {}
+        except Exception:  # whatever a policy of others does
+            return {}
+
     def _answer(self, view: View, is_late: bool) -> Plan | None:
         """Return the plan that holds now; None: there is none."""
         if self._tree[0] is not view.associations:
@@ -201,4 +209,3 @@ class Decider:
             self.policy = self.leader.make()
         except Exception as err:  # it is asked again as it is
             self.memory_fault = f"policy {self.policy.name} cannot be made again: {type(err).__name__}: {err}"
-

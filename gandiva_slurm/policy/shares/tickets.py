@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.port import JobView, PolicySettings
+from gandiva_slurm.policy.port import JobView, OfUser, PolicySettings
 from gandiva_slurm.policy.shares.associations import SCALE, Leaf, leaf_tickets
 
 #: Past use halves a user's tickets so many times at most: less for a while is not nothing.
@@ -17,8 +17,10 @@ class TicketBook:
 
     def __init__(self, settings: PolicySettings) -> None:
         self._settings = settings
-        #: by user: the part of the cluster he held, a mean in which the past fades by the half-life
+        #: by user: the part of the cluster it held, a mean in which the past fades by the half-life
         self._used: dict[str, float] = {}
+        #: by user: what its tickets were multiplied by when they were last asked for
+        self._factors: dict[str, float] = {}
 
     def note(self, elapsed_ns: int, gpus: Mapping[str, float], size: int) -> None:
         """Add a stretch of time in which users held so many of `size` GPUs."""
@@ -38,7 +40,23 @@ class TicketBook:
         if not settings.half_life_ns:
             return base
         whole = sum(base.values())
-        return {user: _weighed(own, self._used.get(user, 0.0) * whole / own) for user, own in base.items()}
+        factors = {user: _factor(self._used.get(user, 0.0) * whole / own) for user, own in base.items()}
+        self._factors = factors
+        return {user: max(1, round(own * SCALE * factors[user])) for user, own in base.items()}
+
+    def of_users(self) -> dict[str, OfUser]:
+        """Return what past use does to the users of live jobs; {}: it does not matter."""
+        return {user: OfUser(factor) for user, factor in self._factors.items()}
+
+    def told(self, user: str) -> Iterator[str]:
+        """Say that a user has less for what it used before, for `gandiva why`."""
+        factor = self._factors.get(user, 1.0)
+        if factor < 1:
+            used, hours = self._used.get(user, 0.0), self._settings.half_life_ns / 3600e9
+            yield (
+                f"{user} held {100 * used:.0f} % of the GPUs of late (half-life {hours:.3g} h) "
+                f"and has {100 * factor:.0f} % of its tickets for that now"
+            )
 
 
 def users_tickets(
@@ -56,7 +74,7 @@ def users_tickets(
     return result
 
 
-def _weighed(tickets: int, used: float) -> int:
-    """Halve tickets for each whole share that a user used: Slurm's fair-share factor, in millionths."""
+def _factor(used: float) -> float:
+    """Halve tickets for each whole share that a user used: Slurm's fair-share factor."""
     factor: float = 0.5 ** min(used, _MOST_HALVINGS)
-    return max(1, round(tickets * SCALE * factor))
+    return factor
