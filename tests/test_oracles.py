@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.slow import long_form
+
 TESTS = Path(__file__).parent
 DATA = TESTS / "data"
 PAPERS = TESTS.parent / "gandiva_slurm/sim/paper/data"
@@ -24,10 +26,13 @@ HOMOGENEOUS = {
 }
 
 
-def ask(script: str, *args: str) -> tuple[int, dict[str, Any]]:
+def ask(script: str, *args: str, timeout_s: float = 120) -> tuple[int, dict[str, Any]]:
     """Run a script; return its exit status and the JSON of its one line."""
     done = subprocess.run(
-        [sys.executable, str(TESTS / "oracles" / script), *args], capture_output=True, text=True, timeout=120
+        [sys.executable, str(TESTS / "oracles" / script), *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 1, done.stdout + done.stderr
@@ -64,6 +69,13 @@ def test_a_job_too_large_is_named(tmp_path: Path) -> None:
     workload.write_text("job_id,submission_time,duration,num_gpu\na,0,10,1\nb,0,10,9\n")
     status, answer = ask("homogeneous.py", "--workload", str(workload), "--gpus", "8", "--policy", "fifo")
     assert status == 1 and f"{workload}:3: asks for 9 GPUs" in answer["error"]
+
+
+@pytest.mark.parametrize("sets", [60, long_form(1000, why="more sets of users, 3 minutes")])
+def test_trades_on_sets_drawn_by_seed_are_worth_as_much_as_max_min_fairness(sets: int) -> None:
+    status, answer = ask("trading_sets.py", "--sets", str(sets), timeout_s=900)
+    assert (status, answer["sets"]) == (0, sets), answer
+    assert answer["worst_of_isolated"]["least"] >= 1 and answer["of_max_min"]["p5"] > 1
 
 
 @pytest.mark.parametrize("script", ["stride.py", "trading.py", "hived.py"])

@@ -225,6 +225,25 @@ def full_users() -> list[Claimant]:
     return [a_claimant(name, *pair, "1", demand=4) for name, pair in speeds.items()]
 
 
+def test_where_room_bounds_a_sale_most_gpus_change_hands() -> None:
+    """a has room for half a GPU. At 6, d's bid, it could sell a tenth; at 2, b's, it sells its half."""
+    worths = {"a": "1.5", "b": "2", "c": "7", "d": "6"}
+    users = [a_claimant(name, worth, None, "1", demand=2) for name, worth in worths.items()]
+    sales = divide(users, {"v100": 2, "k80": 4}).trades
+    assert [(s.seller, s.buyer, s.setter, s.price, s.amount) for s in sales if s.seller == "a"] == [
+        ("a", "c", "b", 2, Fraction(1, 2))
+    ]
+
+
+def test_full_users_change_one_for_one_where_nobody_bids_between() -> None:
+    """a is slower on a V100, and full, as b and c are: no price but one is of use to any two."""
+    worths = {"a": "0.5", "b": "3", "c": "4"}
+    users = [a_claimant(name, worth, None, "1", demand=2) for name, worth in worths.items()]
+    sales = divide(users, {"v100": 3, "k80": 3}).trades
+    assert [(s.seller, s.buyer, s.setter, s.price, s.amount) for s in sales] == [("a", "c", "", 1, 1)]
+    assert sales[0].evidence.endswith("price 1, one for one")
+
+
 def test_full_users_trade_evenly_with_a_third_type() -> None:
     """little's V100 adds 1 to a K80, his P100 0.9; some's 3 and 1.5: price 2 P100s, less one K80."""
     users, counts = full_users(), {"v100": 3, "p100": 6, "k80": 30}

@@ -86,6 +86,22 @@ VARIANTS = (
         ("tests/unit/test_trading.py::test_the_trading_run_leaves_two_users_in_the_middle_as_they_are",),
     ),
     Variant(
+        "room-is-sold-at-the-second-price",
+        "gandiva_slurm/policy/trading/market.py:Market._price_setter",
+        "if usable >= stock:",
+        "if usable:",
+        "A user with little room for more GPUs sells few fast ones dear, and keeps the others.",
+        ("tests/unit/test_trading.py::test_where_room_bounds_a_sale_most_gpus_change_hands",),
+    ),
+    Variant(
+        "full-users-never-change-one-for-one",
+        "gandiva_slurm/policy/trading/trades.py:trade",
+        "market.one_for_one = True",
+        "pass",
+        "Full users that are each faster on the other's GPUs keep their own.",
+        ("tests/unit/test_trading.py::test_full_users_change_one_for_one_where_nobody_bids_between",),
+    ),
+    Variant(
         "purse-bid-empty",
         "gandiva_slurm/policy/trading/market.py:Market._sale",
         "if (seller, buyer) in self._setters:",

@@ -5,15 +5,20 @@ has slow GPUs in use buys from the holder of fast ones to whom they are worth le
 of the other users that is above the seller's worth and not above the buyer's; at a tie it is the buyer's own
 worth: he is indifferent, and the seller gains. Who has no slow GPUs left bids no more.
 
+Who is full can take no more GPUs than he gives. Where that bounds a sale, the price is the other bid at which
+most fast GPUs can change hands. Where nobody's bid is a price, and each of the two is faster on what the
+other gives, they change one for one in the end.
+
 Who set the price of a sale below the buyer's worth does not buy from that seller afterwards: else it would be
 good to bid the buyer's purse empty, and then to buy below one's own bid.
 
-Who is full can take no more GPUs than he gives. For such users there are even sales: the difference in number
-is made up by GPUs of a third type, the slowest for both, and worths are what the GPUs add to its speed.
+For users that are full there are even sales, too: the difference in number is made up by GPUs of a third
+type, the slowest for both, and worths are what the GPUs add to its speed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +28,11 @@ from gandiva_slurm.policy.trading.pools import NONE, Holdings
 from gandiva_slurm.policy.trading.speedups import Speeds
 
 #: Smaller sales are not worth a move.
-LEAST_SALE = Fraction(1, 10**6)
+LEAST_SALE = Fraction(1, 10**3)
+#: What users have room for is sold in whole multiples of this: exact, numbers would grow with each sale.
+SMALL = Fraction(1, 10**9)
+#: Sets the price of GPUs that change hands one for one.
+NOBODY = ""
 
 
 class Goods(NamedTuple):
@@ -58,7 +67,7 @@ class Trade:
     #: of the fast type to each; `seller_worth` < `price` <= `buyer_worth`
     seller_worth: Fraction
     buyer_worth: Fraction
-    #: whose bid was the price
+    #: whose bid was the price; "": nobody's, one for one
     setter: str
 
     @property
@@ -88,7 +97,7 @@ class Trade:
             + (f", made even by {float(abs(self.filled)):.3g} {filler}" if filler else "")
             + f": a {fast} is worth {float(self.seller_worth):.3g} {slow} to {self.seller}, "
             f"{float(self.buyer_worth):.3g} to {self.buyer}; price {float(self.price):.3g}, "
-            f"bid by {self.setter}"
+            + (f"bid by {self.setter}" if self.setter else "one for one")
         )
 
 
@@ -99,14 +108,21 @@ class Market:
         self._holdings = holdings
         self._goods = goods
         self._worth = worths(holdings, goods)
-        steps = {worth: step for step, worth in enumerate(sorted(set(self._worth.values())))}
+        self._prices = sorted(set(self._worth.values()))
+        steps = {worth: step for step, worth in enumerate(self._prices)}
         #: bids as whole numbers in their order: compared far oftener than computed with
         self._step = {name: steps[worth] for name, worth in self._worth.items()}
+        #: by buyer: sellers that had nothing for that one, and nothing has changed since
+        self._idle: dict[str, set[str]] = {}
+        self._bidders: set[str] = set()
         #: (seller, user): the user has set the price of a sale of that seller
         self._setters: set[tuple[str, str]] = set()
+        #: where nobody's bid is a price GPUs change hands one for one
+        self.one_for_one = False
 
     def clear(self) -> Iterator[Trade]:
         """Sell until nobody can buy any more."""
+        self._idle = {name: set() for name in self._step}
         while sale := self._next():
             self._settle(sale)
             yield sale
@@ -117,44 +133,71 @@ class Market:
         held, step = self._holdings.held, self._step
         bidders = sorted((name for name in step if held[name][slow] > 0), key=lambda name: -step[name])
         sellers = sorted((name for name in step if held[name][fast] > 0), key=step.__getitem__)
+        self._note_bidders({*bidders})
         for buyer in bidders:
             for seller in sellers:
                 if step[seller] >= step[buyer]:
                     break
-                sale = self._sale(buyer, seller, bidders)
+                sale = None if seller in self._idle[buyer] else self._sale(buyer, seller, bidders)
                 if sale:
                     return sale
+                self._idle[buyer].add(seller)
         return None
+
+    def _note_bidders(self, bidders: set[str]) -> None:
+        """Who has slow GPUs now and had none may set the price of others' sales."""
+        step = self._step
+        for name in sorted(bidders - self._bidders):
+            for buyer, sellers in self._idle.items():
+                if step[buyer] >= step[name]:
+                    sellers.difference_update([other for other in sellers if step[other] < step[name]])
+        self._bidders = bidders
 
     def _sale(self, buyer: str, seller: str, bidders: Sequence[str]) -> Trade | None:
         """The sale between these two; None: no price or room, or the buyer has set a price of this seller."""
         if (seller, buyer) in self._setters:
             return None
         setter = self._price_setter(buyer, seller, bidders)
-        if setter is None:
+        worths = self._worth
+        if setter is not None:
+            price = worths[setter]
+        elif self.one_for_one and worths[seller] < 1 < worths[buyer]:
+            setter, price = NOBODY, Fraction(1)
+        else:
             return None
-        price = self._worth[setter]
-        amount = self._amount(buyer, seller, price)
+        held, (fast, slow, _) = self._holdings.held, self._goods
+        amount = min(held[seller][fast], held[buyer][slow] / price, self._usable(buyer, seller, price))
         if amount < LEAST_SALE:
             return None
-        worths = self._worth
         return Trade(seller, buyer, self._goods, amount, price, worths[seller], worths[buyer], setter)
 
     def _price_setter(self, buyer: str, seller: str, bidders: Sequence[str]) -> str | None:
-        """The other user whose bid is best, above the seller's worth and not above the buyer's."""
-        for name in bidders:
-            is_other = name not in (buyer, seller)
-            if is_other and self._step[seller] < self._step[name] <= self._step[buyer]:
-                return name
-        return None
+        """The other user whose bid is best, above the seller's worth and not above the buyer's.
 
-    def _amount(self, buyer: str, seller: str, price: Fraction) -> Fraction:
-        """Fast GPUs that can change hands: what is there, and what each can use of what he gets."""
-        held, (fast, slow, _) = self._holdings.held, self._goods
-        amount = min(held[seller][fast], held[buyer][slow] / price)
-        if price > 1:
-            return min(amount, self._slack(seller) / (price - 1))
-        return min(amount, self._slack(buyer) / (1 - price)) if price < 1 else amount
+        It is one at which the two can use all that the seller has; else that of the largest sale, nearest to
+        one from above or from below.
+        """
+        step, low, high = self._step, self._step[seller], self._step[buyer]
+        bids = [name for name in bidders if low < step[name] <= high and name not in (buyer, seller)]
+        if not bids:
+            return None
+        limit = 1 + self._slack(seller) / self._holdings.held[seller][self._goods.fast]
+        within, even = bisect_right(self._prices, limit), bisect_left(self._prices, 1)
+        dear = [name for name in bids if step[name] >= even]
+        best = next((name for name in dear if step[name] < within), None)
+        if best is not None:
+            return best
+        nearest = [*dear[-1:], *bids[len(dear) : len(dear) + 1]]
+        usable = {name: self._usable(buyer, seller, self._worth[name]) for name in nearest}
+        largest = max(nearest, key=usable.__getitem__)
+        return largest if usable[largest] > LEAST_SALE else None
+
+    def _usable(self, buyer: str, seller: str, price: Fraction) -> Fraction:
+        """Fast GPUs that can change hands at a price, by what each of the two can use of what it gets."""
+        if price == 1:
+            return self._holdings.held[seller][self._goods.fast]
+        usable = self._slack(seller) / (price - 1) if price > 1 else self._slack(buyer) / (1 - price)
+        return Fraction(int(usable / SMALL)) * SMALL
 
     def _slack(self, name: str) -> Fraction:
         """By how much a user can get more GPUs than he gives: into his room, or in place of the filler."""
@@ -167,7 +210,10 @@ class Market:
         for name, part in sale.flows:
             giver[name] -= part
             taker[name] += part
-        if sale.price < sale.buyer_worth:
+        self._idle[sale.buyer], self._idle[sale.seller] = set(), set()
+        for sellers in self._idle.values():
+            sellers -= {sale.buyer, sale.seller}
+        if sale.setter and sale.price < sale.buyer_worth:
             same = (name for name, step in self._step.items() if step == self._step[sale.setter])
             self._setters.update((sale.seller, name) for name in same)
 

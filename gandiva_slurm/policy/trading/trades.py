@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -96,16 +96,24 @@ def _hopes(jobs: Sequence[JobView], guess: Callable[[JobView], Mapping[str, floa
 
 
 def trade(holdings: Holdings) -> list[Trade]:
-    """Carry out all trades on these holdings, and return them in order. Nobody gets slower by any of them."""
+    """Carry out all trades on these holdings, and return them in order. Nobody gets slower by any of them.
+
+    When nobody sells at others' bids any more, GPUs change hands one for one, too.
+    """
     markets = [Market(holdings, goods) for goods in markets_widest_first(holdings)]
-    trades: list[Trade] = []
+    trades = [*_all_trades(markets)]
+    for market in markets:
+        market.one_for_one = True
+    return [*trades, *_all_trades(markets)]
+
+
+def _all_trades(markets: Sequence[Market]) -> Iterator[Trade]:
+    """Go through all markets until nobody sells."""
     for _ in range(MOST_PASSES):
-        before = len(trades)
-        for market in markets:
-            trades.extend(market.clear())
-        if len(trades) == before:
-            break
-    return trades
+        sales = [sale for market in markets for sale in market.clear()]
+        if not sales:
+            return
+        yield from sales
 
 
 def markets_widest_first(holdings: Holdings) -> list[Goods]:
