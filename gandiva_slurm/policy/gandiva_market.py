@@ -10,12 +10,14 @@ Rates are measured, never told; jobs are not packed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gandiva_slurm.policy.moves.forecast import Forecast
 from gandiva_slurm.policy.moves.pace import Pace
+from gandiva_slurm.policy.placement.eligibility import Eligibility
 from gandiva_slurm.policy.placement.seats import Guest, seat_all
-from gandiva_slurm.policy.port import JobView, Plan, PolicySettings, View
+from gandiva_slurm.policy.port import JobView, OfUser, Plan, PolicySettings, View
 from gandiva_slurm.policy.shares.associations import SCALE
 from gandiva_slurm.policy.shares.tickets import TicketBook
 from gandiva_slurm.policy.trading.trades import Desk, Division, claimants_of
@@ -23,6 +25,9 @@ from gandiva_slurm.slicing.stride import Entrant, Pool, run_round
 from gandiva_slurm.slicing.turns import Turns
 
 Runs = dict[int, tuple[int, ...]]
+
+#: Trades of a user that are told one by one, the largest first.
+MOST_TOLD = 3
 
 
 class GandivaMarket:
@@ -45,6 +50,7 @@ class GandivaMarket:
         #: the last plan, and whose jobs they are
         self._runs: Runs = {}
         self._owners: dict[int, str] = {}
+        self._users: dict[int, str] = {}
         self._somebody_waited = False
         #: sales struck, counted at each new division
         self.counts = {"trades": 0}
@@ -59,6 +65,26 @@ class GandivaMarket:
             for gpu_type, turns in self._pools.items()
             for user, value in turns.passes()[0].items()
         }
+
+    def of_users(self) -> dict[str, OfUser]:
+        """Return what trades brought each user and took from it so far, and what past use does."""
+        past, came, went = self._tickets.of_users(), self.traded_in, self.traded_out
+        return {
+            name: OfUser(past.get(name, OfUser()).fair_share, {**came.get(name, {})}, {**went.get(name, {})})
+            for name in sorted({*past, *came, *went})
+        }
+
+    def explain(self, job_id: int, now_ns: int) -> Iterator[str]:
+        """Say what the job's user trades now, for `gandiva why`."""
+        user = self._users.get(job_id)
+        if user is None or self._division is None:
+            return
+        yield from self._tickets.told(user)
+        sales = [sale for sale in self._division.trades if user in (sale.buyer, sale.seller)]
+        for sale in sorted(sales, key=lambda sale: -sale.amount)[:MOST_TOLD]:
+            yield f"trade: {sale.evidence}"
+        if len(sales) > MOST_TOLD:
+            yield f"and {len(sales) - MOST_TOLD} smaller trades"
 
     def decide(self, view: View) -> Plan:
         """Say what is to run from now on."""
@@ -77,7 +103,9 @@ class GandivaMarket:
             self._turn_end_ns = view.now_ns + self._turn_ns
             for gpu_type, count in self._counts(view).items():
                 self._pools[gpu_type].settle(count * self._turn_ns if self._somebody_waited else 0)
-        runs = self._place(view, {} if is_turn else self._staying(view))
+        room = Eligibility(view)
+        able = {job_id: self._able(view, job, room) for job_id, job in view.jobs.items()}
+        runs = self._place(view, {} if is_turn else self._staying(view), room, able)
         self._remember(view, runs)
         return Plan(dict(sorted(runs.items())), self._turn_end_ns)
 
@@ -137,16 +165,19 @@ class GandivaMarket:
             if job_id in view.jobs and view.down.isdisjoint(gpus)
         }
 
-    def _place(self, view: View, runs: Runs) -> Runs:
+    def _place(self, view: View, runs: Runs, room: Eligibility, able: Mapping[int, Set[str]]) -> Runs:
         """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left."""
         refused: set[int] = set()
         while True:
-            picked = self._pick(view, runs, refused)
+            picked = self._pick(view, runs, refused, able)
             guests = [
-                Guest(job.job_id, job.size, gpu_type, job.gpus, job.is_running, job.can_migrate)
+                Guest(
+                    job.job_id, job.size, gpu_type, job.gpus, job.is_running, job.can_migrate, job.cell,
+                    room.barred(job), nodes=job.nodes,
+                )
                 for gpu_type, jobs in picked.items()
                 for job in jobs
-            ]
+            ]  # fmt: skip
             seated = seat_all(view.cluster, view.down.union(*runs.values()), guests)
             runs = {**runs, **seated}
             unseated = {guest.job_id for guest in guests} - seated.keys()
@@ -154,7 +185,9 @@ class GandivaMarket:
                 return runs
             refused |= unseated
 
-    def _pick(self, view: View, runs: Runs, refused: Set[int]) -> dict[str, list[JobView]]:
+    def _pick(
+        self, view: View, runs: Runs, refused: Set[int], able: Mapping[int, Set[str]]
+    ) -> dict[str, list[JobView]]:
         """Return who else is to run on which type: by the passes of each pool, then whoever waits."""
         left = self._counts(view)
         charged: dict[str, dict[str, int]] = {gpu_type: {} for gpu_type in left}
@@ -165,21 +198,28 @@ class GandivaMarket:
         waiting = {n: job for n, job in view.jobs.items() if n not in runs and n not in refused}
         picked: dict[str, list[JobView]] = {gpu_type: [] for gpu_type in left}
         for gpu_type, room in left.items():
-            able = [job for job in waiting.values() if self._may_run(view, job, gpu_type)]
-            for job in self._round(gpu_type, able, room, charged[gpu_type]):
+            there = [job for job in waiting.values() if gpu_type in able[job.job_id]]
+            for job in self._round(gpu_type, there, room, charged[gpu_type]):
                 picked[gpu_type].append(waiting.pop(job.job_id))
                 left[gpu_type] -= job.size
         for gpu_type in left:
             for job in [*waiting.values()] if left[gpu_type] else ():
-                if job.size <= left[gpu_type] and self._may_run(view, job, gpu_type):
+                if job.size <= left[gpu_type] and gpu_type in able[job.job_id]:
                     picked[gpu_type].append(waiting.pop(job.job_id))
                     left[gpu_type] -= job.size
         return picked
 
-    def _may_run(self, view: View, job: JobView, gpu_type: str) -> bool:
-        """True on a type that it accepts and was not seen to fail on; who cannot move stays where he is."""
-        is_here = not job.gpus or job.can_migrate or view.cluster.type_of[job.gpus[0]] == gpu_type
-        return is_here and self._forecast.rates(job).get(gpu_type, 0.0) > 0
+    def _able(self, view: View, job: JobView, room: Eligibility) -> Set[str]:
+        """Return the types that a job accepts, was not seen to fail on, and has GPUs enough that it may use.
+
+        One that cannot move stays where it is.
+        """
+        cluster, rates = view.cluster, self._forecast.rates(job)
+        if job.gpus and not job.can_migrate:
+            return {name for name in (cluster.type_of[job.gpus[0]],) if rates.get(name, 0.0) > 0}
+        left = Counter(cluster.counts)
+        left.subtract(cluster.type_of[gpu] for gpu in room.barred(job))
+        return {name for name, rate in rates.items() if rate > 0 and left[name] >= job.size}
 
     def _round(
         self, gpu_type: str, jobs: Sequence[JobView], gpus: int, charged: Mapping[str, int]
@@ -200,7 +240,8 @@ class GandivaMarket:
 
     def _remember(self, view: View, runs: Runs) -> None:
         self._runs = dict(runs)
-        self._owners = {job_id: view.jobs[job_id].user for job_id in runs}
+        self._users = {job_id: job.user for job_id, job in view.jobs.items()}
+        self._owners = {job_id: self._users[job_id] for job_id in runs}
         self._somebody_waited = len(runs) < len(view.jobs)
 
 

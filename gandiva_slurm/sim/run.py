@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gandiva_slurm.model.snapshot import Association
-from gandiva_slurm.policy.port import Cluster, Plan, Policy
+from gandiva_slurm.policy.port import Cluster, OfUser, Plan, Policy
 from gandiva_slurm.sim.books import Books
 from gandiva_slurm.sim.checks import Auditor
 from gandiva_slurm.sim.faults import Fault
@@ -19,6 +19,9 @@ from gandiva_slurm.sim.loop import Loop
 from gandiva_slurm.sim.outcome import Listener, Outcome
 from gandiva_slurm.sim.truth import Truth
 from gandiva_slurm.sim.world import Costs, World
+
+#: What a policy may tell of users' trades.
+TRADED = ("traded_in", "traded_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def simulate(
     counts.update(getattr(policy, "counts", {}))
     if auditor:
         auditor.close()
-    traded = (getattr(policy, name, {}) for name in ("traded_in", "traded_out"))
+    of_users: Mapping[str, OfUser] = getattr(policy, "of_users", dict)()
+    traded = ({user: getattr(told, name) for user, told in of_users.items()} for name in TRADED)
     return Outcome(
         policy.name, books, _isolated(scene), counts, loop.events, time.perf_counter() - began_s, _peak_mib(),
         *traded,

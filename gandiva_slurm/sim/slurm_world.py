@@ -22,7 +22,7 @@ from gandiva_slurm.model.action import Action, HoldAgain, Note, Requeue, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import Association, JobOptions, SlurmJob, SlurmNode
-from gandiva_slurm.policy.port import Cluster, JobView, Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.port import Cluster, JobView, OfUser, Plan, Policy, PolicySettings, View
 from gandiva_slurm.sim.slurm_nodes import Nodes
 
 _S = 10**9
@@ -94,6 +94,10 @@ class SlurmWorld:
     def counts(self) -> Mapping[str, int]:
         """What that policy counts, for the simulator's JSON."""
         return getattr(self._policy, "counts", {})
+
+    def of_users(self) -> Mapping[str, OfUser]:
+        """What that policy tells of users."""
+        return self.engine.decider.of_users()
 
     def _deal(self, view: View) -> None:
         """Once a job has named a virtual cluster: equal parts of each type, one for those who name none."""

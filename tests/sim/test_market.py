@@ -15,6 +15,7 @@ from gandiva_slurm.policy.gandiva_market import GandivaMarket
 from gandiva_slurm.policy.port import Cluster, Plan, Policy, View
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.slurm_world import SlurmWorld
 from gandiva_slurm.sim.truth import Oracle
 from gandiva_slurm.sim.world import Costs
 from tests.sim.mixed import S, settings
@@ -102,6 +103,27 @@ def test_trades_by_scattered_rates_are_nearly_as_good() -> None:
 
 def test_trades_where_moves_cost_are_nearly_as_good() -> None:
     assert gains(FOUR, Costs(S, 8 * S)) == pytest.approx((29.8, 18.4, 0, 12.7), abs=1.5)
+
+
+def test_the_trading_run_through_the_engine() -> None:
+    """On a quarter of the GPUs: what the daemons' engine makes of the plans."""
+    cluster = Cluster([("v100", 3), ("p100", 6), ("k80", 8), ("k80", 8), ("k80", 16)])
+    told = settings()
+    done_by = []
+    for trades in (False, True):
+        market = GandivaMarket(told, trades)
+        engine = SlurmWorld(told, market, slots_per_gpu=8)
+        watched = Until(engine, UNTIL_S)
+        with pytest.raises(TimeIsUp):
+            simulate(Scene(crowd(FOUR, 50), cluster, ORACLE, Costs(), is_checked=True), watched)
+        done_by.append([watched.done[user] for user in sorted(watched.done)])
+    gained = [100 * (new / old - 1) for old, new in zip(*done_by, strict=True)]
+    assert gained == pytest.approx((29.8, 18.4, 0, 12.7), abs=1.5)
+    books = engine.of_users()
+    assert books["user4"].traded_in["v100"] == pytest.approx(6 / 4 * UNTIL_S, rel=0.05)
+    assert sum(told.traded_in.get("k80", 0) for told in books.values()) == pytest.approx(
+        sum(told.traded_out.get("k80", 0) for told in books.values())
+    )
 
 
 def test_the_ledger_of_trades_balances_and_is_the_exact_one() -> None:

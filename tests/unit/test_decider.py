@@ -12,7 +12,7 @@ from gandiva_slurm.engine.apply.decider import REST_NS, Decider, Leader, TooSlow
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle import promotion
 from gandiva_slurm.engine.state.records import EngineSettings
-from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy import gandiva_fair, gandiva_market
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.packing.classes import PATIENCE_NS
 from gandiva_slurm.policy.port import OPPORTUNISTIC, Plan, Policy, PolicySettings, View
@@ -75,6 +75,28 @@ def test_what_users_used_before_counts_after_a_restart_too() -> None:
     world.cycle(dt_s=0.001)
     after = decider_of(world.engine).of_users()
     assert after["user1"].fair_share == pytest.approx(before["user1"].fair_share, abs=0.02)
+
+
+def test_what_users_traded_is_kept_over_a_restart() -> None:
+    """Three users to whom a V100 is worth 1.2, 2 and 5 K80s."""
+    world = FakeWorld(
+        {"a": 2, "b": 4}, EngineSettings(QUANTUM_NS), make_policy=lambda: gandiva_market.make(TOLD)
+    )
+    world.types["b"] = "k80"
+    for n in range(9):
+        job_id = world.submit(f"user{n % 3 + 1}", 1)
+        world.own_rates[job_id] = {"v100": (1.2, 2, 5)[n % 3], "k80": 1}
+    world.run(400)
+    before = decider_of(world.engine).of_users()
+    assert before["user3"].traded_in["v100"] > 20 and before["user3"].traded_out["k80"] > 20
+    world.restart_controller(keep_journal=True)
+    world.cycle(dt_s=0.001)
+    after = decider_of(world.engine).of_users()
+    for user, told in before.items():
+        assert after[user].traded_in == pytest.approx(told.traded_in, abs=0.1)
+        assert after[user].traded_out == pytest.approx(told.traded_out, abs=0.1)
+    (line, *_) = decider_of(world.engine).explain(3, world.now_ns)
+    assert line.startswith("trade: user1 gives user3")
 
 
 def test_a_frame_before_the_first_cycle_has_what_was_known_too() -> None:

@@ -95,7 +95,8 @@ class GavelMaxMin:
         picks = [Pick(_host(view, ids, team[1]), team[0][0].size, team[1]) for team, ids in self._teams]
         runs = settle(view, picks)
         for (_, ids), pick in zip(self._teams, picks, strict=True):
-            runs.update((job_id, runs[pick.job.job_id]) for job_id in ids)
+            if pick.job.job_id in runs:  # it may not be everywhere, and there was no room where it may be
+                runs.update((job_id, runs[pick.job.job_id]) for job_id in ids)
         return runs
 
     def _renew(self, view: View, kinds: Mapping[Likeness, list[JobView]]) -> None:

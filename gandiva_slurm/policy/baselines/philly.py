@@ -171,11 +171,19 @@ class Turn:
         for gpu_type in types:
             need = job.size - self._free.left_of(gpu_type)
             victims = self._victims(gpu_type, need, over)
-            if victims is not None and (job.can_migrate or not job.gpus):
+            if victims is None or (job.gpus and not job.can_migrate):
+                continue
+            for victim in victims:
+                self._free.give(self.runs[victim.job_id])
+            place = self._free.gather_for(job, job.size, gpu_type)
+            if place is None:  # not where it may be
                 for victim in victims:
-                    self._stop(victim, job)
-                self._begin(job, self._free.gather(job.size, gpu_type))
-                return True
+                    self._free.take(self.runs[victim.job_id])
+                continue
+            for victim in victims:
+                self._stop(victim, job)
+            self._begin(job, place)
+            return True
         return False
 
     def _victims(self, gpu_type: str, need: int, over: dict[str, int]) -> list[JobView] | None:
@@ -195,7 +203,7 @@ class Turn:
         return victims if need <= 0 else None
 
     def _stop(self, victim: JobView, winner: JobView) -> None:
-        self._free.give(self.runs.pop(victim.job_id))
+        del self.runs[victim.job_id]
         self._used[vc_of(victim)] -= victim.size
         self._waiting.setdefault(vc_of(victim), deque()).appendleft(victim)
         self._full.clear()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gandiva_slurm.policy.placement.free import FreeGpus, largest_host
-from gandiva_slurm.policy.port import Cluster, JobView, Rates, View
+from gandiva_slurm.policy.port import CELLS, Cluster, JobView, Rates, View
 
 Runs = dict[int, tuple[int, ...]]
 
@@ -144,9 +144,10 @@ def _steadiness(pick: Pick) -> tuple[bool, bool, tuple[int, int]]:
 
 
 def _resettle(cluster: Cluster, free: FreeGpus, pick: Pick) -> tuple[int, ...] | None:
-    """Find a new place; one whose size changes keeps what it can of the old one."""
+    """Find a new place; one whose size changes keeps what it can of the old one, if it may be anywhere."""
     mine = [gpu for gpu in pick.job.gpus if cluster.type_of[gpu] == pick.gpu_type and free.has((gpu,))]
-    if not mine or len(pick.job.gpus) == pick.size:
+    is_bounded = pick.job.hosts is not None or pick.job.nodes or pick.job.cell in CELLS
+    if not mine or len(pick.job.gpus) == pick.size or is_bounded:
         return free.gather_for(pick.job, pick.size, pick.gpu_type)
     stays = tuple(mine[: pick.size])
     free.take(stays)
