@@ -164,6 +164,17 @@ class Config(_Section):
     #: GPUs that each owns, by type; dealt out in this order (ADR 0035)
     virtual_clusters: dict[Name, dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]]] = {}
 
+    #: GPUs of each switch and socket of nodes by GPU type, in the order of their numbers (ADR 0039)
+    cells: dict[Name, dict[Literal["switch", "socket"], Annotated[int, Field(ge=1, le=1024)]]] = {}
+
+    @field_validator("cells")
+    @classmethod
+    def _switches_in_sockets(cls, value: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+        for gpu_type, told in value.items():
+            if told.get("socket", 0) % told.get("switch", 1):
+                raise ValueError(f"{gpu_type}: a socket has a whole number of switches, got {told}")
+        return value
+
     @property
     def quantum_ns(self) -> int:
         """The quantum in nanoseconds."""

@@ -31,6 +31,7 @@ def engine_settings(config: Config) -> EngineSettings:
         packing=packing.enabled,
         pack_floor=packing.floor,
         virtual_clusters=config.virtual_clusters,
+        cells={name: {str(cell): gpus for cell, gpus in told.items()} for name, told in config.cells.items()},
     )
 
 

@@ -12,7 +12,7 @@ from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle import moving, owners, promotion, time_limits
-from gandiva_slurm.engine.state import packs, sizes
+from gandiva_slurm.engine.state import cells, packs, sizes
 from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
 from gandiva_slurm.engine.state.sizes import gpus_of
 from gandiva_slurm.model import job as states
@@ -121,12 +121,6 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
     }
 
 
-def _not_heeded(record: JobRecord) -> Iterable[str]:
-    """What its owner asked for, and only the simulator does so far."""
-    if record.options.cell != "any":
-        yield f"--gandiva-cell={record.options.cell}: recorded; it acts in the simulator only"
-
-
 def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     job = record.job
     yield f"Slurm: {job.state}" + (f", {job.reason}" if job.reason not in ("", "None") else "")
@@ -138,7 +132,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if record.asked_priority is not None:
         yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
     yield from owners.told(record, engine.settings)
-    yield from _not_heeded(record)
+    yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, time.time_ns())
     yield from sizes.told(record)

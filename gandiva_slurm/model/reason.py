@@ -47,6 +47,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "asks for {gpus} GPUs on a node, the largest that may take it has {most}",
         "cancel it and ask for {most} or fewer",
     ),
+    "TooWide": (
+        "asks for {gpus} GPUs of one {cell}, the largest that may take it has {most}",
+        "cancel it and ask for {most} or fewer, or for another --gandiva-cell",
+    ),
     "TooMuchMemory": (
         "asks for {memory_mib} MiB of memory on a node, the largest that may take it has {most}",
         "cancel it and ask for less with --mem",

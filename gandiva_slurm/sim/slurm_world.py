@@ -123,6 +123,7 @@ class SlurmWorld:
         if self._nodes is None:
             gpus = {host.name: len(host.gpus) for host in cluster.hosts}
             self._nodes = Nodes()
+            self.engine.settings = replace(self.engine.settings, cells=_cells_of(cluster))
             self._down = frozenset(gpus)  # so that all are news
         return self._nodes
 
@@ -190,7 +191,7 @@ class SlurmWorld:
         options = JobOptions(
             job.tickets, job.priority, job.job_class, job.vc, job.gpu_types,
             pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
-            gpus=job.size, nodes=nodes, elastic=elastic,
+            gpus=job.size, nodes=nodes, elastic=elastic, cell=job.cell or "any",
         )  # fmt: skip
         array = self._arrays.setdefault(job.model, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
         account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
@@ -282,6 +283,16 @@ class SlurmWorld:
             times.append(now_ns + REST_NS)
         times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
         return min((at_ns - EPOCH_NS for at_ns in times), default=None)
+
+
+def _cells_of(cluster: Cluster) -> dict[str, dict[str, int]]:
+    """The first node of each type tells how many GPUs its switches and sockets have."""
+    found: dict[str, dict[str, int]] = {}
+    for host in cluster.hosts if cluster.has_parts else ():
+        lines = [cluster.lines[gpu][:2] for gpu in host.gpus]
+        parts = (sum(line[level] == lines[0][level] for line in lines) for level in (0, 1))
+        found.setdefault(host.gpu_type, dict(zip(("switch", "socket"), parts, strict=True)))
+    return found
 
 
 def _nodes_for(job: JobView, cluster: Cluster) -> int:

@@ -145,7 +145,7 @@ async def test_why_gives_reason_evidence_next_and_story(world, ask):
     assert (await data(ask, "why", job_id=job_id))["story"] == []
 
 
-async def test_why_says_which_flags_are_not_heeded(world, ask):
+async def test_why_says_what_flags_come_to(world, ask):
     asked = JobOptions(gpus=1, vc="vision", cell="socket")
     job_id = world.slurm.submit("user1", 1, options=asked)
     await world.until(lambda: world.runs(job_id))
@@ -154,6 +154,8 @@ async def test_why_says_which_flags_are_not_heeded(world, ask):
         "--gandiva-vc=vision",
         "--gandiva-cell=socket",
     ]
+    flat = "; of v100 gandiva.yaml tells none (cells): there any of a node do"
+    assert f"--gandiva-cell=socket: its GPUs are to share a socket{flat}" in evidence
     assert "--gandiva-vc=vision: recorded; no virtual clusters are configured" in evidence
 
 

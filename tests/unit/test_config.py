@@ -94,6 +94,21 @@ def test_past_use_does_not_matter_unless_a_half_life_is_set(write):
     )
 
 
+def test_cells_are_switches_and_sockets_by_gpu_type(write):
+    config = load_config(write(MINIMAL + "cells: {v100: {switch: 2, socket: 4}, k80: {socket: 8}}\n"))
+    want = {"v100": {"switch": 2, "socket": 4}, "k80": {"socket": 8}}
+    engine = Engine(engine_settings(config), leader(config))
+    assert engine.settings.cells == want
+    assert engine_of(frame_of(engine), settings_of(engine), leader_of).settings == engine.settings
+    for told, wrong in (
+        ("{v100: {switch: 3, socket: 4}}", "a socket has a whole number of switches"),
+        ("{v100: {rack: 2}}", "cells.v100.rack"),
+        ("{v100: {switch: 0}}", "greater than or equal to 1"),
+        ("[v100]", "cells: expected names and their values"),
+    ):
+        assert wrong in complaint(write(MINIMAL + f"cells: {told}\n"))
+
+
 def test_keys_of_a_former_release_are_taken_and_named(write, caplog):
     """As in its example: what they did, the policy does."""
     caplog.set_level("INFO")

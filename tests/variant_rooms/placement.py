@@ -6,6 +6,30 @@ from tests.variant_kit import Variant
 
 VARIANTS = (
     Variant(
+        "cells-not-told-to-policies",
+        "gandiva_slurm/engine/apply/picture.py:Picture.__init__",
+        "[parts_of(cells, kind, gpus) for _, kind, gpus, *_ in self.key],",
+        "(),",
+        "On a cluster all GPUs of a node are taken for equally near.",
+        ("tests/unit/test_cells_live.py::test_a_gang_takes_a_whole_switch_and_not_the_first_gpus_that_are_free",),
+    ),
+    Variant(
+        "cell-asked-for-is-forgotten",
+        "gandiva_slurm/engine/apply/picture.py:_cell",
+        "return need.cell if need.cell in CELLS else NODE",
+        "return NODE",
+        "A gang that asks for a switch has any GPUs of a node.",
+        ("tests/unit/test_cells_live.py::test_gangs_are_as_near_as_they_ask_through_the_engine",),
+    ),
+    Variant(
+        "gang-that-is-apart-stops-all-plans",
+        "gandiva_slurm/engine/apply/picture.py:Picture._job",
+        "job.cell = NODE",
+        "pass",
+        "A job that lived on two switches before these were told makes each plan a fault.",
+        ("tests/unit/test_cells_live.py::test_a_job_that_was_there_before_cells_were_told_stays_and_stops_nobody",),
+    ),
+    Variant(
         "cpus-ignored",
         "gandiva_slurm/policy/placement/sites.py:Site.is_large_enough",
         "and (not self.cpus or need.cpus <= self.cpus)",

@@ -63,7 +63,8 @@ def fingerprint(view: View, shares: str = "") -> str:
     jobs = [
         (
             job.job_id, job.user, job.account, job.size, job.min_size, job.max_size, job.tickets,
-            job.priority, job.job_class, job.vc, job.gpu_types, job.memory_mib, job.nodes, job.length_ns,
+            job.priority, job.job_class, job.vc, job.gpu_types, job.cell, job.memory_mib, job.nodes,
+            job.length_ns,
             None if job.hosts is None else hash(job.hosts),  # of small numbers: no process has another
             (job.peak_bytes, job.held_bytes) if job.can_pack else None,
         )

@@ -45,7 +45,7 @@ def placeable(at: Cycle) -> dict[int, JobRecord]:
     """Return the jobs that wait for room alone, and could be placed; tell the others what they wait for."""
     bind(at)
     ready = ready_to_start(at)
-    sites = [site_of(node) for node in at.state.nodes.values()] if ready else []
+    sites = [site_of(node, at.settings.cells) for node in at.state.nodes.values()] if ready else []
     known: dict[tuple[object, ...], Reason | None] = {}
     for job_id, record in [*ready.items()]:
         if record.state != states.HELD:

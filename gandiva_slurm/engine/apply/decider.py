@@ -114,8 +114,8 @@ class Decider:
 
     def decide(self, at: Cycle, is_round: bool = False) -> None:
         """Ask the policy, and do what its plan asks for; in a round between two looks turns alone."""
-        if self._picture is None or self._picture.key != key_of(at.state.nodes):
-            is_first, self._picture = self._picture is None, Picture(at.state.nodes)
+        if self._picture is None or self._picture.key != key_of(at.state.nodes, at.settings.cells):
+            is_first, self._picture = self._picture is None, Picture(at.state.nodes, at.settings.cells)
             self._asked = None
             remembered = self._remembered(self._picture) if is_first else None
             self.policy = remembered or self.leader.make()

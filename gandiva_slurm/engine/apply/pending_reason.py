@@ -52,7 +52,10 @@ def _never(need: Need, home: list[Site], right: list[Site]) -> Reason | None:
     most_gpus = max(site.gpus for site in right)
     if need.gpus > most_gpus:
         return because("TooManyGpus", gpus=need.gpus, most=most_gpus)
-    wide = [site for site in right if need.gpus <= site.gpus]
+    most_near = max(site.widest(need.cell) for site in right)
+    if need.gpus > most_near:
+        return because("TooWide", gpus=need.gpus, cell=need.cell, most=most_near)
+    wide = [site for site in right if need.gpus <= site.widest(need.cell)]
     if all(site.memory_mib and need.memory_mib > site.memory_mib for site in wide):
         most = max(site.memory_mib for site in wide)
         return because("TooMuchMemory", memory_mib=need.memory_mib, most=most)

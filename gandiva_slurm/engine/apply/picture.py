@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gandiva_slurm.engine.lifecycle.moving import why_bound, why_fixed
 from gandiva_slurm.engine.lifecycle.placing import need_of, site_of
 from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
+from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.held import held_ns
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
@@ -23,27 +24,31 @@ from gandiva_slurm.engine.state.sizes import is_elastic
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.placement.needs import Need
-from gandiva_slurm.policy.port import GUARANTEED, NODE, Cluster, Host, JobView, View
+from gandiva_slurm.policy.port import CELLS, GUARANTEED, NODE, Cluster, Host, JobView, View
 
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
+#: A node: name, GPU type, GPUs, memory, and where cells are told GPUs of a switch and a socket.
+Key = tuple[str, str, int, int] | tuple[str, str, int, int, int, int]
 
 
 class Picture:
     """The nodes of a cluster, as long as they are the same ones."""
 
-    def __init__(self, nodes: Mapping[str, NodeRecord]) -> None:
+    def __init__(self, nodes: Mapping[str, NodeRecord], cells: Cells) -> None:
         """Number all GPUs, in the nodes' order."""
-        self.key = key_of(nodes)
+        self.key = key_of(nodes, cells)
         self.names = tuple(name for name, *_ in self.key)
         self.cluster = Cluster(
-            [(kind, gpus) for _, kind, gpus, _ in self.key], memory_mib=[memory for *_, memory in self.key]
+            [(kind, gpus) for _, kind, gpus, *_ in self.key],
+            [parts_of(cells, kind, gpus) for _, kind, gpus, *_ in self.key],
+            [memory for _, _, _, memory, *_ in self.key],
         )
         self._known: dict[int, _Known] = {}
         #: by name: the node's index, its first GPU's number, and how many it has
         self.index = {name: number for number, name in enumerate(self.names)}
         self._first = dict(zip(self.names, _firsts(self.cluster), strict=True))
-        self._count = {name: gpus for name, _, gpus, _ in self.key}
+        self._count = {name: gpus for name, _, gpus, *_ in self.key}
 
     def numbers(self, places: Places) -> tuple[int, ...]:
         """Return GPUs of nodes by their numbers in the cluster; those of unknown nodes are left out."""
@@ -94,6 +99,9 @@ class Picture:
         job.job_class = GUARANTEED if record.is_promoted else record.options.job_class
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
+        job.cell = _cell(known.need)
+        if not self.cluster.share(job.gpus, job.cell):  # it was there before gandiva.yaml told its cells
+            job.cell = NODE
         if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has
             job.size = job.min_size = job.max_size = len(job.gpus)
         job.is_running = job_id in at.state.on and record.state in states.SLICED
@@ -145,12 +153,15 @@ def node_order(name: str) -> list[tuple[int, str]]:
     return [(int(word), word) if word.isdecimal() else (0, word) for word in words]
 
 
-def key_of(nodes: Mapping[str, NodeRecord]) -> tuple[tuple[str, str, int, int], ...]:
+def key_of(nodes: Mapping[str, NodeRecord], cells: Cells) -> tuple[Key, ...]:
     """Return all that a picture is made of."""
     return tuple(
-        (name, nodes[name].node.gpu_type, nodes[name].gpus, nodes[name].node.memory_mib)
+        (
+            name, nodes[name].node.gpu_type, nodes[name].gpus, nodes[name].node.memory_mib,
+            *(parts_of(cells, nodes[name].node.gpu_type, nodes[name].gpus) if cells else ()),
+        )
         for name in sorted(nodes, key=node_order)
-    )
+    )  # fmt: skip
 
 
 def _firsts(cluster: Cluster) -> Iterator[int]:
@@ -172,7 +183,8 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
     is_resized = is_elastic(record)
     sizes = options.sizes if is_resized else (need.size, need.size)
     if is_resized:  # what is more than its size is lent; where no node has as many it asks for fewer
-        widest = max((len(host.gpus) for host in cluster.hosts if _accepts(need, host)), default=1)
+        kinds = {host.gpu_type for host in cluster.hosts if _accepts(need, host)}
+        widest = max((cluster.widest(kind, _cell(need)) for kind in kinds), default=1)
         need = replace(need, gpus=max(sizes[0], min(options.gpus, widest)))
     if is_resized and record.travels.rigid_size:  # what it has saved can be loaded by as many ranks only
         need, sizes = replace(need, gpus=record.travels.rigid_size), (record.travels.rigid_size,) * 2
@@ -182,11 +194,18 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
         # what a site knows of lengths
         length_ns=job.time_limit_s * SECOND_NS or None,
         account=job.account,
-        cell=NODE if need.nodes == 1 else "",
+        cell=_cell(need),
         memory_mib=need.memory_mib,
         nodes=need.nodes if need.nodes > 1 else 0,
         first_run_ns=record.travels.first_run_ns or None,
     )  # fmt: skip
+
+
+def _cell(need: Need) -> str:
+    """What its GPUs must share: a job of one node at least that."""
+    if need.nodes > 1:
+        return ""
+    return need.cell if need.cell in CELLS else NODE
 
 
 def _accepts(need: Need, host: Host) -> bool:
@@ -197,6 +216,7 @@ def _types(cluster: Cluster, need: Need) -> tuple[str, ...]:
     """The GPU types that it accepts and that have nodes large enough for it; (): all."""
     able = Counter(host.gpu_type for host in cluster.hosts if len(host.gpus) >= need.gpus)
     found = [name for name in need.types or cluster.counts if able[name] >= need.nodes]
+    found = [name for name in found if need.nodes > 1 or cluster.widest(name, _cell(need)) >= need.gpus]
     return need.types if not found or len(found) == len(cluster.counts) else tuple(found)
 
 
@@ -222,7 +242,8 @@ class _Eligible:
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
         of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes
-        sites = [site_of(nodes[name]) for name in self._picture.names]
+        cells = self._at.settings.cells
+        sites = [site_of(nodes[name], cells) for name in self._picture.names]
         return frozenset(
             index
             for index, site in enumerate(sites)

@@ -16,6 +16,7 @@ from gandiva_slurm.engine.lifecycle.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.lifecycle.moving import fall_back
 from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
 from gandiva_slurm.engine.lifecycle.waiting import heed_slurm, obstacle
+from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
 from gandiva_slurm.engine.state.sizes import gpus_of, is_elastic
@@ -107,6 +108,7 @@ def need_of(record: JobRecord) -> Need:
         memory_mib=job.memory_mib,
         is_opportunistic=record.is_opportunistic,
         vc=record.vc,
+        cell=options.cell,
     )
 
 
@@ -115,7 +117,7 @@ def need_now(at: Cycle, record: JobRecord) -> Need:
     return replace(need_of(record), closed=frozenset(closed_nodes(at, record)))
 
 
-def site_of(record: NodeRecord) -> Site:
+def site_of(record: NodeRecord, cells: Cells) -> Site:
     """Return a node as placement sees it, empty."""
     node = record.node
     return Site(
@@ -126,6 +128,7 @@ def site_of(record: NodeRecord) -> Site:
         memory_mib=node.memory_mib,
         partitions=node.partitions,
         is_open=record.is_open,
+        parts=parts_of(cells, node.gpu_type, record.gpus),
     )
 
 

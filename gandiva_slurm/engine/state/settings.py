@@ -52,3 +52,6 @@ class EngineSettings:
 
     #: By virtual cluster, in the order in which they are dealt to: GPUs of each type.
     virtual_clusters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    #: By GPU type: GPUs of a node's switch and socket (`cells`).
+    cells: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

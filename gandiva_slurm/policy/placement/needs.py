@@ -24,6 +24,8 @@ class Need:
     cpus: int = 1
     memory_mib: int = 0
     nodes: int = 1
+    #: what its GPUs must share (port.CELLS); "any": as near as can be
+    cell: str = "any"
     #: nodes it may not be placed on now (reserved for others), whatever else is right
     closed: frozenset[str] = frozenset()
     #: it has what guaranteed jobs leave
@@ -45,4 +47,5 @@ class Need:
     def shape(self) -> tuple[object, ...]:
         """All that decides whether it has a place: equal shapes fit or fail together."""
         room = (self.nodes, self.gpus, self.cpus, self.memory_mib)
-        return (self.group, self.leaf.user, self.types, self.partitions, self.closed, *room)
+        where = (self.types, self.partitions, self.closed, self.cell)
+        return (self.group, self.leaf.user, *where, *room)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gandiva_slurm.policy.placement.needs import Need
+from gandiva_slurm.policy.port import GPU, SOCKET, SWITCH
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Site:
     memory_mib: int = 0
     partitions: tuple[str, ...] = ()
     is_open: bool = True
+    #: GPUs of a switch and of a socket
+    parts: tuple[int, int] = (0, 0)
 
     def may_take(self, need: Need) -> bool:
         """True when partition and type are right, however small it is."""
@@ -27,10 +30,14 @@ class Site:
         )
         return bool(right_partition) and self.gpus > 0 and (not need.types or self.gpu_type in need.types)
 
+    def widest(self, cell: str) -> int:
+        """Return the GPUs of the largest such cell."""
+        return {GPU: 1, SWITCH: self.parts[0], SOCKET: self.parts[1]}.get(cell, 0) or self.gpus
+
     def is_large_enough(self, need: Need) -> bool:
         """True when the job fits were the node empty; what Slurm does not tell (0) bounds nothing."""
         return (
-            need.gpus <= self.gpus
+            need.gpus <= self.widest(need.cell)
             and (not self.cpus or need.cpus <= self.cpus)
             and (not self.memory_mib or need.memory_mib <= self.memory_mib)
         )
