@@ -10,7 +10,7 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -244,7 +244,8 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     raw, lines = parse(_read(file), file)
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected keys and values ({_allowed(Config)}), got {_shown(raw)}")
-    _drop_unused(raw, file, lines)
+    for sentence in _drop_unused(raw, file, lines):
+        log.info("%s", sentence)
     try:
         return Config.model_validate(raw)
     except ValidationError as err:
@@ -265,21 +266,28 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
 }
 
 
-def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> None:
-    """Take out what has no effect any more, and say so in a daemon's log."""
+def outdated(path: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return what the file says that means nothing any more, or something else, with the line of each."""
+    file = Path(path) if path is not None else find_config()
+    raw, lines = parse(_read(file), file)
+    return [*_drop_unused(raw, file, lines)] if isinstance(raw, dict) else []
+
+
+def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> Iterator[str]:
+    """Take out what has no effect any more, and yield a sentence on each."""
     if raw.get("policy") == "":  # so said the example when this meant the rules of the engine
         del raw["policy"]
-        log.info("%s: policy is empty: %s decides", file, Config.model_fields["policy"].default)
+        yield f"{file}: policy is empty: {Config.model_fields['policy'].default} decides"
     for name, keys in _UNUSED.items():
         section = raw.get(name)
         told = section if isinstance(section, dict) else {}
         for key in keys:
             if told.pop(key, None) is not None:
                 at = f"{file}:{lines.get((name, key), 1)}"
-                log.info("%s: %s.%s has no effect any more, the policy decides: leave it out", at, name, key)
+                yield f"{at}: {name}.{key} has no effect any more, the policy decides: leave it out"
     moves = raw.get("moves")
     if isinstance(moves, dict) and (moves.get("min_run_s") or moves.get("per_hour")):
-        log.info("%s: moves.min_run_s and per_hour bound the policy now, and jobs wait; 0: it decides", file)
+        yield f"{file}: moves.min_run_s and per_hour bound the policy now, and jobs wait; 0: it decides"
 
 
 def _read(file: Path) -> str:

@@ -23,9 +23,10 @@ def check(config: str | None, as_json: bool) -> int:
     """Check configuration, Slurm and daemons; exit 1 if something is wrong."""
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
-    settings = importlib.import_module("gandiva_slurm.config").load_config(config)
-    survey, told = asyncio.run(checks.run_checks(settings)), dict[str, Any]()
-    findings = [dataclasses.asdict(finding) for finding in (*survey.findings, *_daemons(config, told))]
+    files = importlib.import_module("gandiva_slurm.config")
+    survey, told = asyncio.run(checks.run_checks(files.load_config(config))), dict[str, Any]()
+    found = (*survey.findings, *_outdated(files.outdated(config)), *_daemons(config, told))
+    findings = [dataclasses.asdict(finding) for finding in found]
     rounds = told.get("rounds", {})
     if as_json:
         slurm = dataclasses.asdict(survey.choice) if survey.choice else None
@@ -39,6 +40,13 @@ def check(config: str | None, as_json: bool) -> int:
         for line in report(findings):
             click.echo(line)
     return int(any(finding["level"] == ERROR for finding in findings))
+
+
+def _outdated(sentences: Iterable[str]) -> Iterable[Any]:
+    """What gandiva.yaml has of former releases."""
+    warning = importlib.import_module("gandiva_slurm.slurm.finding").warning
+    for sentence in sentences:
+        yield warning("gandiva.yaml", sentence, "it is accepted for this release alone")
 
 
 def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
@@ -56,8 +64,8 @@ def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
         yield error("gandivactld", told["slurm_error"], "see that Slurm's commands work where it runs")
     if told["state_error"]:
         yield error("gandivactld", told["state_error"], "free or mend its state_dir")
-    if told.get("policy_error"):
-        yield error("gandivactld", told["policy_error"], "mend it or name another in gandiva.yaml: policy")
+    for sentence in told.get("policy_errors", ()):
+        yield error("gandivactld", sentence, "mend what keeps it, or name another in gandiva.yaml: policy")
     for row in nodes:
         if row["state"] == "silent":
             yield error(f"gandivad on {row['node']}", row["reason"], "start it (`systemctl start gandivad`)")

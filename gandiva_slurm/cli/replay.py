@@ -17,7 +17,7 @@ from gandiva_slurm.controller.segments import UNREADABLE, Segment, count_segment
 from gandiva_slurm.controller.settings import leader_of
 from gandiva_slurm.engine.apply.decider import Leader, ask
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.replay import START, Difference, Tally, compare_state, engine_of
+from gandiva_slurm.engine.replay import SCHEMA, START, Difference, Tally, compare_state, engine_of
 from gandiva_slurm.engine.replay import replay as replay_cycles
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.output import progress, require_folder, write_result
@@ -48,11 +48,19 @@ def replay(journal: Path, json_: str | None) -> int:
 def compare(
     segments: Iterator[Segment], tally: Tally, on_segment: Callable[[int], None] | None = None
 ) -> list[str]:
-    """Replay segments one after the other; return the releases that recorded them."""
+    """Replay segments one after the other; return the releases that recorded them.
+
+    Those of another form, as an older release leaves them, are passed over; UsageError: there are no others.
+    """
     releases: dict[str, None] = {}
     last: Engine | None = None
+    other = ""
     for segment in segments:
         frame = segment.frame
+        if segment.form != SCHEMA:
+            last, other = None, segment.other_form()
+            tally.passed_over += 1
+            continue
         if last is not None:
             compare_state(last, frame.engine, frame.why, frame.at_ns, tally)
         try:
@@ -64,7 +72,9 @@ def compare(
         releases[segment.release] = None
         tally.segments += 1
         if on_segment:
-            on_segment(tally.segments)
+            on_segment(tally.segments + tally.passed_over)
+    if other and not tally.segments:
+        raise UsageError(other)
     return [*releases]
 
 
@@ -82,6 +92,8 @@ def sentences(tally: Tally, releases: list[str]) -> Iterator[str]:
         f"{tally.segments} segments, {tally.cycles} cycles, {tally.events} events: "
         f"{tally.equal} actions equal, {tally.different} different"
     )
+    if tally.passed_over:
+        yield f"passed over: {tally.passed_over} segments of another release's form, which that one replays"
     if tally.skipped:
         yield f"not compared: {tally.skipped} cycles that follow a difference in their segment"
     if tally.first is not None:

@@ -33,6 +33,8 @@ class Segment:
 
     number: int
     release: str
+    #: of its frame and cycles: this release reads SCHEMA
+    form: int
     frame: Frame
     bodies: tuple[bytes, ...]
 
@@ -49,6 +51,11 @@ class Segment:
         """Say what is wrong with it."""
         text = f"a segment recorded by gandiva {self.release} cannot be read: {err!r}"
         return f"{text}; replay it with the release that recorded it (this is {__version__})"
+
+    def other_form(self) -> str:
+        """Say that another release's form is not read here."""
+        text = f"a segment recorded by gandiva {self.release} in form {self.form}"
+        return f"{text}, this release reads form {SCHEMA}; replay it with the release that recorded it"
 
 
 def write_batch(db: sqlite3.Connection, batch: Batch | None) -> None:
@@ -160,11 +167,8 @@ def _read_segment(db: sqlite3.Connection, number: int) -> Segment | None:
     if row is None:
         return None
     at_ns, why, form, release, settings, engine = row
-    if form != SCHEMA:
-        text = f"a segment recorded by gandiva {release} in form {form}, this release reads form {SCHEMA}"
-        raise UsageError(f"{text}; replay it with the release that recorded it")
     frame = Frame(at_ns, why, zlib.decompress(engine).decode(), settings)
-    return Segment(number, release, frame, tuple(body for (body,) in bodies))
+    return Segment(number, release, form, frame, tuple(body for (body,) in bodies))
 
 
 def _read_cycle(body: bytes) -> Iterator[Heard]:

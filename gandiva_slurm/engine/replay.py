@@ -62,6 +62,8 @@ class Tally:
     different: int = 0
     #: cycles after a segment's first difference: the two engines have parted there
     skipped: int = 0
+    #: segments of another form
+    passed_over: int = 0
     first: Difference | None = None
 
     def found(self, difference: Difference, count: int = 1) -> None:

@@ -18,6 +18,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -63,8 +64,7 @@ def older_daemons(tree: Path) -> Any:
     plain = daemons._gandiva
 
     def of(spec: MiniSpec, site: Site) -> list[Daemon]:
-        made = plain(spec, site)
-        return [Daemon(each.name, _older(tree, site, each.argv), each.user, each.host, each.ready) for each in made]
+        return [replace(each, argv=_older(tree, site, each.argv)) for each in plain(spec, site)]
 
     return of
 
@@ -105,14 +105,13 @@ class Jobs:
             fleet.wait_running(job)
         first.append(self.train("user1", "v100"))
         self.wait_trains(first[-1])
-        homes = {job: self.node(job) for job in first}
-        (alone,) = (job for job in first if [*homes.values()].count(homes[job]) == 1)
+        alone, free = wait_for(lambda: self._alone(first), "two of them to share a node")
         fleet.mini.exec(["scancel", str(alone)])
         del self.users[alone]
         shared = [job for job in first if job != alone]
         #: the one that was moved to the node where none lived any more
         self.moved: int = wait_for(
-            lambda: next((job for job in shared if self.node(job) == homes[alone]), 0), "a move", 60
+            lambda: next((job for job in shared if self.node(job) == free), 0), "a move", 60
         )
         self.sharing = [self.train(user, "k80") for user in ("user1", "user2", "user1")]
         for job in self.sharing:
@@ -122,10 +121,17 @@ class Jobs:
         for job in self.users.keys() - {self.waiting}:
             self.wait_trains(job)
 
+    def _alone(self, jobs: list[int]) -> tuple[int, str] | None:
+        """The one of three on two nodes that has a node to itself, and that node; None: one is on its way."""
+        homes = {job: self.node(job) for job in jobs}
+        found = [(job, home) for job, home in homes.items() if [*homes.values()].count(home) == 1]
+        return found[0] if len(found) == 1 and all(homes.values()) else None
+
     def train(self, user: str, kind: str) -> int:
         """Submit a training whose client is the older one."""
-        lines = f"export OUT=~ PYTHONPATH={self.fleet.mini.at.root}/older\nexec python {TRAINING.name} 20 {ENDLESS}"
-        job = self.fleet.submit(user, lines, f"--gandiva-gpu-types={kind}", "--gandiva-pack=never")
+        older = self.fleet.mini.at.root / "older"
+        script = f"export OUT=~ PYTHONPATH={older}\nexec python {TRAINING.name} 20 {ENDLESS}"
+        job = self.fleet.submit(user, script, f"--gandiva-gpu-types={kind}", "--gandiva-pack=never")
         self.users[job] = user
         return job
 
@@ -165,27 +171,29 @@ def kill_all(fleet: Fleet, jobs: Jobs) -> None:
         fleet.mini.kill(f"gandivad:{node.name}")
 
 
-def held_s(fleet: Fleet, closed_only: bool = False) -> dict[int, float]:
+def held_s(fleet: Fleet) -> dict[int, float]:
     """GPU time of each job so far, by the nodes' own event logs; of holds that go on until the last event."""
     found: dict[int, float] = {}
     for node in fleet.mini.spec.nodes:
         events = fleet.events(node.name)
-        until_ns = 0 if closed_only else events[-1]["mono_ns"]
-        for hold in holds_of(events, until_ns):
-            found[hold.job_id] = found.get(hold.job_id, 0.0) + (hold.t1_ns - hold.t0_ns) / 1e9 * len(hold.gpus)
+        for hold in holds_of(events, events[-1]["mono_ns"]):
+            seconds = (hold.t1_ns - hold.t0_ns) / 1e9 * len(hold.gpus)
+            found[hold.job_id] = found.get(hold.job_id, 0.0) + seconds
     return found
 
 
 def copy_state(fleet: Fleet, jobs: Jobs, into: Path) -> None:
-    """Copy what daemons that were killed left, and what is true of the jobs. Databases come as one file each."""
-    spool = fleet.mini.at.spool
-    for path in spool.glob("gandivactld/*.sqlite"):
-        into.joinpath("gandivactld").mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path)) as found, closing(sqlite3.connect(into / "gandivactld" / path.name)) as new:
-            found.backup(new)
-            new.execute("pragma journal_mode=delete")
+    """Copy what daemons that were killed left, and what is true of the jobs."""
+    spool, books = fleet.mini.at.spool, into / "gandivactld"
+    books.mkdir(parents=True)
+    for path in spool.glob("gandivactld/*.sqlite"):  # each as one file
+        with closing(sqlite3.connect(path)) as found, closing(sqlite3.connect(books / path.name)) as copy:
+            found.backup(copy)
+            copy.execute("pragma journal_mode=delete")
+            copy.execute("vacuum")
     for node in fleet.mini.spec.nodes:
-        shutil.copytree(spool / "gandivad" / node.name, into / "gandivad" / node.name)
+        kept = shutil.ignore_patterns("lock")
+        shutil.copytree(spool / "gandivad" / node.name, into / "gandivad" / node.name, ignore=kept)
     shutil.copy(fleet.mini.at.etc / "gandiva.yaml", into)
     truth = {"slurm": jobs.slurm(), "held_s": held_s(fleet), "moved": jobs.moved, "waiting": jobs.waiting}
     (into / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")

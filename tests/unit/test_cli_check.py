@@ -26,6 +26,7 @@ def run(monkeypatch, capsys, choice):
 
     monkeypatch.setattr("gandiva_slurm.slurm.check.run_checks", run_checks)
     monkeypatch.setattr("gandiva_slurm.config.load_config", lambda path: None)
+    monkeypatch.setattr("gandiva_slurm.config.outdated", lambda path: [])
 
     def _run(*flags, ping=WELL, node=NODE, error=None):
         def answer(config, ask, args):
@@ -58,12 +59,20 @@ def test_a_controller_that_does_not_answer_is_an_error_and_comes_first(run):
         ({"node": {**NODE, "state": "silent", "reason": "no answer"}}, "error: gandivad on n1: no answer; "),
         ({"ping": {**WELL, "slurm_error": "away"}}, "error: gandivactld: away; "),
         ({"ping": {**WELL, "state_error": "disk full"}}, "error: gandivactld: disk full; "),
+        ({"ping": {**WELL, "policy_errors": ["it is odd"]}}, "error: gandivactld: it is odd; mend what "),
     ],
 )
 def test_what_the_controller_knows_to_be_wrong_is_told(run, told, where):
     status, lines = run(**told)
     assert status == 1
     assert lines[0].startswith(where)
+
+
+def test_what_gandiva_yaml_has_of_former_releases_is_a_warning(run, monkeypatch):
+    monkeypatch.setattr("gandiva_slurm.config.outdated", lambda path: ["etc:3: moves.at_once has no effect"])
+    status, lines = run()
+    assert status == 0
+    assert lines[1].startswith("warning: gandiva.yaml: etc:3: moves.at_once has no effect; ")
 
 
 @pytest.mark.parametrize("choice", [Choice("pyslurm", "26.05.5", "26.05.5", "25.11.2")])

@@ -279,6 +279,21 @@ def test_a_file_of_another_schema_is_refused(life, tmp_path):
         life.replay()
 
 
+def test_segments_of_an_older_release_are_passed_over(life):
+    """A journal keeps them for a day after an upgrade; what came since is replayed."""
+    run_some(life)
+    db = sqlite3.connect(life.path)
+    db.execute("UPDATE frames SET form = 2, release = '0.0'")
+    db.commit()
+    db.close()
+    life.restart()
+    run_some(life)
+    done = invoke(life.path)
+    assert done.return_value == 0, done.output
+    assert "1 segments, " in done.output
+    assert "passed over: 1 segments of another release's form" in done.output
+
+
 def test_a_frame_of_another_engine_is_refused(life):
     run_some(life)
     db = sqlite3.connect(life.path)
