@@ -178,7 +178,7 @@ class Api:
             "slurm": self._controller.back_end(),
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
-            "policy_error": self._controller.policy_fault,
+            "policy_errors": self._controller.troubles,
             "rounds": self._controller.nodes.lateness(),
             "errors": status.errors,
             "last_error": status.last_error,
@@ -186,7 +186,8 @@ class Api:
 
     def _world(self) -> World:
         links = {link.name: link for link in self._controller.nodes}
-        return World(self._controller.engine, links, self._controller.reports)
+        controller = self._controller
+        return World(controller.engine, links, controller.reports, tuple(controller.troubles))
 
     async def _shares_of_nodes(self) -> dict[JobKey, float]:
         world, now_ns = self._world(), time.time_ns()

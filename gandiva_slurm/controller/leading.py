@@ -37,12 +37,23 @@ class Lead:
         self._bodies: Mapping[str, PlanBody] = {}
         self._decided_s = time.monotonic()
         #: the last cycle has decided; its plan is on its way to the nodes
-        self._has_decided = self._has_let_go = False
+        self._has_decided = self._has_let_go = self._has_plan = False
         self._fault = self._forgot = ""
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with decisions now, a sentence each, for `gandiva check` and `why`."""
+        is_left = self._has_let_go or not self._has_plan
+        found = [self._fault + ("" if is_left else "; its last good plan stays")] if self._fault else []
+        if self._has_let_go or (self._fault and is_left):
+            for_s = time.monotonic() - self._decided_s
+            found.append(f"no decision of the policy for {for_s:.0f} s: turns are each node's own meanwhile")
+        return found
 
     def heard(self, decider: Decider, has_ticked: bool) -> None:
         """Note what came of a cycle, and say once what is new of it. `has_ticked`: there was a decision."""
         self._tell(decider)
+        self._has_plan = decider.has_plan
         self._has_decided = has_ticked and not self._fault
 
     def publish(self, bodies: Mapping[str, PlanBody]) -> None:

@@ -226,9 +226,9 @@ class Controller:
         return actions
 
     @property
-    def policy_fault(self) -> str:
-        """What is wrong with the last plan of the policy that decides; "": nothing."""
-        return self.engine.decider.fault
+    def troubles(self) -> list[str]:
+        """What is wrong with the policy's decisions now."""
+        return self._lead.troubles
 
     async def keep(self, actions: Sequence[Action], is_look: bool) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""

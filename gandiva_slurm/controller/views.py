@@ -35,6 +35,8 @@ class World:
     engine: Engine
     links: Mapping[str, NodeLink]
     reports: Mapping[str, NodeReport]
+    #: what is wrong with the policy's decisions now
+    troubles: tuple[str, ...] = ()
 
     def residents(self, record: JobRecord) -> dict[str, Resident]:
         """Return what each of its nodes says of a job, as far as it says anything of this incarnation."""
@@ -128,6 +130,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         yield f"exit code {job.exit_code}"
     engine = world.engine
     if record.state != states.ENDED:
+        yield from world.troubles
         yield from engine.decider.explain(job.job_id, time.time_ns())
     if record.asked_priority is not None:
         yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"

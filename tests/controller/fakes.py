@@ -134,6 +134,8 @@ class FakeNode:
     held_ns: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: jobs that are attached: told to leave, they have saved themselves at once
     attached: set[int] = field(default_factory=set)
+    #: more of what it has measured of each job
+    facts: dict[str, object] = field(default_factory=dict)
 
     def answer(self, path: str, payload: bytes) -> bytes:
         if self.is_down:
@@ -184,7 +186,7 @@ class FakeNode:
         state = "SUSPENDED" if is_off else self.states.get(job.job_id, "RUNNING")
         counts = (since_ns, since_ns, 1, 1, 10, 2.5, 3, 0, 0, 0)
         gpus, held_ns = planned.get(key, ()), self._held(key, state)
-        facts = {"is_movable": is_movable, "gpu_ns": held_ns * len(gpus)}
+        facts = {"is_movable": is_movable, "gpu_ns": held_ns * len(gpus), **self.facts}
         return Resident(*key, state, gpus, *counts, "", "", has_left, **facts)  # type: ignore[arg-type]
 
     def _held(self, key: tuple[int, int], state: str) -> int:
