@@ -184,10 +184,15 @@ class FakeWorld:
 
     def cycle(self, dt_s: float = 1.0, reports: bool = True, twice: bool = False) -> list[Action]:
         """One cycle of the controller, then what Slurm and the nodes make of its actions."""
-        self.now_ns += round(dt_s * SECOND_NS)
-        for (name, key), proc in self.procs.items():
-            gpus = proc.gpus or self.plans[name].get(key, ())  # one that was found running has the plan's
-            proc.held_ns += proc.is_on * len(gpus) * round(dt_s * SECOND_NS)
+        actions = self._decide(dt_s, reports, twice)
+        self._publish()
+        self.outcomes = [self._obey(action) for action in actions]
+        self._schedule()
+        return actions
+
+    def _decide(self, dt_s: float, reports: bool = True, twice: bool = False) -> list[Action]:
+        """What the controller decides after so long."""
+        self._pass_time(dt_s)
         events = [*self.outcomes, *self._news()]
         if reports:
             events += self._reports()
@@ -198,10 +203,13 @@ class FakeWorld:
         assert not found, found
         live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
         assert no_job_is_lost(self.engine.state, live) == []
-        self._publish()
-        self.outcomes = [self._obey(action) for action in actions]
-        self._schedule()
         return actions
+
+    def _pass_time(self, dt_s: float) -> None:
+        self.now_ns += round(dt_s * SECOND_NS)
+        for (name, key), proc in self.procs.items():
+            gpus = proc.gpus or self.plans[name].get(key, ())  # one that was found running has the plan's
+            proc.held_ns += proc.is_on * len(gpus) * round(dt_s * SECOND_NS)
 
     def run(self, seconds: float, dt_s: float = 1.0) -> list[Action]:
         """Cycle for so long; return all actions."""

@@ -264,10 +264,13 @@ class Ledger:
 
 
 def _is_same(known: JobRow, job: SlurmJob) -> bool:
-    """A requeue raises the restart count and changes the submit time; a reused id starts again at 0."""
+    """A requeue raises the restart count and changes the submit time; a reused id starts again at 0.
+
+    A slurmctld that was killed may have forgotten the last requeue: the job is back where it was before.
+    """
     if job.restart == known.restart:
         return job.submit_s == known.requeued_s
-    return job.restart > known.restart
+    return job.restart > known.restart or known.submit_s <= job.submit_s <= known.requeued_s
 
 
 def _last_tickets(db: sqlite3.Connection) -> Iterable[Tickets]:

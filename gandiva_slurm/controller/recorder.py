@@ -62,7 +62,7 @@ class Recorder:
         self._config = config
         self._engine: Engine | None = None
         self._settings = ""
-        self._told: object = None
+        self._decider: object = None
         self._since_ns = self._events = 0
 
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
@@ -94,7 +94,7 @@ class Recorder:
         if not why:
             return None
         self._settings, self._since_ns, self._events = settings, now_ns, 0
-        self._told = engine.decider.leader.told
+        self._decider = engine.decider
         return Frame(now_ns, why, frame_of(engine), settings)
 
     def _why_frame(self, engine: Engine, settings: str, now_ns: int, last: Batch | None) -> str:
@@ -102,7 +102,7 @@ class Recorder:
             return ANEW if state_is_empty(engine.state) else START
         if last.fate == LOST:
             return GAP
-        if engine.decider.leader.told != self._told:  # what the other policy knew is gone
+        if engine.decider is not self._decider:  # what the other policy knew is gone
             return GAP
         is_long = now_ns - self._since_ns >= LONGEST_NS or self._events >= MOST_EVENTS
         return NEXT if is_long or settings != self._settings else ""

@@ -15,8 +15,8 @@ import pytest
 from gandiva_slurm.cli import check
 from gandiva_slurm.controller import bounded
 from gandiva_slurm.controller.api import Api
-from gandiva_slurm.engine import decider as deciders
-from gandiva_slurm.engine.decider import Leader
+from gandiva_slurm.engine.apply import decider as deciders
+from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.model import span
 from gandiva_slurm.policy.port import Plan, Policy, View

@@ -7,6 +7,7 @@ its turns.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -39,6 +40,8 @@ class Unmeasured(gandiva_fair.GandivaFair):
 class EngineMachine(RuleBasedStateMachine):
     """Everything that happens to a cluster, in any order."""
 
+    small_slurm: ClassVar[type[FakeWorld]] = FakeWorld
+
     @initialize(
         sizes=st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=4),
         is_mixed=st.booleans(),
@@ -59,7 +62,7 @@ class EngineMachine(RuleBasedStateMachine):
             virtual_clusters=owned,
         )
         policy = PolicySettings(told.quantum_ns, restart_ns=MOVE_S * SECOND_NS)
-        world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)}, told)
+        world = self.small_slurm({f"n{n}": gpus for n, gpus in enumerate(sizes)}, told)
         world.make_policy = lambda: gandiva_fair.make(policy) if is_dear else Unmeasured(policy)
         #: all have a turn within the test: turns are short, and a quota leaves nobody without GPUs
         self.all_have_turns = not is_dear and not owned

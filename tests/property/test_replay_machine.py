@@ -29,7 +29,8 @@ class ReplayMachine(test_engine_machine.EngineMachine):
     def teardown(self) -> None:
         super().teardown()
         if hasattr(self, "tape"):
-            assert self.tape.replay().first is None
+            first = self.tape.replay().first
+            assert first is None, first
 
 
 TestReplayMachine = ReplayMachine.TestCase

@@ -279,6 +279,16 @@ def test_a_file_of_another_schema_is_refused(life, tmp_path):
         life.replay()
 
 
+def test_a_policy_that_was_exchanged_and_is_back_begins_a_segment(life):
+    """Two reloads between two cycles: its name is the same, what it knew is gone."""
+    run_some(life)
+    life.engine.lead(as_configured(EngineSettings(), move_ns=SECOND_NS))
+    life.engine.lead(LED)
+    run_some(life, 11)
+    assert [why for (why,) in life.rows("SELECT why FROM frames")] == ["anew", "gap"]
+    assert life.replay().first is None
+
+
 def test_segments_of_an_older_release_are_passed_over(life):
     """A journal keeps them for a day after an upgrade; what came since is replayed."""
     run_some(life)

@@ -181,4 +181,66 @@ VARIANTS = (
         "The answer to another order is taken for that to the last one.",
         ("tests/controller/test_controller_spans.py::test_node_that_answers_for_another_is_not_believed",),
     ),
+    Variant(
+        "upgrade-older-state-is-refused",
+        "gandiva_slurm/engine/state/records.py:EngineState.from_json",
+        'data.get("on", ())',
+        'data["on"]',
+        "After an upgrade the journal of the release before cannot be read.",
+        ("tests/controller/test_upgrade.py::test_all_jobs_are_in_its_journal_where_they_lived",),
+    ),
+    Variant(
+        "upgrade-older-keys-stop-the-start",
+        "gandiva_slurm/config.py:load_config",
+        "for sentence in _drop_unused(raw, file, lines):",
+        "for sentence in ():",
+        "After an upgrade no daemon starts on the gandiva.yaml of the release before.",
+        (
+            "tests/controller/test_upgrade.py"
+            "::test_its_configuration_is_read_and_what_has_no_effect_any_more_is_told",
+        ),
+    ),
+    Variant(
+        "upgrade-holds-are-charged-again",
+        "gandiva_slurm/accounting/ledger.py:Ledger.record_report",
+        "(report.node, report.boot, *self._hold_row(hold))",
+        "(report.node, str(report.now_ns), *self._hold_row(hold))",
+        "A hold that a node reports twice is charged twice.",
+        (
+            "tests/controller/test_upgrade.py"
+            "::test_each_job_goes_on_where_it_was_and_each_hold_is_charged_once",
+        ),
+    ),
+    Variant(
+        "upgrade-holds-are-forgotten",
+        "gandiva_slurm/node/ledger.py:Ledger.restore",
+        'self._closed = [hold for hold in written if hold.seq > data["acked"]]',
+        "self._closed = []",
+        "What a node held while gandivactld was away is charged to nobody once gandivad is started again.",
+        ("tests/controller/test_upgrade.py::test_gandivad_knows_all_that_the_one_before_it_knew",),
+    ),
+    Variant(
+        "upgrade-replay-refuses-all",
+        "gandiva_slurm/cli/replay.py:compare",
+        "if other and not tally.segments:",
+        "if other:",
+        "For a day after an upgrade no journal can be replayed.",
+        ("tests/unit/test_recorder.py::test_segments_of_an_older_release_are_passed_over",),
+    ),
+    Variant(
+        "ledger-forgotten-requeue-is-another-job",
+        "gandiva_slurm/accounting/ledger.py:_is_same",
+        " or known.submit_s <= job.submit_s <= known.requeued_s",
+        "",
+        "A job whose requeue a killed slurmctld has forgotten is two in the accounts.",
+        ("tests/unit/test_ledger.py::test_a_job_whose_requeue_slurm_has_forgotten_is_the_same",),
+    ),
+    Variant(
+        "replay-policy-that-is-back-is-the-same",
+        "gandiva_slurm/controller/recorder.py:Recorder._why_frame",
+        "if engine.decider is not self._decider:",
+        "if False:",
+        "A recording in which a policy was exchanged and is back is decided otherwise.",
+        ("tests/unit/test_recorder.py::test_a_policy_that_was_exchanged_and_is_back_begins_a_segment",),
+    ),
 )

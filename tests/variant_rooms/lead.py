@@ -151,4 +151,31 @@ VARIANTS = (
         "A training that a policy has planned off while it imports PyTorch is frozen in the midst of a step.",
         ("tests/unit/test_node_led.py",),
     ),
+    Variant(
+        "plan-fault-is-not-told",
+        "gandiva_slurm/controller/leading.py:Lead.troubles",
+        "if self._fault else []",
+        "if False else []",
+        "Nobody who asks is told that a policy's plans are refused.",
+        ("tests/controller/test_bad_policy.py::test_a_bad_policy_is_refused_and_the_cluster_goes_on[raises]",),
+    ),
+    Variant(
+        "plan-own-turns-are-not-told",
+        "gandiva_slurm/controller/leading.py:Lead.troubles",
+        "if self._has_let_go or (self._fault and is_left):",
+        "if False:",
+        "Nobody who asks is told that turns are the nodes' own.",
+        ("tests/controller/test_bad_policy.py::test_where_slurm_is_away_it_is_said_whose_the_turns_are",),
+    ),
+    Variant(
+        "plan-is-carried-out-whatever-host",
+        "gandiva_slurm/policy/soundness.py:unfit",
+        "elif job.hosts is not None and not cluster.hosts_of(gpus) <= job.hosts:",
+        "elif False:",
+        "A policy may plan a job on a node that takes no jobs.",
+        (
+            "tests/controller/test_bad_policy.py"
+            "::test_a_bad_policy_is_refused_and_the_cluster_goes_on[a_host_it_may_not_use]",
+        ),
+    ),
 )
