@@ -17,6 +17,7 @@ COSTS_S = {
     "tests/property/test_gaming.py": 25.0,
     "tests/attach/test_frameworks_tried.py": 25.0,
     "tests/sim/test_mixed_cluster.py": 25.0,
+    "tests/property/test_kills.py": 20.0,
     "tests/unit/test_hook_torch.py": 20.0,
     "tests/attach/test_examples.py": 20.0,
     "tests/unit/test_setup_python.py": 20.0,

@@ -264,13 +264,11 @@ class Ledger:
 
 
 def _is_same(known: JobRow, job: SlurmJob) -> bool:
-    """A requeue raises the restart count and changes the submit time; a reused id starts again at 0.
+    """A reused id starts again at restart 0, and later; all else that Slurm shows is the same job.
 
-    A slurmctld that was killed may have forgotten the last requeue: the job is back where it was before.
+    A requeue changes the submit time. One that a killed slurmctld has forgotten is undone, or done anew.
     """
-    if job.restart == known.restart:
-        return job.submit_s == known.requeued_s
-    return job.restart > known.restart or known.submit_s <= job.submit_s <= known.requeued_s
+    return job.restart > 0 or job.submit_s <= known.requeued_s
 
 
 def _last_tickets(db: sqlite3.Connection) -> Iterable[Tickets]:

@@ -133,7 +133,7 @@ class Chaos:
         return {row["job_id"]: row["gpu_held_s"] for row in rows}
 
 
-@slow("100 s a seed; property/test_kills_machine.py has kills of the controller on a small Slurm")
+@slow("100 s a seed; property/test_kills.py has kills on a small Slurm")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_dies_in_mid_everything_takes_no_job_along(cluster: MiniCluster, seed: int) -> None:
     with mended(Fleet(cluster)) as fleet:

@@ -7,7 +7,6 @@ its turns.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -40,8 +39,6 @@ class Unmeasured(gandiva_fair.GandivaFair):
 class EngineMachine(RuleBasedStateMachine):
     """Everything that happens to a cluster, in any order."""
 
-    small_slurm: ClassVar[type[FakeWorld]] = FakeWorld
-
     @initialize(
         sizes=st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=4),
         is_mixed=st.booleans(),
@@ -62,7 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
             virtual_clusters=owned,
         )
         policy = PolicySettings(told.quantum_ns, restart_ns=MOVE_S * SECOND_NS)
-        world = self.small_slurm({f"n{n}": gpus for n, gpus in enumerate(sizes)}, told)
+        world = FakeWorld({f"n{n}": gpus for n, gpus in enumerate(sizes)}, told)
         world.make_policy = lambda: gandiva_fair.make(policy) if is_dear else Unmeasured(policy)
         #: all have a turn within the test: turns are short, and a quota leaves nobody without GPUs
         self.all_have_turns = not is_dear and not owned

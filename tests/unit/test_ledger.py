@@ -82,9 +82,11 @@ def test_requeued_job_that_is_still_ending_is_no_other_job(ledger, tmp_path):
 def test_a_job_whose_requeue_slurm_has_forgotten_is_the_same(ledger, tmp_path):
     """slurmctld was killed before it had saved that; a job that has the number anew came later."""
     first = replace(JOB, restart=1, submit_s=150)
-    for job in (JOB, RUNNING, first, replace(first, restart=2, submit_s=190), first):
+    for job in (JOB, RUNNING, first, replace(first, restart=2, submit_s=190), first, JOB, first):
         ledger.record_jobs([job], {})
     ledger.record_report(report(HOLD))
+    assert rows(tmp_path, "SELECT job_id, submit_s, restart FROM jobs") == [(7, 100, 1)]
+    ledger.record_jobs([replace(first, submit_s=210)], {})  # requeued anew, before we have looked
     assert rows(tmp_path, "SELECT job_id, submit_s, restart FROM jobs") == [(7, 100, 1)]
     ledger.record_jobs([replace(JOB, submit_s=900)], {})
     want = [(7, 100, 1), (7, 900, 0)]

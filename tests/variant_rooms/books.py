@@ -104,7 +104,7 @@ VARIANTS = (
     Variant(
         "number-used-again-is-one-job",
         "gandiva_slurm/accounting/ledger.py:_is_same",
-        "return job.submit_s == known.requeued_s",
+        "return job.restart > 0 or job.submit_s <= known.requeued_s",
         "return True",
         "Two jobs that had the same number at different times are one in the ledger.",
         ("tests/unit/test_ledger.py::test_reused_job_id_is_another_job",),
@@ -112,8 +112,8 @@ VARIANTS = (
     Variant(
         "requeue-is-another-job",
         "gandiva_slurm/accounting/ledger.py:_is_same",
-        "return job.restart > known.restart",
-        "return False",
+        "job.restart > 0 or job.submit_s <= known.requeued_s",
+        "job.submit_s <= known.requeued_s",
         "A requeued job is another one in the ledger.",
         ("tests/unit/test_ledger.py::test_requeue_keeps_the_job_and_begins_a_run",),
     ),
@@ -230,8 +230,8 @@ VARIANTS = (
     Variant(
         "ledger-forgotten-requeue-is-another-job",
         "gandiva_slurm/accounting/ledger.py:_is_same",
-        " or known.submit_s <= job.submit_s <= known.requeued_s",
-        "",
+        "job.restart > 0 or job.submit_s <= known.requeued_s",
+        "job.submit_s == known.requeued_s if job.restart == known.restart else job.restart > known.restart",
         "A job whose requeue a killed slurmctld has forgotten is two in the accounts.",
         ("tests/unit/test_ledger.py::test_a_job_whose_requeue_slurm_has_forgotten_is_the_same",),
     ),

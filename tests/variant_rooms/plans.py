@@ -415,4 +415,12 @@ VARIANTS = (
         "Two that were slower together take turns again, and nothing says why.",
         ("tests/unit/test_led_packs.py",),
     ),
+    Variant(
+        "plan-kept-place-is-given-away",
+        "gandiva_slurm/engine/apply/carry_out.py:Room.__init__",
+        "elif record.target:",
+        "elif False:",
+        "A slot that is kept for a job between requeue and start goes to another.",
+        ("tests/property/test_kills.py::test_kills_come_in_the_midst_of_everything",),
+    ),
 )

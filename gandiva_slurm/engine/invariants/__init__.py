@@ -101,7 +101,8 @@ def slots_are_bounded(state: EngineState, slots_per_gpu: int) -> list[str]:
                 residents.setdefault((name, gpu), []).append(record)
     found = []
     for (node, gpu), records in sorted(residents.items()):
-        if len(records) > slots_per_gpu and all(record.starts for record in records):
+        is_ours = all(record.starts and not record.is_found for record in records)
+        if len(records) > slots_per_gpu and is_ours:
             names = ", ".join(str(record.key) for record in records)
             found.append(f"GPU {gpu} of {node} has {len(records)} residents, {slots_per_gpu} slots: {names}")
     return found

@@ -303,7 +303,9 @@ def _on_node(at: Cycle, record: JobRecord) -> None:
     places = {node: record.places.get(node, ()) for node in nodes}
     if was_running:
         _give_back(at, record)
-    code = "Started" if record.state == states.STARTING else "Adopted"
+    is_ours = record.state == states.STARTING
+    record.is_found = not is_ours or record.nodes != nodes
+    code = "Started" if is_ours else "Adopted"
     record.move(states.RUNNING, because(code, node=",".join(nodes)), at.now_ns)
     record.places = places
     record.failures = record.retry_ns = record.hold_asked_ns = 0

@@ -65,6 +65,8 @@ class JobRecord:
     released_ns: int = 0
     #: starts asked for in all (it numbers the actions), and failures in a row
     starts: int = 0
+    #: it runs where it was not started: Slurm, or somebody, has put it there, slot or not
+    is_found: bool = False
     failures: int = 0
     retry_ns: int = 0
     #: when Slurm was last told to hold it; 0 = it is held, or runs
