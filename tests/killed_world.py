@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from gandiva_slurm.controller.loop import Controller, _nodes_of
+from gandiva_slurm.controller.later import Later
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model.action import Action, Start
@@ -15,17 +15,19 @@ from tests.fake_world import FakeWorld
 class KilledWorld(FakeWorld):
     """The same, killed in mid-everything."""
 
-    #: what the journal has without an outcome: the next controller does it, where it is still wanted
-    unfinished: Sequence[Action] = ()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        #: what the journal has without an outcome: the next controller does it, where it is still wanted
+        self.later = Later(())
 
     def cycle(self, *args: Any, **more: Any) -> list[Action]:
         """One cycle; what was begun before a kill is done in it as gandivactld does."""
         actions = super().cycle(*args, **more)
-        if self.unfinished and not any(self.mute & _nodes_of(action) for action in self.unfinished):
-            new = {action.action_id for action in actions}
-            self.outcomes += [self._take_up(each) for each in self.unfinished if each.action_id not in new]
-            self.unfinished = ()
-            self._schedule()
+        todo, overtaken = self.later.take_up(self.nodes.keys() - self.mute, self.engine.jobs)
+        new = {action.action_id for action in actions}
+        done = [self._take_up(action) for action in todo if action.action_id not in new]
+        self.outcomes += [*overtaken, *done]
+        self._schedule()
         return actions
 
     def cycle_cut_short(self, dt_s: float, done: bool, note: Callable[[], None] = lambda: None) -> None:
@@ -34,12 +36,13 @@ class KilledWorld(FakeWorld):
         Its journal has what it decided. Nothing of that is done, or all is and nobody has heard of it.
         `note`: called when it has decided.
         """
-        self.unfinished = self._decide(dt_s)
+        decided = self._decide(dt_s)
         note()
         if done:
             self._publish()
-            for action in self.unfinished:
+            for action in decided:
                 self._obey(action)
+        self.later = Later(decided)
         self._schedule()
         self.restart_controller(keep_journal=True)
 
@@ -52,8 +55,6 @@ class KilledWorld(FakeWorld):
         self._publish()
 
     def _take_up(self, action: Action) -> ev.Event:
-        if not Controller._is_still_wanted(self, action):  # type: ignore[arg-type]
-            return ev.ActionDone(action.action_id, "overtaken")
         job = self.jobs.get(action.key.job_id)
         if isinstance(action, Start) and (job is None or job.state != "PENDING" or not job.is_held):
             return ev.ActionDone(action.action_id)  # it was done (`executor`)

@@ -154,7 +154,7 @@ async def checked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What `gandiva check` says of the daemons."""
     answers = {ask: await told(world, ask) for ask in ("ping", "nodes")}
     monkeypatch.setattr(check, "query", lambda config, ask, args: answers[ask])
-    return [finding.text for finding in check._daemons(None)]
+    return [finding.text for finding in check._daemons(None, {})]
 
 
 @pytest.mark.parametrize(("answer", "fault"), BAD, ids=[answer.__name__ for answer, _ in BAD])
