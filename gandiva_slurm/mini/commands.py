@@ -14,6 +14,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_command import acceptance, backend_options, chosen_backend, demo
 from gandiva_slurm.mini.record import require_log_folder
 from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, default_policy, parse_nodes
+from gandiva_slurm.mini.validation.command import validate
 
 
 @click.group()
@@ -78,3 +79,4 @@ def exec(user: str, command: tuple[str, ...]) -> None:
 
 mini.add_command(demo)
 mini.add_command(acceptance)
+mini.add_command(validate)

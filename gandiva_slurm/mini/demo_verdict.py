@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,18 +119,22 @@ def word_of(check: Check, plan: Plan, usage: Usage) -> str:
 def lines_of(report: Mapping[str, Any], usage: Usage) -> list[str]:
     """The verdict as people read it."""
     by = f"pyslurm {report['pyslurm']}" if report["pyslurm"] else "its commands"
-    lines = [f"== verdict: Slurm {report['slurm']}, read through {by}"]
+    lines = [f"== verdict: Slurm {report['slurm']}, read through {by}", *check_lines(report)]
+    if report["extended"]:
+        lines.append(f"        the contended phase was extended {report['extended']} times, to "
+                     f"{report['contended_s']:.0f} s")  # fmt: skip
+    return [*lines, f"        machine {usage}", last_line(report)]
+
+
+def check_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the verdict says of each check."""
     for row in report["checks"]:
         limit = "" if row["verdict"] == TOLD or not row["limit"] else f"; {row['limit']}"
         text = f"{row['text']}{limit}"
         if row["verdict"] == NOT_JUDGED:
             text = f"not judged: machine busy ({text})"
         mark = "-" if row["verdict"] == NOT_JUDGED else row["verdict"]
-        lines.append(f"{mark:<7} {row['name']}: {text}")
-    if report["extended"]:
-        lines.append(f"        the contended phase was extended {report['extended']} times, to "
-                     f"{report['contended_s']:.0f} s")  # fmt: skip
-    return [*lines, f"        machine {usage}", last_line(report)]
+        yield f"{mark:<7} {row['name']}: {text}"
 
 
 def last_line(report: Mapping[str, Any]) -> str:

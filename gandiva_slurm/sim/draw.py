@@ -22,12 +22,12 @@ def require_drawing(path: Path) -> None:
     """UsageError when that file cannot be drawn, before anything has been run for it."""
     if path.suffix not in ENDINGS:
         raise UsageError(f"--draw: {path.name!r} ends in none of {' '.join(ENDINGS)}")
-    _pyplot()
+    pyplot_of()
 
 
 def draw(path: Path, cluster: Cluster, runs: Sequence[tuple[Outcome, Timeline]]) -> None:
     """Draw all runs of one workload into one picture."""
-    pyplot = _pyplot()
+    pyplot = pyplot_of()
     rows = 1 + len(runs)
     figure, axes = pyplot.subplots(rows, 2, figsize=(14, 4 * rows), squeeze=False)
     colours = _colours(pyplot, runs)
@@ -95,12 +95,13 @@ def _colours(pyplot: Any, runs: Sequence[tuple[Outcome, Timeline]]) -> dict[str,
     return {user: wheel(number % wheel.N) for number, user in enumerate(users)}
 
 
-def _pyplot() -> Any:
+def pyplot_of() -> Any:
+    """Import matplotlib, to draw into files; UsageError: it is not there."""
     try:
         import matplotlib
         import pandas  # noqa: F401
     except ImportError as err:
-        raise UsageError(f"--draw needs {err.name}: pip install 'gandiva-slurm[reports]'") from err
+        raise UsageError(f"a picture needs {err.name}: pip install 'gandiva-slurm[reports]'") from err
     matplotlib.use("agg")
     from matplotlib import pyplot
 

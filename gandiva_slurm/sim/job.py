@@ -61,8 +61,8 @@ class Job(JobView):
 
     __slots__ = (
         "_halves", "_ran_ns", "_world", "alone_rate", "begins_ns", "cap", "done", "first_100_ns", "is_lost",
-        "is_packed", "mate", "mates", "milestone", "rate", "runs", "settled_ns", "spec", "useful_gpu_s",
-        "version", "work",
+        "is_packed", "mate", "mates", "milestone", "owed_ns", "rate", "runs", "settled_ns", "spec",
+        "useful_gpu_s", "version", "work",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, work: int, length_ns: int | None, world: World) -> None:
@@ -82,6 +82,8 @@ class Job(JobView):
         self.first_100_ns = -1
         self.rate = self.alone_rate = 0
         self.settled_ns = self.begins_ns = world.now_ns
+        #: how long it was still to hold its GPUs without progress when it was taken off last
+        self.owed_ns = 0
         self.is_packed = self.is_lost = False
         self.useful_gpu_s = 0.0
         #: rises when its end moves: ends that were foretold before do not count any more

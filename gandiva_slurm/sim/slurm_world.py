@@ -46,8 +46,19 @@ Handle = Callable[[Engine, Sequence[ev.Event], int], list[Action]]
 class SlurmWorld:
     """A policy's plans, carried out by the engine of the daemons."""
 
-    def __init__(self, settings: PolicySettings, policy: Policy, slots_per_gpu: int = SLOTS) -> None:
-        """`policy`: what decides; `slots_per_gpu`: as in gandiva.yaml."""
+    def __init__(
+        self,
+        settings: PolicySettings,
+        policy: Policy,
+        slots_per_gpu: int = SLOTS,
+        start_ns: int = 0,
+        slurm_ns: int = 0,
+    ) -> None:
+        """`policy`: what decides; `slots_per_gpu`: as in gandiva.yaml.
+
+        `start_ns`: what a job holds its GPUs before it can save itself for the first time; `slurm_ns`: from
+        the engine's start of a job until Slurm runs it.
+        """
         told = EngineSettings(settings.quantum_ns, slots_per_gpu)
         self.engine = Engine(told, Leader(lambda: policy))
         self._policy = policy
@@ -55,6 +66,9 @@ class SlurmWorld:
         #: how the engine is called; whoever records it puts himself here
         self.handle: Handle = Engine.handle
         self._settings = settings
+        self._start_ns, self._slurm_ns = start_ns, slurm_ns
+        #: jobs that Slurm is about to run, by its ids: when, and on which nodes
+        self._coming: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._nodes: Nodes | None = None
         #: Slurm's own table, by its job ids: those of the simulator and one
         self._jobs: dict[int, SlurmJob] = {}
@@ -130,6 +144,7 @@ class SlurmWorld:
     def _news(self, view: View) -> Iterator[ev.Event]:
         """What Slurm shows that it did not show before."""
         yield from self._outcomes
+        yield from self._started(view.now_ns)
         users = {job.user for job in view.jobs.values()}
         if not users <= self._users:
             self._users |= users
@@ -137,6 +152,7 @@ class SlurmWorld:
         yield from self._news_of_nodes(view)
         for job_id in [job_id for job_id in self._jobs if job_id - 1 not in view.jobs]:
             del self._jobs[job_id]
+            self._coming.pop(job_id, None)
             self._notes.pop(job_id - 1, None)
             yield ev.JobGone(job_id, "COMPLETED", (EPOCH_NS + view.now_ns) // _S, "0:0")
         for view_id, job in view.jobs.items():
@@ -144,6 +160,14 @@ class SlurmWorld:
             if known is None or known.options is None or known.options.priority != job.priority:
                 now = self._slurm_job(job, view.cluster)
                 yield self._see(now if known is None else replace(known, options=now.options))
+
+    def _started(self, now_ns: int) -> Iterator[ev.Event]:
+        """Jobs that Slurm has begun to run by now."""
+        start_s = (EPOCH_NS + now_ns) // _S
+        for job_id in [job_id for job_id, (at_ns, _) in self._coming.items() if at_ns <= now_ns]:
+            _, nodes = self._coming.pop(job_id)
+            job = self._jobs[job_id]
+            yield self._see(replace(job, state="RUNNING", reason="None", nodes=nodes, start_s=start_s))
 
     def _news_of_nodes(self, view: View) -> Iterator[ev.Event]:
         hosts = view.cluster.hosts
@@ -173,9 +197,10 @@ class SlurmWorld:
             return
         if isinstance(action, Start):
             self._notes.pop(job.job_id - 1, None)
-            start_s = (EPOCH_NS + now_ns) // _S
-            yield self._see(replace(job, state="RUNNING", reason="None", nodes=action.nodes, start_s=start_s))
+            self._coming[job.job_id] = (now_ns + self._slurm_ns, action.nodes)
+            yield from self._started(now_ns)
         elif isinstance(action, HoldAgain):
+            self._coming.pop(job.job_id, None)
             yield self._see(replace(job, priority=0))
         elif isinstance(action, Requeue) and job.state == "RUNNING":
             yield self._see(_requeued(job))
@@ -250,7 +275,7 @@ class SlurmWorld:
         alone = view.rates.alone(job.model, gpus, gpu_type, not place.span) if has_run else None
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
-        restore_ns = self._settings.restart_ns if key.restart else 0
+        restore_ns = self._settings.restart_ns if key.restart else self._start_ns
         is_movable = has_run and job.can_migrate and nodes.held_ns[key] >= restore_ns
         measured = Measured(
             is_movable=is_movable,
@@ -281,6 +306,7 @@ class SlurmWorld:
         times = [at_ns for at_ns in waits if at_ns > now_ns]
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)
+        times += [max(EPOCH_NS + at_ns, now_ns + REST_NS) for at_ns, _ in self._coming.values()]
         times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
         return min((at_ns - EPOCH_NS for at_ns in times), default=None)
 

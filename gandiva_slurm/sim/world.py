@@ -24,7 +24,7 @@ class PolicyError(GandivaError):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """GPU time held without progress, and how much rates scatter."""
+    """GPU time held without progress, what takes time besides, and how much rates scatter."""
 
     #: to go on on the same GPUs after others were there
     switch_ns: int = 0
@@ -40,6 +40,8 @@ class Costs:
     round_ns: int = 0
     #: the probability that a node misses its part of a round
     missed: float = 0.0
+    #: to begin
+    start_ns: int = 0
 
 
 COUNTED = (
@@ -215,6 +217,7 @@ class World:
             self._on[gpu].remove(job)
         self._residents.enter(job, job.gpus)
         del self.running[job.job_id]
+        job.owed_ns = max(0, job.begins_ns - self.now_ns)
         job.is_running, job.rate = False, 0
         job.version += 1
 
@@ -233,17 +236,20 @@ class World:
             self._last[gpu] = job.job_id
 
     def _cost(self, job: Job, gpus: tuple[int, ...]) -> int:
-        """Say what happens to it, count it, and tell how long it holds its GPUs in vain."""
+        """Say what happens to it, count it, and tell how long it holds its GPUs in vain.
+
+        What it was still to hold them in vain when it was taken off last, it holds them now.
+        """
         if job.first_run_ns is None:
             self._say("start", job, gpus)
-            return 0
+            return self.costs.start_ns
         if job.is_lost and (gpus == job.gpus or not job.gpus):
             self._count("resumes", "restart", job, gpus)
             return self.costs.restart_ns
         if gpus == job.gpus:
             self._count("resumes", "resume", job, gpus)
             is_used = any(self._last[gpu] != job.job_id for gpu in gpus)
-            return self.costs.switch_ns if is_used else 0
+            return max(job.owed_ns, self.costs.switch_ns if is_used else 0)
         if len(gpus) > len(job.gpus):
             self._count("grows", "grow", job, gpus)
         elif len(gpus) < len(job.gpus):
