@@ -139,4 +139,13 @@ VARIANTS = (
             "test_running_jobs_of_a_silent_node_are_given_gpus_of_their_own",
         ),
     ),
+    Variant(
+        "newcomer-on-a-home-of-others",
+        "gandiva_slurm/policy/seating.py:Seating.anywhere",
+        "homes.union(avoid)",
+        "frozenset(avoid)",
+        "A newcomer takes a GPU on which another lives, who then moves, while others are free.",
+        ("tests/unit/test_seating.py::"
+         "test_a_newcomer_keeps_off_the_home_of_a_job_that_is_not_picked_yet",),
+    ),
 )

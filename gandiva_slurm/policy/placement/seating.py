@@ -50,9 +50,16 @@ class Seating:
             at = {wanted.job.job_id: self._homes.of(wanted.job, closed) for wanted in others}
             types = self._types(others, at, room, may_move)
             guests = [self._guest(wanted, at, types) for wanted in others if wanted.job.job_id in types]
-            return {**seated, **seat_all(cluster, taken, guests, frozenset(avoid))}
+            homes = self._homes_of_others(guests, seated)
+            return {**seated, **seat_all(cluster, taken, guests, homes.union(avoid))}
 
         return seat
+
+    def _homes_of_others(self, guests: Sequence[Guest], seated: Runs) -> frozenset[int]:
+        """Return the GPUs on which only jobs live that are not among these: they may be picked yet."""
+        ours = {guest.job_id for guest in guests} | seated.keys()
+        others = [job.gpus for job in self._view.jobs.values() if job.job_id not in ours]
+        return frozenset[int]().union(*others).difference(*(guest.gpus for guest in guests))
 
     def homes(self, jobs: Iterable[JobView], closed: Set[int]) -> Runs:
         """Return where each lives, one that lives nowhere where there is room for it and nobody leaves.
