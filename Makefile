@@ -16,10 +16,12 @@ BACKEND ?= local
 RESULT ?= build/demo.json
 TIMES  ?=
 ACCEPTED ?= build/acceptance.json
+VALIDATED ?= build/validate.json
+PLOT   ?= build/validate.png
 KEEP   ?=
 STRICT ?=
 
-.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu bench demo acceptance engine image clean
+.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu bench demo acceptance validate engine image clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +34,7 @@ setup: ## install Debian packages (root), .venv and the SPANK plugin; TORCH= and
 	@$(PYTHON_STEPS) --extras dev
 	@sh container/build-plugin.sh || [ "$$?$(STOP)" = 3 ]
 
-demo acceptance: STOP := here
+demo acceptance validate: STOP := here
 
 check: setup ## ruff, mypy, C warnings, layer test
 	$(VENV)/bin/ruff check gandiva_slurm tests
@@ -102,6 +104,10 @@ demo: setup $(DEMO_NEEDS) ## the main job on an embedded mini Slurm (KEEP=1: sta
 acceptance: setup $(DEMO_NEEDS) ## the same at length, with limits on times (quiet machine; STRICT=1: exit 2 where it was busy)
 	@mkdir -p build
 	@$(VENV)/bin/gandiva mini acceptance $(DEMO_WHERE) --json $(ACCEPTED) $(if $(filter 1,$(STRICT)),--strict)
+
+validate: setup $(DEMO_NEEDS) ## a mini cluster against its simulation, and a plot of both (quiet machine; STRICT=1 as above)
+	@mkdir -p build
+	@$(VENV)/bin/gandiva mini validate $(DEMO_WHERE) --json $(VALIDATED) --plot $(PLOT) $(if $(filter 1,$(STRICT)),--strict)
 
 engine: ## a Docker engine: the one that runs, else (as root) one installed and started here
 	@sh container/engine.sh start

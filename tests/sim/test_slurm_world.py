@@ -29,14 +29,21 @@ def scene(cluster: Cluster, *jobs: tuple[str, int, float, float], **more: object
     return Scene(specs, cluster, Homogeneous(), is_checked=True, **more)  # type: ignore[arg-type]
 
 
-def run(it: Scene) -> dict[str, object]:
+def run(it: Scene, slurm_ns: int = 0) -> dict[str, object]:
     settings = PolicySettings(QUANTUM_NS)
-    return simulate(it, SlurmWorld(settings, gandiva_fair.make(settings))).summary()
+    policy = SlurmWorld(settings, gandiva_fair.make(settings), slurm_ns=slurm_ns)
+    return simulate(it, policy).summary()
 
 
 def test_a_job_alone_ends_as_if_it_were_alone() -> None:
     summary = run(scene(Cluster([("v100", 4)]), ("ann", 2, 7, 100)))
     assert summary["avg_jct_s"] == pytest.approx(100) and summary["suspends"] == 0
+
+
+def test_a_start_takes_slurm_its_time_and_nobody_holds_the_gpus_meanwhile() -> None:
+    summary = run(scene(Cluster([("v100", 4)]), ("ann", 2, 7, 100)), slurm_ns=3 * S)
+    assert summary["avg_jct_s"] == pytest.approx(103) and summary["held_gpu_s"] == pytest.approx(200)
+    assert summary["avg_queue_s"] == pytest.approx(3)
 
 
 def test_two_users_take_turns_on_a_gpu_and_pay_for_each_turn() -> None:

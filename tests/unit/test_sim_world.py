@@ -41,6 +41,24 @@ def test_a_move_costs_a_restart_held_and_without_progress() -> None:
     assert script.views[-1].jobs == {}
 
 
+def test_a_first_start_costs_once() -> None:
+    plans = {0: {0: [0]}, 5: {}, 6: {0: [0]}}
+    outcome, _ = play(plans, [spec(0)], TWO, Costs(start_ns=3 * S))
+    assert ends_s(outcome) == [14.0], "2 s are done by 5, the other 8 from 6 on"
+
+
+@pytest.mark.parametrize("costs", [Costs(start_ns=3 * S), Costs(start_ns=3 * S, switch_ns=S)])
+def test_what_a_job_has_not_paid_when_it_is_taken_off_it_pays_later(costs: Costs) -> None:
+    plans = {0: {0: [0]}, 1: {1: [0]}, 14: {0: [0]}}
+    outcome, _ = play(plans, [spec(0), spec(1)], Cluster([("gpu", 1)]), costs)
+    assert ends_s(outcome) == [26.0, 14.0], "2 s of its start are left at 14, the switch is within them"
+
+
+def test_a_restart_pays_for_the_start_that_was_not_over() -> None:
+    outcome, _ = play({0: {0: [0]}, 1: {0: [1]}}, [spec(0)], TWO, Costs(start_ns=3 * S, restart_ns=4 * S))
+    assert ends_s(outcome) == [15.0]
+
+
 def test_the_job_parked_longest_leaves_a_full_gpu_and_pays_a_restart() -> None:
     plans = {0: {0: [0]}, 1: {1: [0]}, 2: {2: [0]}, 12: {1: [0]}, 22: {0: [0]}}
     costs = Costs(switch_ns=S, restart_ns=4 * S, slots=2)

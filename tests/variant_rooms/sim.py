@@ -8,10 +8,27 @@ VARIANTS = (
     Variant(
         "switch-cost-not-charged",
         "gandiva_slurm/sim/world.py:World._cost",
-        "return self.costs.switch_ns if is_used else 0",
-        "return 0",
+        "self.costs.switch_ns if is_used else 0",
+        "0",
         "A switch costs nothing.",
         ("tests/unit/test_sim_world.py::test_a_switch_costs_where_others_were_there_only",),
+    ),
+    Variant(
+        "sim-cost-forgiven-at-a-park",
+        "gandiva_slurm/sim/world.py:World._vacate",
+        "job.owed_ns = max(0, job.begins_ns - self.now_ns)",
+        "job.owed_ns = 0",
+        "What a job has not paid of its start when it is taken off it never pays.",
+        ("tests/unit/test_sim_world.py::test_what_a_job_has_not_paid_when_it_is_taken_off_it_pays_later",),
+    ),
+    Variant(
+        "sim-slurm-starts-at-once",
+        "gandiva_slurm/sim/slurm_world.py:SlurmWorld._obey",
+        "now_ns + self._slurm_ns",
+        "now_ns",
+        "A start takes Slurm no time.",
+        ("tests/sim/test_slurm_world.py::"
+         "test_a_start_takes_slurm_its_time_and_nobody_holds_the_gpus_meanwhile",),
     ),
     Variant(
         "restart-cost-not-charged",

@@ -17,11 +17,8 @@ from gandiva_slurm.output import require_folder
 @backend_options
 @click.option("--json", "result", metavar="FILE", help="write the report there too (- for standard output)")
 @click.option("--plot", metavar="FILE", help="draw both there: FILE.png or FILE.svg")
-@click.option("--short", is_flag=True, help="a few jobs, a minute and a half")
 @click.option("--strict", is_flag=True, help="exit 2 where the machine was too busy to judge a limit")
-def validate(
-    backend: str | None, suite: str, result: str | None, plot: str | None, short: bool, strict: bool
-) -> int:
+def validate(backend: str | None, suite: str, result: str | None, plot: str | None, strict: bool) -> int:
     """Run trainings of three users on a mini cluster and in the simulator; exit 1 if the two differ.
 
     The simulator has the costs measured in this run. Wants a quiet machine: what another load changes is not
@@ -46,7 +43,7 @@ def validate(
 
     def whole() -> int:
         screen = Screen(Console(stderr=result == "-"), Left({}))
-        report = play.run(spec, plan.SHORT if short else plan.LONG, screen, Path(plot) if plot else None)
+        report = play.run(spec, plan.LONG, screen, Path(plot) if plot else None)
         text = json.dumps(report, indent=2) + "\n"
         if result == "-":
             click.echo(text, nl=False)

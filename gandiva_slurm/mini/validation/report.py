@@ -47,16 +47,21 @@ class Compared:
     @property
     def simulated(self) -> list[Ended]:
         """The same in the simulation."""
-        books = self.outcome.books
-        return [
-            Ended(spec.name, spec.user, spec.submit_ns / S, end_ns / S, halves / 2 / S)
-            for spec, end_ns, halves in zip(books.specs, books.end_ns, books.held_halves, strict=True)
-        ]
+        return simulated_ends(self.outcome)
 
     @property
     def moves(self) -> int:
         """How often a job saved itself and went on elsewhere."""
         return sum(hold.end == SAVED for hold in self.holds)
+
+
+def simulated_ends(outcome: Outcome) -> list[Ended]:
+    """What became of the jobs of a simulation."""
+    books = outcome.books
+    return [
+        Ended(spec.name, spec.user, spec.submit_ns / S, end_ns / S, halves / 2 / S)
+        for spec, end_ns, halves in zip(books.specs, books.end_ns, books.held_halves, strict=True)
+    ]
 
 
 def report_of(compared: Compared, usage: Usage, left: Sequence[str]) -> dict[str, Any]:
