@@ -1,4 +1,4 @@
-"""The simulated half of `gandiva mini validate`: its workload does not hang on a hair, and needs every cost."""
+"""The simulated half of `gandiva mini validate`: its workload hangs on no hair, and needs its costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gandiva_slurm.mini.validation.play import varied
 from gandiva_slurm.mini.validation.report import simulated_ends
 from gandiva_slurm.sim.outcome import Outcome
 
-STEPS_S = {(kind, gpus): step_s for kind, step_s in (("v100", 0.1007), ("p100", 0.1258)) for gpus in (1, 2, 4)}
+PACES_S = {"v100": 0.1007, "p100": 0.1258}
+STEPS_S = {(kind, gpus): step_s for kind, step_s in PACES_S.items() for gpus in (1, 2, 4)}
 #: About what a quiet machine has.
 QUIET = Costs(
     look_s=0.45, slurm_s=0.6, load_s=1.8, reload_s=2.0, exit_s=0.05, save_s=0.1, told_s=3.0, switch_s=0.02,

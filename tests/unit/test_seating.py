@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.policy.merit import Merit
-from gandiva_slurm.policy.pace import Pace
+from gandiva_slurm.policy.moves.merit import Merit
+from gandiva_slurm.policy.moves.pace import Pace
+from gandiva_slurm.policy.placement.seating import Seating
 from gandiva_slurm.policy.port import View
-from gandiva_slurm.policy.rounds import Wanted
-from gandiva_slurm.policy.seating import Seating
+from gandiva_slurm.policy.shares.rounds import Wanted
 from tests.policy_world import S, a_job, a_view, running
 
 

@@ -64,8 +64,9 @@ def test_every_job_has_to_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "ok"), [((0, 1, 2), True), ((0, 1), False), ((0, 1, 1, 2), False), ((0, 2, 1), False), ((), False)]
-)  # fmt: skip
+    ("numbers", "ok"),
+    [((0, 1, 2), True), ((0, 1), False), ((0, 1, 1, 2), False), ((0, 2, 1), False), ((), False)],
+)
 def test_each_mini_batch_is_done_once_and_in_order(numbers: tuple[int, ...], ok: bool) -> None:
     steps = [Step(0, number, 0, 0, 0, "0x0p+0") for number in numbers]
     assert checks.check_steps([PacedJob("a", "user1", 1, 3, 0)], {"a": steps}).ok is ok

@@ -28,7 +28,7 @@ def steps(*spans: tuple[int, int, int]) -> list[Step]:
     ]
 
 
-#: a loads 2 s and trains; b, started at 4 s, trains beside it by turns; a leaves for n2, where it ends; b ends.
+#: a loads 2 s and trains; b, started at 4 s, takes turns with it; a leaves for n2, where it ends; b ends.
 RECORD = Recorded(
     JOBS, {"a": 1, "b": 2}, {"a": 0, "b": 3000 * MS},
     [
@@ -38,9 +38,15 @@ RECORD = Recorded(
         event("grant", 2, 6160), event("release", 2, 6500),
         event("grant", 1, 7150, "n2", 1), event("release", 1, 9600, "n2", 1),
     ],
-    [("Start", 1, 0, 500 * MS), ("Start", 2, 0, 4000 * MS), ("Requeue", 1, 0, 6300 * MS), ("Start", 1, 1, 6750 * MS)],
+    [
+        ("Start", 1, 0, 500 * MS), ("Start", 2, 0, 4000 * MS),
+        ("Requeue", 1, 0, 6300 * MS), ("Start", 1, 1, 6750 * MS),
+    ],
     {
-        "a": steps((0, 3000, 3100), (0, 3110, 3210), (0, 3220, 3500), (0, 6010, 6110), (1, 9250, 9375), (1, 9400, 9525)),
+        "a": steps(
+            (0, 3000, 3100), (0, 3110, 3210), (0, 3220, 3500), (0, 6010, 6110), (1, 9250, 9375),
+            (1, 9400, 9525),
+        ),
         "b": steps((0, 5600, 5700), (0, 5710, 5810), (0, 5820, 5980), (0, 6200, 6300), (0, 6310, 6440)),
     },
     {"a": "COMPLETED", "b": "COMPLETED"},
@@ -70,7 +76,9 @@ def test_a_gpu_that_waits_for_who_lives_there_is_seen_to_wait() -> None:
 
 
 def test_a_job_that_only_comes_then_tells_nothing_of_that() -> None:
-    events = [event("grant", 2, 1000), event("release", 2, 2000), event("grant", 1, 2900), event("release", 1, 9000)]
+    events = [
+        event("grant", 2, 1000), event("release", 2, 2000), event("grant", 1, 2900), event("release", 1, 9000)
+    ]  # fmt: skip
     record = Recorded(JOBS, RECORD.ids, RECORD.submitted_ns, events, (), RECORD.steps, RECORD.states)
     assert measure(record, holds_of(record), TYPES).counts["look"] == 0
 

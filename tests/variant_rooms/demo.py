@@ -141,4 +141,29 @@ VARIANTS = (
         "A cluster loses its users when the host's /etc/passwd is replaced.",
         ("tests/unit/test_mini_plan.py::test_a_file_of_the_clusters_own_stays_when_the_host_replaces_its_one",),
     ),
+    Variant(
+        "validate-blind-for-shares",
+        "gandiva_slurm/mini/validation/checks.py:check_shares",
+        "off <= SHARE_TOLERANCE",
+        "True",
+        "Mini cluster and simulation may give users other shares.",
+        ("tests/unit/test_validation_checks.py::test_each_users_share_is_within_two_percent",),
+    ),
+    Variant(
+        "validate-blind-for-the-order",
+        "gandiva_slurm/mini/validation/checks.py:swapped",
+        "real_s[one.name] >= real_s[other.name]",
+        "False",
+        "Mini cluster and simulation may end jobs in another order.",
+        ("tests/unit/test_validation_checks.py::"
+         "test_ends_that_lie_apart_in_the_simulation_keep_their_order",),
+    ),
+    Variant(
+        "validate-takes-a-restart-for-a-start",
+        "gandiva_slurm/mini/validation/costs.py:measure",
+        "if hold.is_first and not hold.restart]",
+        "if hold.is_first]",
+        "What it takes to load PyTorch is a mean over starts after moves, too.",
+        ("tests/unit/test_validation_costs.py::test_every_cost_is_what_the_record_says",),
+    ),
 )

@@ -141,7 +141,7 @@ VARIANTS = (
     ),
     Variant(
         "newcomer-on-a-home-of-others",
-        "gandiva_slurm/policy/seating.py:Seating.anywhere",
+        "gandiva_slurm/policy/placement/seating.py:Seating.anywhere",
         "homes.union(avoid)",
         "frozenset(avoid)",
         "A newcomer takes a GPU on which another lives, who then moves, while others are free.",

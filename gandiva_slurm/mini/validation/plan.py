@@ -54,8 +54,8 @@ def _jobs(rows: Sequence[tuple[float, int, int, float, str]]) -> tuple[PacedJob,
     )
 
 
-#: Four gangs take turns on the slower node, then jobs that take either node move to the fast one. Drawn as one
-#: on which the simulation does not hang on a hair (docs/measurements.md).
+#: Four gangs take turns on the slower node, then jobs that take either node move to the fast one. Drawn as
+#: one on which the simulation does not hang on a hair (docs/simulator.md).
 LONG = _jobs((
     (0, 1, 2, 46, "v100"), (10.7, 2, 1, 25, "v100"), (10.8, 3, 4, 20, "p100"), (12.8, 1, 4, 26, "p100"),
     (19.1, 3, 1, 50, ""), (20.2, 2, 4, 37, "p100"), (25.5, 2, 4, 34, "p100"), (27.9, 1, 1, 36, ""),
