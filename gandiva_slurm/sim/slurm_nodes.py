@@ -23,6 +23,8 @@ class Nodes:
         self._leaving: set[JobKey] = set()
         self._mates: dict[JobKey, JobKey] = {}
         self._now_ns = 0
+        #: how long until the first of those that load has done so; None: none loads
+        self.loaded_ns: int | None = None
 
     def charge(self, now_ns: int) -> None:
         """Charge all that held GPUs until now."""
@@ -40,13 +42,22 @@ class Nodes:
         self.left &= self._leaving
         self.held_ns = {key: held for key, held in self.held_ns.items() if key in here}
 
-    def obey(self) -> None:
-        """Gangs that are planned to hold GPUs do; those told to leave have saved themselves."""
+    def obey(self, load_ns: int = 0) -> None:
+        """Gangs that are planned to hold GPUs do; those told to leave have saved themselves.
+
+        One that has not held its GPUs for `load_ns` since it came to them loads, and cannot be parked.
+        """
         keys = {place.key.job_id: place.key for _, place in self.placements()}
         self._mates = {place.key: keys[place.mate] for _, place in self.placements() if place.mate in keys}
         self.left |= self._leaving
+        left_ns = {key: load_ns - self.held_ns.get(key, 0) for key in self.on - self.left}
+        loading = {key for key, rest_ns in left_ns.items() if rest_ns > 0}
+        self.loaded_ns = min((left_ns[key] for key in loading), default=None)
+        spots = [(place.key, {(node, gpu) for gpu in place.gpus}) for node, place in self.placements()]
+        taken = {spot for key, mine in spots if key in loading for spot in mine}
+        barred = {key for key, mine in spots if not taken.isdisjoint(mine)} - loading
         planned = {place.key for _, place in self.placements() if place.is_on}
-        self.on = planned - self.left
+        self.on = (planned - barred | loading) - self.left
 
     def runs(self) -> dict[JobKey, tuple[tuple[str, tuple[int, ...]], ...]]:
         """Which GPUs of which nodes each holds."""

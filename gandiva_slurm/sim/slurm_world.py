@@ -56,8 +56,8 @@ class SlurmWorld:
     ) -> None:
         """`policy`: what decides; `slots_per_gpu`: as in gandiva.yaml.
 
-        `start_ns`: what a job holds its GPUs before it can save itself for the first time; `slurm_ns`: from
-        the engine's start of a job until Slurm runs it.
+        `start_ns`: what a job that was started holds its GPUs before it can be parked, or save itself for the
+        first time; `slurm_ns`: from the engine's start of a job until Slurm runs it.
         """
         told = EngineSettings(settings.quantum_ns, slots_per_gpu)
         self.engine = Engine(told, Leader(lambda: policy))
@@ -94,7 +94,7 @@ class SlurmWorld:
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
         was_left = set(nodes.left)
-        nodes.obey()
+        nodes.obey(self._start_ns)
         wake_ns = self._wake(view, nodes.left != was_left)
         return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), homeless=self._homeless())
 
@@ -307,6 +307,8 @@ class SlurmWorld:
         if self._outcomes or has_left:
             times.append(now_ns + REST_NS)
         times += [max(EPOCH_NS + at_ns, now_ns + REST_NS) for at_ns, _ in self._coming.values()]
+        if self._nodes is not None and self._nodes.loaded_ns is not None:
+            times.append(now_ns + self._nodes.loaded_ns)
         times += [at_ns for at_ns in (self.engine.decider.wake_ns,) if at_ns > now_ns]
         return min((at_ns - EPOCH_NS for at_ns in times), default=None)
 

@@ -46,6 +46,24 @@ def test_a_start_takes_slurm_its_time_and_nobody_holds_the_gpus_meanwhile() -> N
     assert summary["avg_queue_s"] == pytest.approx(3)
 
 
+def test_one_that_loads_cannot_be_parked_and_others_wait_for_its_gpus() -> None:
+    def plan(first: bool) -> dict[str, tuple[Placement, ...]]:
+        one = Placement(JobKey(1, 0), "ann", 1, (0, 1), 1000, 1, "a", is_on=first)
+        other = Placement(JobKey(2, 0), "bob", 1, (1,), 1000, 2, "b", is_on=not first)
+        return {"n1": (one, other)}
+
+    nodes, load_ns = Nodes(), 5 * S
+    nodes.follow(plan(True))
+    nodes.obey(load_ns)
+    assert nodes.on == {JobKey(1, 0)}
+    for now_s, want, rest_s in ((2, JobKey(1, 0), 3), (4, JobKey(1, 0), 1), (5, JobKey(2, 0), None)):
+        nodes.charge(now_s * S)
+        nodes.follow(plan(False))
+        nodes.obey(load_ns)
+        assert nodes.on == {want}
+        assert nodes.loaded_ns == (None if rest_s is None else rest_s * S)
+
+
 def test_two_users_take_turns_on_a_gpu_and_pay_for_each_turn() -> None:
     it = scene(Cluster([("v100", 1)]), ("ann", 1, 0, 600), ("bob", 1, 0, 600), costs=Costs(switch_ns=2 * S))
     summary = run(it)

@@ -21,7 +21,6 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.mini.workloads.models import CLASSES, MODELS
@@ -97,7 +96,7 @@ def train(args: argparse.Namespace, rank: int) -> None:
     """Train what is left of it; the first rank writes down each mini-batch."""
     torch.manual_seed(args.seed)
     build, shape = MODELS["tiny"]
-    model: nn.Module = DistributedDataParallel(build()) if args.ranks > 1 else build()
+    model = build()
     run = gandiva.attach(model=model)
     pace_ns = pace_of(args.pace)
     with open(os.devnull if rank else f"{args.out}.steps", "a", buffering=1) as notes:
@@ -111,13 +110,20 @@ def train(args: argparse.Namespace, rank: int) -> None:
 
 
 def descend(model: nn.Module, loss: torch.Tensor) -> None:
-    """Go down the gradient. The first of torch.optim's optimizers imports as much again as PyTorch itself."""
-    model.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    """Go down the gradient, the mean over all ranks.
+
+    By hand: an optimizer of PyTorch's, or its data parallelism, imports as much again as PyTorch itself.
+    """
+    weights = [*model.parameters()]
+    gradients = torch.autograd.grad(loss, weights)
     with torch.no_grad():
-        for weights in model.parameters():
-            if weights.grad is not None:
-                weights.sub_(weights.grad, alpha=RATE)
+        flat = torch.cat([each.flatten() for each in gradients])
+        if dist.is_initialized():
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+        pieces = torch.split(flat, [each.numel() for each in weights])
+        for weight, gradient in zip(weights, pieces, strict=True):
+            weight.sub_(gradient.view_as(weight), alpha=RATE)
 
 
 def note(notes: TextIO, number: int, began: tuple[int, int], loss: float, pace_ns: int) -> None:
