@@ -19,7 +19,7 @@ PACES_S = {"v100": 0.1007, "p100": 0.1258}
 STEPS_S = {(kind, gpus): step_s for kind, step_s in PACES_S.items() for gpus in (1, 2, 4)}
 #: About what a quiet machine has.
 QUIET = Costs(
-    look_s=0.45, slurm_s=0.6, load_s=1.8, reload_s=2.0, exit_s=0.05, save_s=0.1, told_s=3.0, switch_s=0.02,
+    look_s=0.4, slurm_s=0.6, load_s=1.3, reload_s=1.5, exit_s=0.05, save_s=0.02, told_s=2.8, switch_s=0.02,
     steps_s=STEPS_S, counts={},
 )  # fmt: skip
 

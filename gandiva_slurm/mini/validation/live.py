@@ -16,7 +16,7 @@ from gandiva_slurm.mini.validation.plan import PacedJob
 
 POLL_S = 0.5
 #: Many times what it takes.
-DEADLINE_S = 1500.0
+DEADLINE_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def run(cluster: MiniCluster, jobs: Sequence[PacedJob], say: Callable[[str], Non
         done = cluster.exec(["sbatch", "--parsable"], user=job.user, input=job.script)
         submitted_ns[job.name] = time.time_ns()
         ids[job.name] = int(done.stdout.strip().partition(";")[0])
-        say(f"{time.monotonic() - began_s:4.0f} s: {job.user} submits {job.name}, {job.gpus} GPUs")
+        say(f"{time.monotonic() - began_s:4.0f} s: {job.user} submits {job.name}, {job.gpus} GPU(s)")
     demo_watch.wait_for(lambda: _have_ended(cluster), "all jobs to end", DEADLINE_S)
     rows = {row["job_id"]: row for row in demo_watch.ask(cluster, "acct")[0]}
     return Recorded(
