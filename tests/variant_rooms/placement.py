@@ -141,9 +141,9 @@ VARIANTS = (
     ),
     Variant(
         "newcomer-on-a-home-of-others",
-        "gandiva_slurm/policy/placement/seating.py:Seating.anywhere",
-        "homes.union(avoid)",
-        "frozenset(avoid)",
+        "gandiva_slurm/policy/placement/seating.py:Seating._off_homes",
+        "homes.isdisjoint(gpus)",
+        "True",
         "A newcomer takes a GPU on which another lives, who then moves, while others are free.",
         ("tests/unit/test_seating.py::"
          "test_a_newcomer_keeps_off_the_home_of_a_job_that_is_not_picked_yet",),

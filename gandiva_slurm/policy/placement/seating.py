@@ -10,7 +10,7 @@ from gandiva_slurm.policy.moves.merit import Merit, type_of
 from gandiva_slurm.policy.placement.eligibility import Eligibility
 from gandiva_slurm.policy.placement.homes import Homes
 from gandiva_slurm.policy.placement.seats import Guest, seat_all
-from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.port import NODE, JobView, View
 from gandiva_slurm.policy.shares.rounds import Runs, Seat, Wanted
 from gandiva_slurm.policy.virtual_clusters.virtual import Choice
 
@@ -50,16 +50,34 @@ class Seating:
             at = {wanted.job.job_id: self._homes.of(wanted.job, closed) for wanted in others}
             types = self._types(others, at, room, may_move)
             guests = [self._guest(wanted, at, types) for wanted in others if wanted.job.job_id in types]
-            homes = self._homes_of_others(guests, seated)
-            return {**seated, **seat_all(cluster, taken, guests, homes.union(avoid))}
+            seats = seat_all(cluster, taken, guests, frozenset(avoid))
+            return {**seated, **self._off_homes(guests, seats, taken.union(avoid))}
 
         return seat
 
-    def _homes_of_others(self, guests: Sequence[Guest], seated: Runs) -> frozenset[int]:
-        """Return the GPUs on which only jobs live that are not among these: they may be picked yet."""
-        ours = {guest.job_id for guest in guests} | seated.keys()
-        others = [job.gpus for job in self._view.jobs.values() if job.job_id not in ours]
-        return frozenset[int]().union(*others).difference(*(guest.gpus for guest in guests))
+    def _off_homes(self, guests: Sequence[Guest], seats: Runs, closed: Set[int]) -> Runs:
+        """Have newcomers shift on their nodes, off GPUs where others live that may be picked yet."""
+        others = [job.gpus for job in self._view.jobs.values() if job.job_id not in seats]
+        homes = frozenset[int]().union(*others).difference(*(guest.gpus for guest in guests))
+        used, found = set(closed).union(*seats.values()), dict(seats)
+        for guest in guests:
+            gpus = seats.get(guest.job_id, ())
+            if not homes.isdisjoint(gpus) and guest.cell in ("", NODE):
+                found[guest.job_id] = self._shifted(gpus, homes, used, guest.barred)
+        return found
+
+    def _shifted(
+        self, gpus: tuple[int, ...], homes: frozenset[int], used: set[int], barred: frozenset[int]
+    ) -> tuple[int, ...]:
+        """Take other GPUs of the same nodes for those that are homes, as far as there are any."""
+        cluster, found = self._view.cluster, set(gpus)
+        for gpu in sorted(homes.intersection(gpus)):
+            host = cluster.hosts[cluster.host_of[gpu]].gpus
+            spare = next((each for each in host if each not in used | homes | barred), None)
+            if spare is not None:
+                found ^= {gpu, spare}
+                used.add(spare)
+        return tuple(sorted(found))
 
     def homes(self, jobs: Iterable[JobView], closed: Set[int]) -> Runs:
         """Return where each lives, one that lives nowhere where there is room for it and nobody leaves.
