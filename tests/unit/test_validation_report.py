@@ -38,16 +38,15 @@ def test_what_became_of_the_jobs_is_taken_from_the_event_logs(compared: Compared
     assert all(job.end_s > job.submit_s for job in compared.simulated)
 
 
-def test_too_few_moves_fail_on_any_machine_and_times_on_a_quiet_one(compared: Compared) -> None:
+def test_what_a_load_changes_fails_on_a_quiet_machine_alone(compared: Compared) -> None:
     quiet, busy = (report_of(compared, usage, ()) for usage in (QUIET, BUSY))
-    assert failed(busy) == {"moves"} and failed(quiet) > failed(busy)
-    assert busy["not_judged"] and not quiet["not_judged"]
-    assert exit_code(quiet, strict=False) == 1
+    assert not failed(busy) and failed(quiet) == set(busy["not_judged"]) >= {"moves"}
+    assert (exit_code(quiet, strict=False), exit_code(busy, strict=True)) == (1, 2)
 
 
 def test_a_job_that_did_not_complete_or_something_left_behind_fails(compared: Compared) -> None:
     bad = replace(compared, recorded=replace(RECORD, states={"a": "COMPLETED", "b": "FAILED"}))
-    assert failed(report_of(bad, BUSY, ("a process",))) == {"ends", "moves", "left behind"}
+    assert failed(report_of(bad, BUSY, ("a process",))) == {"ends", "left behind"}
 
 
 def test_a_report_is_told_in_lines_and_as_json(compared: Compared) -> None:
