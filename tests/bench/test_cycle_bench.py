@@ -30,8 +30,10 @@ def test_hundreds_of_jobs_that_come_at_once() -> None:
     while _waiting(world):
         world.cycle()
     world.run(3)
-    print(f"\n{JOBS} jobs on {NODES} nodes placed in {len(took_s) - 3} cycles of {min(took_s):.2f} to "
-          f"{max(took_s):.2f} s, {sum(took_s):.0f} s in all; then {took_s[-1]:.2f} s a cycle")
+    print(
+        f"\n{JOBS} jobs on {NODES} nodes placed in {len(took_s) - 3} cycles of {min(took_s):.2f} to "
+        f"{max(took_s):.2f} s, {sum(took_s):.0f} s in all; then {took_s[-1]:.2f} s a cycle"
+    )
     print(Counter(record.state for record in world.engine.jobs.values()))
     assert max(took_s) <= LONGEST_S
 
