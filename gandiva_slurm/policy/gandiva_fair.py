@@ -139,7 +139,8 @@ class GandivaFair:
         late_ns = min(elapsed_ns, max(0, view.now_ns - self._slice_end_ns))
         last = self._last
         held: dict[str, float] = {}
-        for job_id, held_ns in self._held_since(view, elapsed_ns).items():
+        since, self._held = last.held_since(self._held, view, elapsed_ns)
+        for job_id, held_ns in since.items():
             user = last.owners[job_id]
             group = self._groups[last.groups.get(job_id) or self._group_of[job_id]]
             over_ns = min(held_ns, late_ns * len(last.runs[job_id])) if job_id in last.runs else held_ns
@@ -159,21 +160,6 @@ class GandivaFair:
         self._merit.learn(view, alone, elapsed_ns)
         self._sharing.learn(view.rates)
         return self._merit
-
-    def _held_since(self, view: View, elapsed_ns: int) -> dict[int, int]:
-        """Return the GPU time that each job has held since the last question; of two that shared each half.
-
-        That is what was planned, but where a node missed its part, or had no room. A job that has ended is
-        not seen any more: what was planned counts. What a job held before it was first seen is not charged.
-        What turns out to be less than it was is charged less later (`JobView.held_ns` is partly as planned).
-        """
-        before = self._held
-        self._held = {job.job_id: max(job.held_ns, before.get(job.job_id, 0)) for job in view.jobs.values()}
-        since = {job_id: held_ns - before.get(job_id, held_ns) for job_id, held_ns in self._held.items()}
-        for job_id, gpus in self._last.runs.items():
-            if job_id not in since:
-                since[job_id] = elapsed_ns * len(gpus) // (2 if job_id in self._last.shared else 1)
-        return {job_id: held_ns for job_id, held_ns in since.items() if held_ns}
 
     # -- who there is
 
@@ -244,11 +230,21 @@ class GandivaFair:
 
     def _place(self, view: View, seating: Seating, begins: str) -> tuple[Runs, dict[int, str]]:
         """Pick and seat. A job on borrowed GPUs asks for its own only when it would lose those."""
+        as_before = seating.as_they_are(view.jobs) if begins and self._all_run(view) else None
+        if as_before is not None:
+            return as_before, dict.fromkeys(as_before, "")
         borrowers = self._borrowers(begins == _TURN)
         runs, groups = self._place_but(view, seating, begins, borrowers)
         if not borrowers <= runs.keys():
             runs, groups = self._place_but(view, seating, begins, set())
         return runs, groups
+
+    def _all_run(self, view: View) -> bool:
+        """True when all guaranteed jobs run as planned, each alone, and there are no others."""
+        runs = self._last.runs
+        if self.vcs.names or self._last.shared or runs.keys() != view.jobs.keys() or self._groups[SPARE].jobs:
+            return False
+        return all(job.is_running and job.gpus == runs[job_id] for job_id, job in view.jobs.items())
 
     def _borrowers(self, is_turn: bool) -> set[int]:
         """Jobs of virtual clusters that run on others' GPUs, where no turns are needed."""

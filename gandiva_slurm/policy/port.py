@@ -81,6 +81,10 @@ class Cluster:
         """Indexes of the nodes on which these GPUs are."""
         return frozenset(self.host_of[gpu] for gpu in gpus)
 
+    def are_near(self, gpus: Sequence[int]) -> bool:
+        """True when all of these, ascending, are on one node: its GPUs have numbers in a row."""
+        return not gpus or self.host_of[gpus[0]] == self.host_of[gpus[-1]]
+
     def widest(self, gpu_type: str, cell: str) -> int:
         """GPUs of the largest such cell of a type."""
         if cell == GPU:

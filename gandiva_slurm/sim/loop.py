@@ -126,8 +126,10 @@ class Loop:
             plan = replace(plan, runs=carried_out(plan.runs, world.running, world.cluster, missed))
         for job in world.apply(plan, self._policy.name):
             self._foretell(job)
-        runs = {job_id: gpus for job_id, gpus in plan.runs.items() if job_id not in world.refused}
-        self._in_force = replace(plan, runs=runs)
+        if world.refused:
+            runs = {job_id: gpus for job_id, gpus in plan.runs.items() if job_id not in world.refused}
+            plan = replace(plan, runs=runs)
+        self._in_force = plan
 
     def _what_is_left(self, plan: Plan) -> Plan:
         live, down = self._world.jobs, self._world.down

@@ -17,7 +17,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 #: Pass units for one unit of work at one ticket. A multiple of lcm(1..16), so that small ticket counts divide
 #: it; what other counts leave over is carried to the next charge, so nothing is ever lost.
@@ -26,8 +26,7 @@ STRIDE1 = 720_720 * 10**6
 Name = TypeVar("Name", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Entrant:
+class Entrant(NamedTuple):
     """A gang that may run in a round. `mask` has a bit for each fixed GPU; 0 means any `size` of the pool."""
 
     key: Hashable
@@ -39,8 +38,7 @@ class Entrant:
     mask: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UserPass:
+class UserPass(NamedTuple):
     """Where a user stands when a round begins."""
 
     value: int
@@ -154,6 +152,8 @@ class PassBook(Generic[Name]):
 
     def set_members(self, tickets: Mapping[Name, int]) -> None:
         """Make exactly these present: newcomers at the lowest pass, whoever returns not below his old one."""
+        if self._is_as_before(tickets):
+            return
         self._raise_floor()
         for name, weight in tickets.items():
             account = self.accounts.setdefault(name, Account(self.floor, weight))
@@ -164,6 +164,14 @@ class PassBook(Generic[Name]):
             account.present = name in tickets
         self._forget()
 
+    def _is_as_before(self, tickets: Mapping[Name, int]) -> bool:
+        """True when these are those present, by the same tickets, and nobody who left is remembered."""
+        accounts = self.accounts
+        return len(accounts) == len(tickets) and all(
+            name in tickets and account.tickets == tickets[name] and account.present
+            for name, account in accounts.items()
+        )
+
     def settle(self, round_work: int) -> None:
         """Close gaps wider than a round of the whole pool, from below; order and differences above stay.
 
@@ -171,7 +179,8 @@ class PassBook(Generic[Name]):
         then the tie-break alone decides between them, for ever. Debt widens the gap that is allowed.
         """
         members = [account for account in self.accounts.values() if account.present]
-        self._repay(members)
+        if any([account.debt for account in members]):
+            self._repay(members)
         members.sort(key=lambda account: account.value - account.debt, reverse=True)
         shift = 0
         for upper, lower in itertools.pairwise(members):
@@ -208,8 +217,6 @@ class PassBook(Generic[Name]):
 
     def _repay(self, members: Sequence[Account]) -> None:
         """Debt is at most the lead over the lowest other: what they have caught up is repaid."""
-        if not members:
-            return
         lowest = min(account.value for account in members)
         for account in members:
             account.debt = max(0, min(account.debt, account.value - lowest))

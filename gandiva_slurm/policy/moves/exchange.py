@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 #: An exchange must gain more than this: equal jobs do not change places for nothing.
 _LEAST_GAIN = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Seeker:
+class Seeker(NamedTuple):
     """A job that is to have `size` GPUs of one type. `worth`: by type; a type that is not there is refused.
 
     `at`: the type it is on now, "" when it is nowhere. Of those that do not take every type, the lowest rank
@@ -29,6 +27,10 @@ class Seeker:
     worth: Mapping[str, float]
     at: str = ""
     rank: int = 0
+
+
+#: What each of a job's GPUs would lose by going, how many they are, and the job.
+_Loss = tuple[float, int, int]
 
 
 class _Block(NamedTuple):
@@ -52,9 +54,13 @@ class Exchange:
         self.at: dict[int, str] = {}
         #: the same by type
         self._on: dict[str, dict[int, Seeker]] = {gpu_type: {} for gpu_type in room}
+        #: by source and target: the jobs of the source by what they would lose, as long as these are the same
+        self._losses: dict[tuple[str, str], list[_Loss]] = {}
 
     def settle(self, most: int) -> dict[int, str]:
         """Seat all, then exchange between all pairs of types at most so many times; return job → type."""
+        if self._is_best():
+            return {job_id: seeker.at for job_id, seeker in self._seekers.items()}
         self._keep()
         self._seat()
         units = sorted({seeker.size for seeker in self._seekers.values()}, reverse=True)
@@ -65,9 +71,19 @@ class Exchange:
                 break
         return self.at
 
+    def _is_best(self) -> bool:
+        """True when each is on the type where it is worth most, and there is room for all."""
+        left = dict(self._room)
+        for _, size, worth, at, _ in self._seekers.values():
+            if at not in worth or worth[at] < max(worth.values()):
+                return False
+            left[at] = left.get(at, 0) - size
+        return all(count >= 0 for count in left.values())
+
     def _keep(self) -> None:
         """Keep jobs where they are, if there is room; first those that do not take every type, in turn."""
-        choosy = [s for s in self._seekers.values() if not s.worth.keys() >= {*self._types}]
+        types = {*self._types}
+        choosy = [s for s in self._seekers.values() if not s.worth.keys() >= types]
         for seeker in sorted(choosy, key=lambda s: (s.rank, -s.size, s.job_id)):
             wanted = sorted(seeker.worth, key=lambda t: (t != seeker.at, -seeker.worth[t], t))
             found = next((t for t in wanted if self._room.get(t, 0) >= seeker.size), "")
@@ -107,10 +123,13 @@ class Exchange:
     def _put(self, seeker: Seeker, gpu_type: str) -> None:
         self.at[seeker.job_id] = gpu_type
         self._on[gpu_type][seeker.job_id] = seeker
+        self._changed(gpu_type)
         self._room[gpu_type] -= seeker.size
 
     def _sweep(self, first: str, second: str, unit: int) -> int:
         """Exchange blocks of so many GPUs between two types, the greatest gains first; return how many."""
+        if self._most(first, second, unit) + self._most(second, first, unit) <= _LEAST_GAIN / 2:
+            return 0
         there, back = self._blocks(first, second, unit), self._blocks(second, first, unit)
         count = 0
         while True:
@@ -134,7 +153,7 @@ class Exchange:
         """Cut the jobs of a type into blocks of at most `unit` GPUs; whoever gains most by going is last."""
         blocks: list[_Block] = []
         gain, size, jobs = 0.0, 0, []
-        for loss, need, job_id in self._by_loss(source, target, unit):
+        for loss, need, job_id in self._by_loss(source, target):
             if size + need > unit:
                 continue
             gain, size = gain - loss * need, size + need
@@ -147,15 +166,35 @@ class Exchange:
         blocks.sort(key=lambda block: block.gain)
         return blocks
 
-    def _by_loss(self, source: str, target: str, most: int) -> list[tuple[float, int, int]]:
-        """The jobs of at most so many GPUs on a type, by what each of these would lose on another."""
-        movable = [s for s in self._on[source].values() if s.size <= most and target in s.worth]
-        return sorted(((s.worth[source] - s.worth[target]) / s.size, s.size, s.job_id) for s in movable)
+    def _most(self, source: str, target: str, unit: int) -> float:
+        """The most that a block of at most `unit` GPUs can gain, or little more."""
+        losses = self._by_loss(source, target)
+        gain = -losses[0][0] if losses else 0.0
+        return gain * unit if gain > 0 else 0.0
+
+    def _by_loss(self, source: str, target: str) -> list[_Loss]:
+        """The jobs on a type by what each of their GPUs would lose on another."""
+        found = self._losses.get((source, target))
+        if found is None:
+            found = [
+                ((worth[source] - worth[target]) / size, size, job_id)
+                for job_id, size, worth, _, _ in self._on[source].values()
+                if target in worth
+            ]
+            found.sort()
+            self._losses[source, target] = found
+        return found
+
+    def _changed(self, gpu_type: str) -> None:
+        for other in self._types:
+            self._losses.pop((gpu_type, other), None)
 
     def _move(self, block: _Block, source: str, target: str) -> None:
         for job_id in block.jobs:
             self.at[job_id] = target
             self._on[target][job_id] = self._on[source].pop(job_id)
+        self._changed(source)
+        self._changed(target)
         self._room[source] += block.size
         self._room[target] -= block.size
 

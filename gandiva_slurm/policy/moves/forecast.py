@@ -26,7 +26,9 @@ class Forecast:
         self._known: dict[_Shape, dict[str, float]] = {}
         #: by pair of types: sum of the logarithms of gains, and how many
         self._gains: dict[tuple[str, str], tuple[float, int]] = {}
+        #: what was answered since something was learnt: of all types, and of those that a job accepts
         self._guesses: dict[_Shape, dict[str, float]] = {}
+        self._accepted: dict[tuple[str, int, tuple[str, ...]], dict[str, float]] = {}
         #: rates learnt so far, counted: while it stands, so do all answers
         self.learnt = 0
 
@@ -47,7 +49,12 @@ class Forecast:
             known = self._known.get(shape, {})
             self._guesses[shape] = {t: known[t] if t in known else self._guess(t, known) for t in self._types}
         found = self._guesses[shape]
-        return {t: found[t] for t in self._types if job.accepts(t)} if job.gpu_types else found
+        if not job.gpu_types:
+            return found
+        key = (job.model, job.size, job.gpu_types)
+        if key not in self._accepted:
+            self._accepted[key] = {t: found[t] for t in self._types if t in job.gpu_types}
+        return self._accepted[key]
 
     def _add(self, shape: _Shape, gpu_type: str, rate: float) -> None:
         known = self._known.setdefault(shape, {})
@@ -58,6 +65,7 @@ class Forecast:
         known[gpu_type] = rate
         self.learnt += 1
         self._guesses.clear()
+        self._accepted.clear()
 
     def _note(self, source: str, target: str, gain: float) -> None:
         total, count = self._gains.get((source, target), (0.0, 0))

@@ -32,6 +32,9 @@ class _Sums:
     best_rate: float = 1.0
     #: what its next quantum brings beyond what falls due in it
     coming: float = 0.0
+    #: of what these were worked out: its part of the cluster, and its rates
+    part: float = -1.0
+    rates: Mapping[str, float] | None = None
 
 
 class LagBook:
@@ -49,18 +52,22 @@ class LagBook:
         old, self._sums = self._sums, {}
         for job in jobs:
             sums = old.get(job.job_id) or _Sums()
-            own = rates[job.job_id]
-            sums.best_rate = max(own.values(), default=0.0) or 1.0
-            sums.due_rate = isolated_rate(job, parts[job.job_id], self._counts, own) / sums.best_rate
-            time_part = min(1.0, self._gpus * parts[job.job_id] / job.size)
-            sums.coming = sums.due_rate * (1 / time_part - 1) * self._quantum_s
+            own, part = rates[job.job_id], parts[job.job_id]
             self._sums[job.job_id] = sums
+            if sums.part == part and sums.rates is own:
+                continue
+            sums.part, sums.rates = part, own
+            sums.best_rate = max(own.values(), default=0.0) or 1.0
+            sums.due_rate = isolated_rate(job, part, self._counts, own) / sums.best_rate
+            time_part = min(1.0, self._gpus * part / job.size)
+            sums.coming = sums.due_rate * (1 / time_part - 1) * self._quantum_s
 
     def note(self, seconds: float, running: Mapping[int, float]) -> None:
         """Add a stretch of time; `running`: the rate of each job that ran."""
-        for job_id, sums in self._sums.items():
+        for job_id, sums in self._sums.items() if seconds else ():
             sums.due += sums.due_rate * seconds
-            sums.done += running.get(job_id, 0.0) / sums.best_rate * seconds
+            if job_id in running:
+                sums.done += running[job_id] / sums.best_rate * seconds
 
     def lag(self, job_id: int) -> float:
         """Return 1 for a job that is where it should be, more for one that is behind, at most 4."""

@@ -30,9 +30,12 @@ class Merit:
         self._rates: dict[int, Mapping[str, float]] = {}
         self._parts: Mapping[int, float] = {}
         self._speeds: dict[int, float] = {}
+        #: what `worth` has answered since lags and rates changed
+        self._worth: dict[int, dict[str, float]] = {}
 
     def learn(self, view: View, alone: Mapping[int, str], elapsed_ns: int) -> None:
         """Take over what was done since the last question; `alone`: the types of who ran without a mate."""
+        self._worth.clear()
         self._lags.note(elapsed_ns / 1e9, self._speeds)
         ran = [(view.jobs[job_id], gpu_type) for job_id, gpu_type in alone.items() if job_id in view.jobs]
         self._forecast.learn(ran, view.rates)
@@ -40,6 +43,7 @@ class Merit:
     def set_members(self, jobs: Mapping[int, JobView], parts: Mapping[int, float]) -> None:
         """Make exactly these live; by job: its part of the cluster."""
         self._parts = parts
+        self._worth.clear()
         self._rates = {job.job_id: self._forecast.rates(job) for job in jobs.values()}
         self._lags.set_members(jobs.values(), parts, self._rates)
 
@@ -55,7 +59,13 @@ class Merit:
         return self._parts[job.job_id]
 
     def worth(self, job: JobView) -> dict[str, float]:
-        """What each type is worth; a type on which it cannot run is left out."""
+        """What each type is worth, the same answer all the time; a type on which it cannot run is left out."""
+        worth = self._worth.get(job.job_id)
+        if worth is None:
+            worth = self._worth[job.job_id] = self._worth_of(job)
+        return worth
+
+    def _worth_of(self, job: JobView) -> dict[str, float]:
         rates = self._rates[job.job_id]
         best = max(rates.values(), default=0.0) or 1.0
         if not self._by_type:
@@ -90,6 +100,8 @@ def type_of(cluster: Cluster, gpus: tuple[int, ...]) -> str:
 
 
 def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    if len({*runs.values()}) == len(runs):
+        return {}
     by_gpus: dict[tuple[int, ...], list[int]] = {}
     for job_id, gpus in runs.items():
         by_gpus.setdefault(gpus, []).append(job_id)

@@ -50,11 +50,13 @@ class Sharing:
 
     def pack(self, view: View, merit: Merit, last: Last, groups: Mapping[str, Group], before: Last) -> None:
         """Put guests beside hosts in this plan; `before`: the last one, whose pairs may stay."""
+        trials, self._trials = self._trials, {}
+        if all(group.jobs.keys() <= last.runs.keys() for group in groups.values()):
+            self._guard.match((), (), view.rates, {})
+            return
         old, admits = before.guests if self.moves_cost else {}, _admits(view, last)
-        trials = self._trials
         longest_ns = _LONGEST_TRIAL * self._quantum_ns
         fresh = {host for (host, _), since_ns in trials.items() if view.now_ns < since_ns + longest_ns}
-        self._trials = {}
         for name, group in groups.items():
             bench = self._bench(view, merit, last, name, group, admits)
             whole = replace(bench, old=old, on_trial=fresh) if bench else None

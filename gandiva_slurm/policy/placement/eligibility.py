@@ -13,13 +13,15 @@ has none there and another has several: one of these that can be saved makes way
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from gandiva_slurm.policy.port import Host, JobView, View
 
 #: What jobs have in common that may come to the same GPUs: nodes, memory, a user whose last slots count, and
 #: a user for whom others make way.
 _Kind = tuple[frozenset[int] | None, int, str, str]
+
+_NOTHING = frozenset[int]()
 
 
 class Eligibility:
@@ -37,7 +39,7 @@ class Eligibility:
         for job in firm:
             for gpu in job.gpus:
                 living[gpu] = living.get(gpu, 0) + 1
-            for host in self._cluster.hosts_of(job.gpus):
+            for host in self._cluster.hosts_of(job.gpus) if job.memory_mib else ():
                 taken_mib[host] = taken_mib.get(host, 0) + job.memory_mib
         self._living = living
         #: by GPU: the users of jobs that will not make way, one for each
@@ -46,7 +48,7 @@ class Eligibility:
             if not job.can_migrate:
                 self._note_firm(job, job.gpus)
         #: by GPU: how many jobs of each user live there, and how many may make way: not the last of a user
-        self._users = [Counter[str]() for _ in range(view.cluster.size)]
+        self._users: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._beyond: Counter[int] = Counter()
         for job in firm if stay else ():
             for gpu in job.gpus:
@@ -58,6 +60,8 @@ class Eligibility:
             for index, host in enumerate(self._cluster.hosts)
             if host.memory_mib
         }
+        #: nobody keeps anybody from anywhere
+        self._is_open = not firm and not self._left_mib
         self._known: dict[_Kind, frozenset[int]] = {}
         self._rooms: dict[_Kind, tuple[tuple[Host, tuple[int, ...]], ...]] = {}
 
@@ -66,12 +70,13 @@ class Eligibility:
 
         `displaces`: it may come to a full one where others make way.
         """
-        if job.gpus and not job.can_migrate:
-            return frozenset()
+        if (self._is_open and job.hosts is None) or (job.gpus and not job.can_migrate):
+            return _NOTHING
         key = self._kind(job, displaces)
         if key not in self._known:
-            makes_way = {gpu for gpu in self._full if self._beyond[gpu] and not self._users[gpu][job.user]}
-            full = self._full - makes_way if displaces else self._full
+            full = self._full
+            if displaces:
+                full -= {gpu for gpu in full if self._beyond[gpu] and not self._users[gpu][job.user]}
             self._known[key] = full.union(self._last_of(key[2]), *(
                 host.gpus
                 for index, host in enumerate(self._cluster.hosts)
@@ -86,6 +91,7 @@ class Eligibility:
 
     def take(self, job: JobView, gpus: tuple[int, ...]) -> None:
         """A job is to live there, too."""
+        self._is_open = False
         for gpu in gpus:
             self._users[gpu][job.user] += 1
             self._beyond[gpu] -= gpu in self._full

@@ -47,9 +47,10 @@ class Homes:
             self._live(job, job.gpus)
         self._chosen: dict[int, tuple[int, ...]] = {}
         #: by user: jobs, and GPUs of those that live somewhere; the users for one of whose jobs others leave
-        self._jobs = Counter(job.user for job in view.jobs.values())
+        self._jobs: Counter[str] = Counter()
         self._gpus: Counter[str] = Counter()
-        for job in view.jobs.values():
+        for job in view.jobs.values() if stay else ():
+            self._jobs[job.user] += 1
             self._gpus[job.user] += len(job.gpus)
         self._displacing: set[str] = set()
 
@@ -68,8 +69,9 @@ class Homes:
         return self._chosen[job.job_id]
 
     def _live(self, job: JobView, gpus: tuple[int, ...]) -> None:
+        due = self._due(job) if gpus else 0
         for gpu in gpus:
-            self._loads[gpu] = self._loads.get(gpu, 0) + self._due(job)
+            self._loads[gpu] = self._loads.get(gpu, 0) + due
 
     def _due(self, job: JobView) -> int:
         """Return what is due to a job on each of its GPUs, at least something."""

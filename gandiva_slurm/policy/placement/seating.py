@@ -33,6 +33,10 @@ class Seating:
         if is_dear and not is_turn:
             self._lived = self._lived.union(*(job.gpus for job in view.jobs.values()))
         self._homes = Homes(view, merit, self._eligibility)
+        #: the types of all jobs, where they have been chosen
+        self._settled: dict[int, str] | None = None
+        #: by model, size and type: not known to stand still on several nodes
+        self._goes_apart: dict[tuple[str, int, str], bool] = {}
 
     def anywhere(self, closed: Set[int], avoid: Set[int] = frozenset(), may_move: bool = False) -> Seat:
         """Seat on any GPUs but the closed ones; on those to avoid only where it must be.
@@ -79,6 +83,32 @@ class Seating:
                 used.add(spare)
         return tuple(sorted(found))
 
+    def as_they_are(self, jobs: Mapping[int, JobView]) -> Runs | None:
+        """Return the GPUs where all of these run, each alone, if all go on so; None: others may be better.
+
+        At a turn's beginning types are chosen anew. The order is the one in which they would be seated.
+        """
+        if self._view.down or any(len(each.gpus) != each.size for each in jobs.values()):
+            return None
+        if any(self._is_stuck(job, job.size) for job in jobs.values()):
+            return None
+        if not self._is_turn:
+            return {job_id: job.gpus for job_id, job in jobs.items()}
+        if not all(job.can_migrate for job in jobs.values()):
+            return None
+        cluster, types = self._view.cluster, self._types_of_all(jobs)
+        if any(types.get(job_id) != cluster.type_of[job.gpus[0]] for job_id, job in jobs.items()):
+            return None
+        order = [*cluster.counts]
+        stay = sorted((order.index(types[job_id]), -job.size, job_id) for job_id, job in jobs.items())
+        return {job_id: jobs[job_id].gpus for *_, job_id in stay}
+
+    def _types_of_all(self, jobs: Mapping[int, JobView]) -> Mapping[int, str]:
+        places = {job_id: job.gpus for job_id, job in jobs.items()}
+        wanted = [Wanted(job, job.size) for job in jobs.values()]
+        self._settled = self._settle(wanted, places, self._view.cluster.counts, frozenset())
+        return self._settled
+
     def homes(self, jobs: Iterable[JobView], closed: Set[int]) -> Runs:
         """Return where each lives, one that lives nowhere where there is room for it and nobody leaves.
 
@@ -109,6 +139,8 @@ class Seating:
 
         In the middle of a turn those that run stay on their type, but where there is no room for them.
         """
+        if self._settled is not None and len(self._settled) == len(wanted):
+            return self._settled
         fixed = frozenset[int]() if may_move or self._is_turn else frozenset(self._ran)
         types = self._settle(wanted, places, room, fixed)
         lost = fixed.intersection(each.job.job_id for each in wanted) - types.keys()
@@ -155,15 +187,19 @@ class Seating:
     def _barred(self, job: JobView) -> frozenset[int]:
         """Return the GPUs to which a job may not come now, on those of others' turns among them."""
         barred = self._eligibility.barred(job)
-        return barred | self._lived.difference(job.gpus) if job.gpus else barred
+        return barred | self._lived.difference(job.gpus) if job.gpus and self._lived else barred
 
     def _can_spread(self, job: JobView, size: int, gpu_type: str) -> bool:
         """True unless it has to stay where it begins, or is known to stand still on several nodes."""
-        apart = self._view.rates.alone(job.model, size, gpu_type, is_local=False)
-        return job.can_migrate and (apart is None or apart > 0)
+        key = (job.model, size, gpu_type)
+        if key not in self._goes_apart:
+            apart = self._view.rates.alone(*key, is_local=False)
+            self._goes_apart[key] = apart is None or apart > 0
+        return job.can_migrate and self._goes_apart[key]
 
     def _is_stuck(self, job: JobView, size: int) -> bool:
         """True for one that could move and stands still where it is, in pieces."""
-        if not job.can_migrate or len(self._view.cluster.hosts_of(job.gpus)) < 2:
+        gpus = job.gpus
+        if len(gpus) < 2 or not job.can_migrate or self._view.cluster.are_near(gpus):
             return False
-        return not self._can_spread(job, size, type_of(self._view.cluster, job.gpus))
+        return not self._can_spread(job, size, type_of(self._view.cluster, gpus))

@@ -8,7 +8,7 @@ always fit, and others are spread over nodes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import CELLS, NODE, Cluster
@@ -16,8 +16,7 @@ from gandiva_slurm.policy.port import CELLS, NODE, Cluster
 Seats = dict[int, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Guest:
+class Guest(NamedTuple):
     """A job that is to have `size` GPUs of a type. `gpus`: those it has or had, () when none."""
 
     job_id: int

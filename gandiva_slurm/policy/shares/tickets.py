@@ -21,6 +21,8 @@ class TicketBook:
         self._used: dict[str, float] = {}
         #: by user: what its tickets were multiplied by when they were last asked for
         self._factors: dict[str, float] = {}
+        #: who was present last, by which tree, and the tickets they had by that alone
+        self._base: tuple[tuple[object, Sequence[Association]], dict[str, int]] | None = None
 
     def note(self, elapsed_ns: int, gpus: Mapping[str, float], size: int) -> None:
         """Add a stretch of time in which users held so many of `size` GPUs."""
@@ -35,10 +37,13 @@ class TicketBook:
     def of(self, jobs: Iterable[JobView], tree: Sequence[Association] = ()) -> dict[str, int]:
         """Return the tickets of the users of these jobs; `tree`: newer than the settings'."""
         settings, present = self._settings, {(job.account, job.user) for job in jobs}
-        leaves = [Leaf(account, user) for account, user in present]
-        base = users_tickets(settings.tickets, tree or settings.associations, leaves)
+        key = (present, tree or settings.associations)
+        if self._base is None or self._base[0] != key:
+            leaves = [Leaf(account, user) for account, user in present]
+            self._base = (key, users_tickets(settings.tickets, key[1], leaves))
+        base = self._base[1]
         if not settings.half_life_ns:
-            return base
+            return dict(base)
         whole = sum(base.values())
         factors = {user: _factor(self._used.get(user, 0.0) * whole / own) for user, own in base.items()}
         self._factors = factors
