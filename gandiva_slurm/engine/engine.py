@@ -67,6 +67,8 @@ class Engine:
         self.state = EngineState()
         self.decider = Decider(leader)
         self._placements: dict[str, tuple[Placement, ...]] | None = None
+        #: by job: what its placements were made of, and they
+        self._placed: dict[int, tuple[tuple[object, ...], list[tuple[str, Placement]]]] = {}
         self._fences: dict[str, tuple[JobKey, ...]] | None = None
         self._shares: tuple[tuple[object, ...], Mapping[str, TicketShare]] | None = None
         self._tickets: tuple[tuple[object, ...], Mapping[int, int]] | None = None
@@ -234,9 +236,22 @@ class Engine:
         for record in placed:
             job_id = record.job.job_id
             is_on = None if on is None else job_id in on
-            for node, place in _placements(record, tickets[job_id], mates.get(job_id, 0), is_on):
+            for node, place in self._places(record, tickets[job_id], mates.get(job_id, 0), is_on):
                 plan.setdefault(node, []).append(place)
+        self._placed = {record.job.job_id: self._placed[record.job.job_id] for record in placed}
         return {node: tuple(jobs) for node, jobs in plan.items()}
+
+    def _places(
+        self, record: JobRecord, tickets: int, mate: int, is_on: bool | None
+    ) -> list[tuple[str, Placement]]:
+        """Return a job's placements: the same objects as long as they are made of the same."""
+        job_id, leaves = record.job.job_id, record.state == states.CHECKPOINTING
+        classes = (record.vc, record.is_opportunistic)
+        key = (record.job, tuple(record.places.items()), tickets, mate, is_on, leaves, classes)
+        known = self._placed.get(job_id)
+        if known is None or known[0] != key:
+            known = self._placed[job_id] = (key, [*_placements(record, tickets, mate, is_on)])
+        return known[1]
 
 
 def _pairs(on: Iterable[JobRecord]) -> dict[int, int]:

@@ -78,6 +78,9 @@ class SlurmWorld:
         self._users: set[str] = set()
         self._vcs: set[str] = set()
         self._down: frozenset[str] = frozenset()
+        self._types: dict[str, str] = {}
+        #: by node and job: what a report was made of, and it
+        self._made: dict[tuple[str, JobKey], tuple[tuple[object, ...], ev.ResidentSeen]] = {}
         self._outcomes: list[ev.Event] = []
         self._told: dict[tuple[str, JobKey], ev.ResidentSeen] = {}
         self._notes: dict[int, str] = {}
@@ -136,7 +139,7 @@ class SlurmWorld:
     def _nodes_of(self, cluster: Cluster) -> Nodes:
         if self._nodes is None:
             gpus = {host.name: len(host.gpus) for host in cluster.hosts}
-            self._nodes = Nodes()
+            self._nodes, self._types = Nodes(), {host.name: host.gpu_type for host in cluster.hosts}
             self.engine.settings = replace(self.engine.settings, cells=_cells_of(cluster))
             self._down = frozenset(gpus)  # so that all are news
         return self._nodes
@@ -253,11 +256,13 @@ class SlurmWorld:
         alive = [item for item in nodes.placements() if self._is_running(item[1].key)]
         told = {(node, place.key): self._resident(view, nodes, node, place) for node, place in alive}
         for where, seen in told.items():
-            if seen.has_left or self._told.get(where) != seen:
+            before = self._told.get(where)
+            if seen.has_left or (before is not seen and before != seen):
                 yield seen
         for node, key in [where for where in self._told if where not in told]:
             yield ev.ResidentGone(node, key)
         self._told = told
+        self._made = {where: self._made[where] for where in told}
         held: dict[str, list[tuple[JobKey, int]]] = {}
         for node, place in alive:
             held_ns = nodes.held_ns.get(place.key, 0) * len(place.gpus)
@@ -269,7 +274,7 @@ class SlurmWorld:
         key, job = place.key, view.jobs[place.key.job_id - 1]
         is_on, has_run = key in nodes.on, nodes.held_ns.get(key, 0) > 0
         state, reason = (states.RUNNING, "") if is_on else (states.SUSPENDED, "Parked" if has_run else "")
-        gpu_type = next(host.gpu_type for host in view.cluster.hosts if host.name == node)
+        gpu_type = self._types[node]
         mate = view.jobs.get(place.mate - 1)
         gpus = sum(len(part) for _, part in place.span) or len(place.gpus)
         alone = view.rates.alone(job.model, gpus, gpu_type, not place.span) if has_run else None
@@ -277,6 +282,10 @@ class SlurmWorld:
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else self._start_ns
         is_movable = has_run and job.can_migrate and nodes.held_ns[key] >= restore_ns
+        made_of = (is_on, has_run, is_movable, alone, pair, place.mate, place.gpus, key in nodes.left)
+        known = self._made.get((node, key))
+        if known is not None and known[0] == made_of:
+            return known[1]
         measured = Measured(
             is_movable=is_movable,
             is_elastic=True,
@@ -288,7 +297,9 @@ class SlurmWorld:
             card_bytes=_AMPLE_BYTES,
             peak_bytes=1,
         )
-        return ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured)
+        seen = ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured)
+        self._made[node, key] = (made_of, seen)
+        return seen
 
     def _runs(self, view: View, nodes: Nodes) -> dict[int, tuple[int, ...]]:
         first = {host.name: host.gpus[0] for host in view.cluster.hosts}

@@ -179,7 +179,7 @@ class PassBook(Generic[Name]):
         then the tie-break alone decides between them, for ever. Debt widens the gap that is allowed.
         """
         members = [account for account in self.accounts.values() if account.present]
-        if any([account.debt for account in members]):
+        if any(account.debt for account in members):
             self._repay(members)
         members.sort(key=lambda account: account.value - account.debt, reverse=True)
         shift = 0

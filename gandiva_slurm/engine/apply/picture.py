@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from gandiva_slurm.engine.state.sizes import is_elastic
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.placement.needs import Need
+from gandiva_slurm.policy.placement.sites import Site
 from gandiva_slurm.policy.port import CELLS, GUARANTEED, NODE, Cluster, Host, JobView, View
 
 #: Nodes, each with GPUs there.
@@ -45,6 +46,7 @@ class Picture:
             [memory for _, _, _, memory, *_ in self.key],
         )
         self._known: dict[int, _Known] = {}
+        self._eligible: _Eligible | None = None
         #: by name: the node's index, its first GPU's number, and how many it has
         self.index = {name: number for number, name in enumerate(self.names)}
         self._first = dict(zip(self.names, _firsts(self.cluster), strict=True))
@@ -52,8 +54,10 @@ class Picture:
 
     def numbers(self, places: Places) -> tuple[int, ...]:
         """Return GPUs of nodes by their numbers in the cluster; those of unknown nodes are left out."""
-        known = ((self._first[name], gpus) for name, gpus in places.items() if name in self._first)
-        return tuple(sorted(first + gpu for first, gpus in known for gpu in gpus))
+        first = self._first
+        found = [first[name] + gpu for name, gpus in places.items() if name in first for gpu in gpus]
+        found.sort()
+        return tuple(found)
 
     def places(self, numbers: Iterable[int]) -> dict[str, tuple[int, ...]]:
         """Return GPUs of the cluster as those of their nodes, these by name."""
@@ -68,7 +72,7 @@ class Picture:
         state = at.state
         placed = (record for record in state.jobs.values() if record.is_placed and self._is_known(record))
         records = sorted((*placed, *ready), key=lambda record: record.order)
-        eligible = _Eligible(at, self)
+        eligible = self._eligible_now(at)
         jobs = {record.job.job_id: self._job(at, record, eligible) for record in records}
         for job_id, job in jobs.items():
             job.can_pack = may_pack and _note_memory(at, state.jobs[job_id], job)
@@ -83,6 +87,14 @@ class Picture:
         cards = tuple(state.nodes[name].card_bytes for name in self.names)
         vcs = at.settings.virtual_clusters
         return View(at.now_ns, self.cluster, jobs, state.rates, frozenset(down), slots, tree, cards, vcs)
+
+    def _eligible_now(self, at: Cycle) -> _Eligible:
+        """Return which nodes may be used now, with all that was found out since they changed last."""
+        sites = [site_of(at.state.nodes[name], at.settings.cells) for name in self.names]
+        if self._eligible is None or self._eligible.sites != sites:
+            self._eligible = _Eligible(sites, self)
+        self._eligible.at = at
+        return self._eligible
 
     def _is_known(self, record: JobRecord) -> bool:
         """True when its GPUs are known, and are GPUs of nodes that are there."""
@@ -223,14 +235,16 @@ def _types(cluster: Cluster, need: Need) -> tuple[str, ...]:
 class _Eligible:
     """The nodes that jobs may use now, found once for all jobs that ask for the same."""
 
-    def __init__(self, at: Cycle, picture: Picture) -> None:
-        self._at, self._picture = at, picture
+    def __init__(self, sites: Sequence[Site], picture: Picture) -> None:
+        self.sites, self._picture = sites, picture
+        self.at: Cycle | None = None
         self._known: dict[tuple[object, ...], frozenset[int]] = {}
         self._all = frozenset(range(len(picture.names)))
 
     def hosts(self, need: Need, record: JobRecord) -> frozenset[int] | None:
         """Return the indexes of these nodes, those where it lives or goes to among them; None: all."""
-        closed = frozenset(closed_nodes(self._at, record))
+        assert self.at is not None
+        closed = frozenset(closed_nodes(self.at, record))
         key = (need.partitions, need.cpus, need.memory_mib, closed)
         if key not in self._known:
             self._known[key] = self._find(need, closed)
@@ -241,12 +255,10 @@ class _Eligible:
         return found.union(index[name] for name in (*record.nodes, *record.target) if name in index)
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
-        of_any_type, nodes = replace(need, types=(), gpus=1), self._at.state.nodes
-        cells = self._at.settings.cells
-        sites = [site_of(nodes[name], cells) for name in self._picture.names]
+        of_any_type = replace(need, types=(), gpus=1)
         return frozenset(
             index
-            for index, site in enumerate(sites)
+            for index, site in enumerate(self.sites)
             if site.is_open
             and site.name not in closed
             and site.may_take(of_any_type)

@@ -59,7 +59,7 @@ class Merit:
         return self._parts[job.job_id]
 
     def worth(self, job: JobView) -> dict[str, float]:
-        """What each type is worth, the same answer all the time; a type on which it cannot run is left out."""
+        """What each type is worth, the same dict all the time; types on which it cannot run are left out."""
         worth = self._worth.get(job.job_id)
         if worth is None:
             worth = self._worth[job.job_id] = self._worth_of(job)

@@ -91,7 +91,7 @@ class Last:
     def held_since(
         self, before: Mapping[int, int], view: View, elapsed_ns: int
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the GPU time that each job has held since the last question, and in all; `before`: as of then.
+        """Return the GPU time that each job has held since the last question, and in all; `before`: then.
 
         Of two that shared GPUs each has held half. That is what was planned, but where a node missed its
         part, or had no room. A job that has ended is not seen any more: what was planned counts. What a job
