@@ -8,7 +8,7 @@ a gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -107,8 +107,7 @@ class PairBook:
         pairs = self._stay(bench, rates)
         taken = {pair.host for pair in pairs}
         queues = _by_kind(bench, {pair.guest for pair in pairs})
-        offers = list(self._offers(bench, taken, queues, rates))
-        offers.sort(key=lambda offer: (-offer.gain, offer.host.job_id, offer.kind[:2]))
+        offers = self._offers(bench, taken, queues, rates)
         types = {host.job_id: (host.model, gpu_type) for host, gpu_type in bench.hosts}
         models = {job.job_id: job.model for job in bench.waiting}
         on_trial = {
@@ -117,11 +116,14 @@ class PairBook:
             if pair.is_trial
         }
         for offer in offers:
-            queue, key = queues[offer.kind], _key(offer.host.model, offer.kind.model, offer.gpu_type)
-            if offer.host.job_id in taken or not queue or key in on_trial:
+            queue = queues[offer.kind]
+            if offer.host in taken or not queue:
                 continue
-            taken.add(offer.host.job_id)
-            pairs.append(Pair(offer.host.job_id, queue.pop().job_id, offer.is_trial))
+            key = _key(offer.place[0], offer.kind.model, offer.place[1])
+            if key in on_trial:
+                continue
+            taken.add(offer.host)
+            pairs.append(Pair(offer.host, queue.pop().job_id, offer.is_trial))
             if offer.is_trial:
                 on_trial.add(key)
                 self.tried += key not in self._open
@@ -144,22 +146,39 @@ class PairBook:
 
     def _offers(
         self, bench: Bench, taken: Set[int], queues: Mapping[_Kind, Sequence[JobView]], rates: Rates
-    ) -> Iterator[_Offer]:
-        """Yield what each host and each model of those who wait would gain together; a loss is no offer."""
-        promises: dict[tuple[str, str], list[tuple[_Kind, _Promise]]] = {}
+    ) -> list[_Offer]:
+        """Return what each host and each model of those who wait would gain together; a loss is no offer.
+
+        The greatest gain is the first.
+        """
+        order = {kind: number for number, kind in enumerate(sorted(queues, key=lambda kind: kind[:2]))}
+        chances: dict[tuple[str, str], list[_Chance]] = {}
+        found = []
         for host, gpu_type in bench.hosts:
             if host.job_id in taken:
                 continue
             place = (host.model, gpu_type)
-            if place not in promises:
-                every = ((kind, self._promise(host.model, kind.model, gpu_type, rates)) for kind in queues)
-                promises[place] = [(kind, promise) for kind, promise in every if promise is not None]
+            if place not in chances:
+                every = (self._chance(bench, place, kind, queues[kind][-1], rates) for kind in order)
+                chances[place] = [chance for chance in every if chance is not None]
             here = bench.worth(host, gpu_type)
-            for kind, promise in promises[place]:
-                guest = queues[kind][-1]
-                gain = (promise.mine - 1.0) * here + promise.theirs * bench.worth(guest, gpu_type)
-                if gain > 0 and guest.accepts(gpu_type) and bench.admits(host, guest):
-                    yield _Offer(gain, host, kind, gpu_type, promise.is_trial)
+            for kind, guest, mine, theirs, is_trial in chances[place]:
+                gain = (mine - 1.0) * here + theirs
+                if gain > 0 and bench.admits(host, guest):
+                    found.append(_Offer(-gain, host.job_id, order[kind], kind, place, is_trial))
+        found.sort()
+        return found
+
+    def _chance(
+        self, bench: Bench, place: tuple[str, str], kind: _Kind, guest: JobView, rates: Rates
+    ) -> _Chance | None:
+        """Return what hosts of a model on a type may gain by a guest; None: they are not to be packed."""
+        model, gpu_type = place
+        promise = self._promise(model, kind.model, gpu_type, rates) if guest.accepts(gpu_type) else None
+        if promise is None:
+            return None
+        theirs = promise.theirs * bench.worth(guest, gpu_type)
+        return _Chance(kind, guest, promise.mine, theirs, promise.is_trial)
 
     def _promise(self, host: str, guest: str, gpu_type: str, rates: Rates) -> _Promise | None:
         """What two models keep of their speed, known or guessed; None: they are not to be packed there."""
@@ -203,11 +222,25 @@ class _Promise(NamedTuple):
     is_trial: bool
 
 
-class _Offer(NamedTuple):
-    gain: float
-    host: JobView
+class _Chance(NamedTuple):
+    """A guest for hosts of one model on one type; what they keep, and what it is worth there beside one."""
+
     kind: _Kind
-    gpu_type: str
+    guest: JobView
+    mine: float
+    theirs: float
+    is_trial: bool
+
+
+class _Offer(NamedTuple):
+    """The least is the best: the greatest gain, then the first host, then the order of kinds."""
+
+    loss: float
+    host: int
+    number: int
+    kind: _Kind
+    #: the host's model, and the type it is on
+    place: tuple[str, str]
     is_trial: bool
 
 

@@ -91,13 +91,19 @@ class Sharing:
         worth = {job.job_id: merit.worth(job) for job in (*small, *(host for host, _ in hosts))}
         types = {host.job_id: gpu_type for host, gpu_type in hosts}
         waiters, turns = {last.owners[job.job_id] for job in waiting}, group.turns
+        loses: dict[tuple[int, str], bool] = {}
 
         def gains(host: JobView, guest: JobView) -> bool:
-            if not admits(host, guest) or merit.would_lose(guest, types[host.job_id]):
+            key = (guest.job_id, types[host.job_id])
+            if key not in loses:
+                loses[key] = merit.would_lose(guest, key[1])
+            if loses[key] or not admits(host, guest):
                 return False
             user, other = last.owners[host.job_id], last.owners[guest.job_id]
+            if user in waiters:
+                return True
             behind = (turns.user_pass(other) - turns.user_pass(user)) * turns.tickets(user)
-            return user in waiters or behind <= self._quantum_ns * STRIDE1
+            return behind <= self._quantum_ns * STRIDE1
 
         return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=gains)
 
