@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -19,6 +18,8 @@ from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.slurm_world import SLOTS, SlurmWorld
 from gandiva_slurm.sim.world import Costs
 from tests.bench.decisions import slowest_decision
+from tests.bench.limits import judge
+from tests.bench.limits import table as table
 from tests.bench.loops import Took, measured
 from tests.sim.mixed import CLUSTER, W1, W1C, mean_jct_s, rho_of_jobs, settings, workload
 
@@ -57,9 +58,6 @@ PARTS = [(load, move_s) for load in LOADS for move_s in (CHEAP, DEAR)]
 IDS = [f"{load.name}, {move_s} s".replace(" ", "-") for load, move_s in PARTS]
 by_part = pytest.mark.parametrize(("load", "move_s"), PARTS, ids=IDS)
 
-#: What has been measured, for the table.
-_told: list[tuple[str, str, str, str]] = []
-
 
 def specs_of(load: Load) -> list[Spec]:
     """Return the jobs of a workload."""
@@ -77,22 +75,6 @@ def run(load: Load, move_s: int, by_engine: bool) -> Run:
     costs = Costs(told.switch_ns, told.restart_ns, slots=SLOTS)
     scene = Scene(specs_of(load), CLUSTER, workload(W1)[1], costs)
     return Run(*measured(lambda: simulate(scene, SlurmWorld(told, policy) if by_engine else policy)))
-
-
-def judge(what: str, now: float, limit: float, form: str = "{:,.0f}") -> None:
-    """Note a figure beside its limit; it fails where it is above. `limit` 0: there is none."""
-    is_over = bool(limit) and now > limit
-    _told.append((what, form.format(now), form.format(limit) if limit else "", "over" if is_over else ""))
-    assert not is_over, f"{what}: {form.format(now)}, limit {form.format(limit)}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def table() -> Iterator[None]:
-    """Print what was measured when all is."""
-    yield
-    print("\n\n| what | now | wanted | |\n|---|---|---|---|")
-    for row in _told:
-        print(f"| {' | '.join(row)} |")
 
 
 @by_part

@@ -153,7 +153,7 @@ VARIANTS = (
     ),
     Variant(
         "plan-charges-what-was-before",
-        "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._held_since",
+        "gandiva_slurm/policy/shares/groups.py:Last.held_since",
         "before.get(job_id, held_ns)",
         "before.get(job_id, 0)",
         "A policy that is asked for the first time charges jobs for all they ever held.",
