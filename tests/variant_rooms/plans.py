@@ -306,8 +306,8 @@ VARIANTS = (
     Variant(
         "plan-a-pair-waits-for-nothing",
         "gandiva_slurm/policy/shares/groups.py:Group.note_waiting",
-        "job_id in last.runs and job_id not in last.halved",
-        "job_id in last.runs",
+        "or job_id in halved",
+        "or False",
         "What two on one GPU paid is forgotten, for nobody waits meanwhile.",
         ("tests/unit/test_fair_charges.py",),
     ),

@@ -100,10 +100,8 @@ class Sharing:
             if loses[key] or not admits(host, guest):
                 return False
             user, other = last.owners[host.job_id], last.owners[guest.job_id]
-            if user in waiters:
-                return True
             behind = (turns.user_pass(other) - turns.user_pass(user)) * turns.tickets(user)
-            return behind <= self._quantum_ns * STRIDE1
+            return user in waiters or behind <= self._quantum_ns * STRIDE1
 
         return Bench(hosts, small, lambda job, gpu_type: worth[job.job_id].get(gpu_type, 0.0), admits=gains)
 
