@@ -20,7 +20,6 @@ from gandiva_slurm.engine.lifecycle.moving import begin_move, lost_target
 from gandiva_slurm.engine.lifecycle.placing import (
     bind,
     need_now,
-    need_of,
     ready_to_start,
     site_of,
     start,
@@ -232,7 +231,7 @@ def _spots(places: Places) -> Iterator[Spot]:
 
 def _taken(record: JobRecord, spot: Spot) -> int:
     """What a job takes of a GPU's slots, or of a node's memory."""
-    return need_of(record).memory_mib if spot[1] == _WHOLE else 1
+    return record.job.memory_mib if spot[1] == _WHOLE else 1
 
 
 def _is_leaving(record: JobRecord) -> bool:

@@ -114,7 +114,8 @@ def need_of(record: JobRecord) -> Need:
 
 def need_now(at: Cycle, record: JobRecord) -> Need:
     """What a job asks of a place now, reservations heeded."""
-    return replace(need_of(record), closed=frozenset(closed_nodes(at, record)))
+    need, closed = need_of(record), closed_nodes(at, record)
+    return replace(need, closed=frozenset(closed)) if closed else need
 
 
 def site_of(record: NodeRecord, cells: Cells) -> Site:
