@@ -208,7 +208,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class OfUser:
-    """What a policy tells of a user, for `gandiva share` and for whoever runs a simulation."""
+    """What a policy tells of a user, for `gandiva share` and the figures of a simulation."""
 
     #: what past use multiplies its tickets by, 1/16 .. 1; None: past use does not matter
     fair_share: float | None = None

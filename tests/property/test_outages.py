@@ -12,7 +12,7 @@ from tests.outage_world import OutageWorld
 from tests.slow import drawn
 
 QUANTUM_S = 10
-#: (user, GPUs) of each job; of a user at most so many, so that all find room.
+#: (user, GPUs) of each job: few enough that all find room.
 JOBS = st.lists(
     st.tuples(st.sampled_from(("user1", "user2", "user3")), st.integers(1, 2)), min_size=2, max_size=6
 )
