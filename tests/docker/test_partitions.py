@@ -143,7 +143,7 @@ def end(fleet: Fleet, *jobs: int) -> None:
 
 
 def test_jobs_go_on_on_a_node_that_is_cut_off_for_a_moment(fleet: Fleet) -> None:
-    """It holds to its last plan, and who is on trains on. Slurm notices nothing; it is said to be silent."""
+    """Its jobs train on by its own stride. Slurm notices nothing; it is said to be silent."""
     jobs = [light(fleet, user, "k80") for user in ("user1", "user2")]
     wait_turns(fleet, dict.fromkeys(jobs, "n3"))
 
