@@ -16,7 +16,7 @@ from tests.cluster.fleet import Fleet, mended
 
 HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
-#: `make soak` alone runs it: its second seed fails now and then, which is not understood yet.
+#: `make soak` alone runs it: its second seed failed once beside other tests, which is not understood yet.
 collect_ignore = [] if os.environ.get("GANDIVA_CHAOS") else ["test_chaos.py"]
 
 
