@@ -16,6 +16,10 @@ QUANTUM_S = 10
 JOBS = st.lists(
     st.tuples(st.sampled_from(("user1", "user2", "user3")), st.integers(1, 2)), min_size=2, max_size=6
 )
+#: The same of one GPU each: where gangs are among them a user may keep some quanta more than a round.
+SINGLES = st.lists(
+    st.tuples(st.sampled_from(("user1", "user2", "user3")), st.just(1)), min_size=2, max_size=6
+)
 #: quanta with a controller, then without one
 SPELLS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=6)
 TICKETS = st.tuples(*[st.integers(1, 4)] * 3)
@@ -53,13 +57,13 @@ def test_shares_of_a_node_are_the_same_with_outages_and_without(
 
 
 @settings(max_examples=drawn(40), deadline=None)
-@given(JOBS, TICKETS, SPELLS)
+@given(SINGLES, TICKETS, SPELLS)
 def test_what_an_outage_gave_on_several_nodes_is_made_up_for_after_it(
     jobs: list[tuple[str, int]], tickets: tuple[int, int, int], spells: list[tuple[int, int]]
 ) -> None:
     """A node alone knows its own jobs: a user with others elsewhere is given more, and pays it back.
 
-    Within two quanta of each of a user's jobs: moments in a turn of the whole cluster are compared.
+    Within a round of all GPUs, which is what levelling forgives, and a quantum of each of the user's jobs.
     """
     steady, troubled = (begun({"n1": 2, "n2": 2}, jobs, tickets) for _ in range(2))
     for led, alone in spells:
@@ -70,5 +74,5 @@ def test_what_an_outage_gave_on_several_nodes_is_made_up_for_after_it(
     troubled.led(4 * sum(alone for _, alone in spells))
     steady_s, troubled_s = steady.held_s(), troubled.held_s()
     for user in steady_s:
-        bound_s = 2 * QUANTUM_S * sum(gpus for name, gpus in jobs if name == user)
+        bound_s = QUANTUM_S * (4 + sum(gpus for name, gpus in jobs if name == user))
         assert abs(steady_s[user] - troubled_s[user]) <= bound_s, (user, steady_s, troubled_s)
