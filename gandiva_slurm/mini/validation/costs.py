@@ -53,7 +53,7 @@ class Costs:
         return self.save_s + self.reload_s
 
     def step_s(self, gpu_type: str, gpus: int) -> float:
-        """What a mini-batch takes on this number of GPUs; where none was trained, on any number of the type."""
+        """A mini-batch on this number of GPUs; on any number of the type where that was not trained."""
         of_type = [step_s for (name, _), step_s in self.steps_s.items() if name == gpu_type]
         return self.steps_s.get((gpu_type, gpus)) or fmean(of_type)
 
