@@ -64,6 +64,10 @@ class ControllerConfig(_Section):
     replay_mib: int = Field(default=256, ge=1, le=1048576)
 
 
+#: freeze: nothing of a parked job runs; trust: its ranks wait at their boundary, what else it has runs on.
+Parked = Literal["freeze", "trust"]
+
+
 class SlurmConfig(_Section):
     """How gandivactld talks with Slurm."""
 
@@ -154,6 +158,8 @@ class Config(_Section):
     use_half_life_s: float = Field(default=0, ge=0, le=31536000)
     #: the policy that decides what runs where (ADR 0037)
     policy: str = Field(default="gandiva_fair", pattern=r"^[A-Za-z0-9_.-]+$")
+    #: whether what is parked is frozen whole, or its ranks alone wait; also by partition (others: freeze)
+    parked: Parked | dict[Name, Parked] = "freeze"
     #: where munged listens; empty = munge's own default
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")
     controller: ControllerConfig
@@ -186,6 +192,11 @@ class Config(_Section):
         told_s = self.node.refusal_bound_s
         auto_s = max(AUTO_DEADLINES * self.node.park_deadline_s, AUTO_QUANTA * self.quantum_s)
         return round((auto_s if told_s is None else told_s) * NS_PER_S)
+
+    def trusts(self, partition: str) -> bool:
+        """True when what is parked of this partition's jobs is not frozen."""
+        told = self.parked if isinstance(self.parked, str) else self.parked.get(partition, "freeze")
+        return told == "trust"
 
     @property
     def controller_url(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 from tests.variant_rooms import (
+    attacks,
     books,
     cells,
     charge,
@@ -54,6 +55,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "Tickets and trades": tickets.VARIANTS,
     "Virtual clusters' cells": cells.VARIANTS,
     "Controller: journal, ledger, recovery": books.VARIANTS,
+    "Nobody gets round it: work without paying": attacks.VARIANTS,
     "Wire and configuration": wire.VARIANTS,
     "Slurm: reading and acting": slurm.VARIANTS,
     "Slurm: job_submit.lua": submit.VARIANTS,

@@ -1,6 +1,7 @@
 """Becoming a rank: say hello to the node over its socket, get the control page, keep its descriptor.
 
-Everything has a deadline of one second in all; the caller goes on without Gandiva when it passes.
+Everything has a deadline of one second, and of one more until the node has taken the rank in; the caller goes
+on without Gandiva when it passes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def join(path: str, message: Dict[str, Any]) -> Page:
             page = _map(answer, fd)
             try:
                 link.sendall(_line({"page_fd": fd}))
+                if answer.get("confirms"):
+                    _wait_seated(link, time.monotonic() + JOIN_S)
             except BaseException:
                 os.close(fd)
                 raise
@@ -84,6 +87,13 @@ def _receive(link: socket.socket, deadline: float) -> Tuple[Dict[str, Any], int]
         if fd >= 0:
             os.close(fd)
         raise
+
+
+def _wait_seated(link: socket.socket, deadline: float) -> None:
+    """Wait until the node has this rank in its books: one that is killed before that knows of none."""
+    link.settimeout(_left(deadline))
+    if not link.recv(_ANSWER_BYTES):
+        raise ValueError("it gave a page and was gone before it took this rank in")
 
 
 def _map(answer: Dict[str, Any], fd: int) -> Page:

@@ -44,8 +44,9 @@ from gandiva_slurm.wire.page import (
     W_USER_STEPS,
 )
 
-#: A failed join is tried again after this long, and so many times in all.
-JOIN_AGAIN_NS, JOIN_TRIES = 30_000_000_000, 10
+#: A failed join is tried again after the first of these, then after twice as long each time, up to the
+#: second; the third is how often. gandivad may just start anew: a job without a rank holds its GPU and pays.
+JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES = 1_000_000_000, 30_000_000_000, 14
 #: A hold is borne for four times the longer of 250 ms and four steps.
 HOLD_FLOOR_NS, HOLD_STEPS, HOLD_PATIENCE = 250_000_000, 4, 4
 #: A parked rank waits so long after its wake-by time, and up to ten seconds more: not all come back at once.
@@ -166,8 +167,8 @@ class Rank:
             page = join(self._socket_path, hello(find_identity(), self.kind))
         except NotJoined as err:
             say(f"{err}; training goes on and cannot be parked until it does")
+            self._again_ns = monotonic_ns() + min(JOIN_AGAIN_NS << self._tries, JOIN_LONGEST_NS)
             self._tries += 1
-            self._again_ns = monotonic_ns() + JOIN_AGAIN_NS
             if self._tries >= JOIN_TRIES:
                 self.words[W_AT] = NEVER
             return

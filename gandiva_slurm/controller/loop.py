@@ -362,6 +362,6 @@ class Controller:
 
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)
-        jobs = tuple(map(planned, self.engine.plan_jobs(name)))
+        jobs = tuple(planned(place, self.config) for place in self.engine.plan_jobs(name))
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         return PlanBody(record.gpus if record else 0, jobs, fence)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gandiva_slurm.config import Config
 from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, decode_report, encode
@@ -55,7 +56,7 @@ class Turn:
     end_s: float | None = None
 
 
-def planned(at: Placement) -> PlannedJob:
+def planned(at: Placement, config: Config) -> PlannedJob:
     """Return a place of the engine's as a node's plan has it."""
     return PlannedJob(
         at.key.job_id,
@@ -72,6 +73,7 @@ def planned(at: Placement) -> PlannedJob:
         at.is_opportunistic,
         at.vc,
         at.is_on,
+        config.trusts(at.partition),
     )
 
 

@@ -299,6 +299,7 @@ def _placements(
                 vc=record.vc,
                 mate=mate,
                 is_on=is_on,
+                partition=job.partition,
             ),
         )
 

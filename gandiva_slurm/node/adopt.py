@@ -39,6 +39,7 @@ class Adoption:
     def run(self) -> None:
         """Take over what there is; jobs that ended meanwhile end now, their holds are closed."""
         node, saved = self._node, self._node.saved
+        node.freezer.sweep()
         if saved is None:
             return
         node.ledger.restore(saved["ledger"], rebooted=not node.is_same_boot)
@@ -108,6 +109,7 @@ class Adoption:
         node, now = self._node, self._node.clock.mono()
         holds = resident.key in node.ledger.open
         resident.state = RESUMING if holds else SUSPENDED
+        node.freezer.adopt(resident)
         if resident.is_frozen:
             resident.stopped |= resident.processes.stopped_by_us(resident.left_stopped)
         node.note("adopt", resident, now, holds=holds, frozen=resident.is_frozen, ranks=len(resident.ranks))
@@ -127,6 +129,8 @@ class Adoption:
             )
         if not holds and not resident.is_frozen and not self._is_parked(resident, now):
             self._slicer.take_back(resident)
+        if resident.state == SUSPENDED and (resident.part is None or resident.is_shut):
+            self._slicer.switcher.shut(resident)
 
     def _go_on(self, resident: Resident, now: int) -> None:
         """It held its GPUs and goes on holding them, whatever it was told last."""

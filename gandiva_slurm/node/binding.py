@@ -73,6 +73,7 @@ class Admission:
         if resident.is_ending:
             self._watcher.revive(resident)
         self._adopt_step(resident, member)
+        self._node.freezer.admit(resident, peer.proc.pid)
         learn_slots(resident, bind)
         if bind.is_numbered_step and bind.has_gpus and member.stepd is not None:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
@@ -84,6 +85,8 @@ class Admission:
         is_starter = resident.part is not None and not bind.is_numbered_step
         if resident.is_at_rest and bind.has_gpus and not is_starter:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
+            if resident.part is None or resident.is_shut:
+                self._node.freezer.shut(resident)
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
         environment = {
@@ -130,7 +133,7 @@ class Admission:
 
     def answer(self) -> dict[str, object]:
         """Return what a rank is told with its page."""
-        return {"ok": True, "wake_grace_s": self._node.settings.wake_grace_s}
+        return {"ok": True, "wake_grace_s": self._node.settings.wake_grace_s, "confirms": True}
 
     def _member(self, peer: Peer, claimed: int | None) -> Membership:
         member = self._find(peer.proc.pid)
@@ -193,6 +196,7 @@ class Admission:
             registered_real_ns=clock.real(),
             name=planned.name,
             is_planned=is_planned,
+            is_trusted=planned.is_trusted,
             since_ns=clock.mono(),
             part=Part(planned.span) if planned.span else None,
         )

@@ -31,6 +31,22 @@ def charge(node: Node, resident: Resident, now: int) -> None:
     look_at_refusal(node, resident, now)
 
 
+def charge_awake(node: Node, resident: Resident, now: int) -> None:
+    """Charge what a gang has run without its GPUs, as if it had held them past its turn."""
+    if resident.awake_until_ns:
+        charge_ran(node, resident, now - resident.awake_from_ns)
+        resident.awake_from_ns = now
+
+
+def charge_ran(node: Node, resident: Resident, ran_ns: int) -> None:
+    """Charge a gang that holds no GPU for so much time in which it was seen to run."""
+    counts = resident.counts
+    node.local.charge(resident.key, ran_ns, ran_ns)
+    counts.held_ns += ran_ns
+    counts.over_ns += ran_ns
+    counts.awake_ns += ran_ns
+
+
 def own_ns(node: Node, resident: Resident, now: int) -> int:
     """Return how long a gang has held its GPUs here by now; of a time in which it shared them half."""
     counts = resident.counts
@@ -60,7 +76,7 @@ def look_at_refusal(node: Node, resident: Resident, now: int) -> None:
 def due_ns(node: Node, resident: Resident) -> int:
     """When to decide about a parked gang, so that it is back before its bound is over."""
     settings = node.settings
-    bound_ns = resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns)
+    bound_ns = resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns, settings.quantum_ns)
     return bound_ns - min(LEAD_NS, (bound_ns - resident.since_ns) // 10)
 
 

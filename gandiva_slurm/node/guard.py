@@ -17,7 +17,7 @@ from typing import Any
 
 from gandiva_slurm import logs
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import driver_checkpoint, lock, procs
+from gandiva_slurm.node import cgroups, driver_checkpoint, freezer, lock, procs
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.settings import NodeSettings
@@ -45,7 +45,12 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
+    # What it stopped may be in a frozen group as well: it goes on once both are over.
     count = sum(_thaw_job(row, state["node"]) for row in state["jobs"] if row["is_frozen"] or row["stopped"])
+    groups = [set(row.get("cgroups", ())) for row in state["jobs"]]
+    thawed = freezer.thaw_all(cgroups.hierarchy(), state.get("freezer", ""), groups)
+    if thawed:
+        log.warning("%d frozen groups thawed: no gandivad came to do it", thawed)
     for row in state["jobs"]:
         if row.get("away", {}).get("is_out"):
             # It waits for room on the GPU, whoever leaves it next, and outlives this guard.

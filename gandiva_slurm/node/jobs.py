@@ -23,7 +23,7 @@ from gandiva_slurm.wire import page as wire
 PATIENCE, PAUSE_QUANTA = 3, 4
 #: After so many failures in a row the driver is not asked to keep a job's memory any more.
 MOST_FAILURES = 3
-#: What a rank says of its groups' time-outs shortens a freeze, but to no less than this.
+#: What a rank says of its groups' time-outs shortens a freeze, but to no less than this, nor than a quantum.
 LEAST_FREEZE_NS = 1_000_000_000
 MS = 1_000_000
 #: When a job has done so many mini-batches is kept: how early its user sees whether it learns.
@@ -48,6 +48,8 @@ class Counts:
     over_ns: int = 0
     #: the part of it in which its mate held them too
     shared_ns: int = 0
+    #: the part of it in which it had no GPU and ran all the same: woken for a signal, or found running
+    awake_ns: int = 0
     #: mini-batches of ranks that are gone
     done_steps: int = 0
     #: mini-batches a second while it runs, smoothed
@@ -150,6 +152,13 @@ class Resident:
     left_stopped: set[ProcId] = field(default_factory=set)
     #: True while all of it is stopped by us, not only what started while it was parked
     is_frozen: bool = False
+    #: True while its control group is frozen: it holds no GPU, and nothing of it runs (`freezer`)
+    is_shut: bool = False
+    #: by the plan, it is not frozen while it is parked
+    is_trusted: bool = False
+    #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here
+    awake_until_ns: int = 0
+    awake_from_ns: int = 0
     #: when all of it was sent SIGSTOP
     stopped_ns: int = 0
     #: True once it is to be killed, or its slurmstepd is gone
@@ -234,15 +243,20 @@ class Resident:
         is_paused = self.pause_quanta > 0 and not self.is_refusing
         return is_paused or not (self.has_client() or self.is_blind(client_wait_ns))
 
-    def bound_ns(self, max_park_ns: int, freeze_bound_ns: int) -> int:
-        """Return when its park must be over, as long as it is suspended."""
+    def bound_ns(self, max_park_ns: int, freeze_bound_ns: int, quantum_ns: int) -> int:
+        """Return when its park must be over, as long as it is suspended.
+
+        What its ranks say of their groups' time-outs brings none of them back within a quantum, and a lone
+        rank not at all.
+        """
         # Tasks of a span that were stopped at their birth have nobody yet who waits for them.
         is_frozen = bool(self.stopped) if self.part is None else self.is_frozen
         if not (is_frozen or self.refusal.is_frozen):
             return self.since_ns + max_park_ns
         # Frozen in a collective, its ranks must be back before one of their groups gives it up.
-        halves = [rank.words[wire.W_GROUP_MS] * MS // 2 for rank in self.ranks if rank.words]
-        told = [max(half, LEAST_FREEZE_NS) for half in halves if half]
+        ranks = [rank for group in self.sets if group.world > 1 for rank in group.in_order()]
+        halves = [rank.words[wire.W_GROUP_MS] * MS // 2 for rank in ranks if rank.words]
+        told = [max(half, LEAST_FREEZE_NS, quantum_ns) for half in halves if half]
         return self.since_ns + min([freeze_bound_ns, *told])
 
     def steps(self) -> int:

@@ -20,6 +20,8 @@ from gandiva_slurm.wire import page as wire
 HEARD_NS = 60_000_000_000
 #: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
 REST_QUANTA = 2
+#: The shortest time that a rank is given to come to its boundary.
+LEAST_OVERRUN_NS = 1_000_000_000
 #: Where ranks stand that have come to the boundary they were to save themselves at.
 _CAME = (wire.RELEASING, wire.PARKED, wire.FAILED)
 
@@ -78,7 +80,25 @@ def park_deadline_ns(node: Node, resident: Resident) -> int:
 
 def is_late(node: Node, resident: Resident, now: int) -> bool:
     """True when a park has taken too long; those of parts are timed where their orders come from."""
-    return resident.part is None and now - resident.ordered_ns > park_deadline_ns(node, resident)
+    bound_ns = park_deadline_ns(node, resident)
+    if resident.is_solo and not resident.leave.is_saving and not _is_releasing(resident):
+        bound_ns = min(bound_ns, overrun_ns(node, resident))
+    return resident.part is None and now - resident.ordered_ns > bound_ns
+
+
+def overrun_ns(node: Node, resident: Resident) -> int:
+    """How long a lone rank may take to its next boundary, whatever its page says, before it is frozen.
+
+    Twice what its mini-batches have taken in this turn, by this node's clock; half a quantum at the least.
+    """
+    step_ns = max((group.observed_step_ns(resident.ordered_ns) for group in resident.sets), default=0)
+    return max(LEAST_OVERRUN_NS, node.local.quantum_ns // 2, 2 * step_ns)
+
+
+def _is_releasing(resident: Resident) -> bool:
+    """True while it gives its memory back, by its own word: that counts until it once had to be frozen."""
+    releasing = [rank for rank in resident.ranks if rank.look()[wire.W_STATE] == wire.RELEASING]
+    return bool(releasing) and not resident.counts.off_boundary
 
 
 def take_failure(node: Node, resident: Resident, why: str) -> bool:

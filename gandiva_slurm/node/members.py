@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import signal
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import cgroups, procs
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: Slurm's own trees alone (v1 `/slurm[_NODE]/uid_N/job_N`, v2 `/system.slice/[NODE_]slurmstepd.scope/job_N`):
@@ -85,22 +84,33 @@ class JobProcesses:
     node: str
     stepds: set[ProcId]
     cgroups: set[str]
+    #: the control group that gandivad has put its tasks into
+    own: Path | None = None
 
-    def members(self, table: dict[int, Proc] | None = None) -> list[Proc]:
+    def near(self) -> list[Proc]:
+        """Return the live processes below its slurmstepds, without a look at all there are on the node."""
+        roots = [stepd.pid for stepd in self.stepds if procs.is_alive(stepd)]
+        below = procs.below(roots)
+        return [proc for proc in below if proc.state not in procs.ENDED and self._is_users(proc.pid)]
+
+    def members(self) -> list[Proc]:
         """Return the job's live processes, its slurmstepds left out.
 
         Descendants of its slurmstepds, whatever is in its cgroups, and what has left both (setsid under
         proctrack/linuxproc) but still carries the job's environment.
         """
-        table = procs.table() if table is None else table
-        roots = [stepd.pid for stepd in self.stepds if stepd.pid in table and table[stepd.pid].id == stepd]
-        found = {proc.pid: proc for proc in procs.descendants(table, roots)}
-        found |= {pid: table[pid] for pid in self._in_cgroups() if pid in table}
+        roots = [stepd.pid for stepd in self.stepds if procs.is_alive(stepd)]
+        found = {proc.pid: proc for proc in (*procs.below(roots), *procs.each(self._in_cgroups()))}
         mine = {pid: proc for pid, proc in found.items() if self._is_users(pid) and pid not in roots}
-        mine |= {
-            proc.pid: proc for proc in table.values() if proc.pid not in found and self._has_strayed(proc.pid)
-        }
+        if not self.is_enclosed:
+            others = (proc for pid, proc in procs.table().items() if pid not in found)
+            mine |= {proc.pid: proc for proc in others if self._has_strayed(proc.pid)}
         return [proc for proc in mine.values() if proc.state not in procs.ENDED]
+
+    @property
+    def is_enclosed(self) -> bool:
+        """True when it is in a control group that it cannot leave: no process of it is anywhere else."""
+        return self.own is not None or bool(self.cgroups)
 
     def has_stepd(self) -> bool:
         """True while one of its slurmstepds lives: Slurm has not ended the job here."""
@@ -157,13 +167,9 @@ class JobProcesses:
         owner = procs.uids(pid)
         return owner is not None and owner[0] == self.uid
 
-    def _in_cgroups(self) -> list[int]:
-        pids: list[int] = []
-        for directory in self.cgroups:
-            for path, _, names in os.walk(directory):
-                if "cgroup.procs" in names:
-                    pids += _read_pids(Path(path) / "cgroup.procs")
-        return pids
+    def _in_cgroups(self) -> Iterable[int]:
+        ours = [] if self.own is None else [self.own]
+        return cgroups.pids([*ours, *map(Path, sorted(self.cgroups))])
 
     def _has_strayed(self, pid: int) -> bool:
         """True for what carries the job's environment and is in no other job (a job may submit another)."""
@@ -179,10 +185,3 @@ class JobProcesses:
             return False
         home = membership(pid)
         return home is None or home.job_id == self.key.job_id
-
-
-def _read_pids(path: Path) -> list[int]:
-    try:
-        return [int(line) for line in path.read_text().split()]
-    except OSError:
-        return []

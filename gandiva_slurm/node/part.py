@@ -182,7 +182,8 @@ def held_time(resident: Resident, settings: NodeSettings, now: int) -> HeldTime:
 def _left_ns(resident: Resident, settings: NodeSettings, now: int) -> int:
     if resident.state != SUSPENDED or (resident.part is not None and not resident.part.has_begun):
         return -1
-    return max(0, resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns) - now)
+    bound_ns = resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns, settings.quantum_ns)
+    return max(0, bound_ns - now)
 
 
 def _gang_phases(resident: Resident) -> list[str]:

@@ -170,7 +170,7 @@ class Parting:
         settings = self._node.settings
         if leaving.is_out(self._node, resident):
             return
-        if now < resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns):
+        if now < resident.bound_ns(settings.max_park_ns, settings.freeze_bound_ns, settings.quantum_ns):
             return
         others = [r for r in self._node.residents.values() if r.part is not None and r is not resident]
         if any(r.part and r.part.is_forced and set(r.gpus) & set(resident.gpus) for r in others):

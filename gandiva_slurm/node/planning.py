@@ -63,6 +63,7 @@ class Planning:
                 leaving.tell(self._node.residents[job.key], job.is_leaving)
                 packs.tell(self._node.residents[job.key], job)
                 self._node.residents[job.key].is_on = job.is_on
+                self._node.residents[job.key].is_trusted = job.is_trusted
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
@@ -81,6 +82,7 @@ class Planning:
             resident.is_on = job.is_on if job is not None else None
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
+                resident.is_trusted = job.is_trusted
         self._await_spans(plan)
         node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
         node.newest = {job_id: restart for job_id, restart in node.newest.items() if self._is_needed(job_id)}

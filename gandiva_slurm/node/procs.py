@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -80,6 +81,46 @@ def descendants(procs: Mapping[int, Proc], roots: Iterable[int]) -> list[Proc]:
             found[pid] = procs[pid]
             todo.extend(children.get(pid, ()))
     return list(found.values())
+
+
+def each(pids: Iterable[int]) -> Iterator[Proc]:
+    """Yield those of these processes that are there."""
+    yield from filter(None, map(read_proc, pids))
+
+
+def below(roots: Iterable[int]) -> Iterator[Proc]:
+    """Yield all processes below these, as `descendants` does, without a look at any other."""
+    seen, todo = set(roots), list(roots)
+    while todo:
+        for proc in each(children(todo.pop())):
+            if proc.pid not in seen:
+                seen.add(proc.pid)
+                todo.append(proc.pid)
+                yield proc
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, of all its threads (proc_pid_task(5): `children`)."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, read_text(pid, f"task/{thread}/children").split())
+    return found
+
+
+#: Signals that a program may catch to save itself or to end, and that Slurm or its user may send it.
+_CATCHABLE = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+_WAKING = sum(1 << (signal.Signals[name] - 1) for name in _CATCHABLE)
+
+
+def has_caught(pid: int) -> bool:
+    """True when a signal waits for a process that has a handler for it and does not block it.
+
+    One that stands still in a frozen group is ended by the others.
+    """
+    words = dict(line.split(":\t", 1) for line in read_text(pid, "status").splitlines() if ":\t" in line)
+    masks = [int(words.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigCgt")]
+    return bool((masks[0] | masks[1]) & ~masks[2] & masks[3] & _WAKING)
 
 
 def ancestors(pid: int) -> Iterator[Proc]:

@@ -115,6 +115,12 @@ class RankSet:
         passed = best[wire.W_SEQ] - seq
         return max(0, best[wire.W_LAST_NS] - start_ns) // passed if passed > 0 else 0
 
+    def observed_step_ns(self, now_ns: int) -> int:
+        """Return the mean mini-batch since the mark by this node's clock; where there was none, all of it."""
+        seq, start_ns = self.mark
+        passed = max((view[wire.W_SEQ] for view in self.views()), default=0) - seq
+        return max(0, now_ns - start_ns) // max(1, passed)
+
     def forget_dead(self) -> None:
         """Drop ranks whose process is gone; the gang is formed anew when others take their place."""
         dead = [number for number, rank in self.ranks.items() if not rank.is_alive]

@@ -129,7 +129,7 @@ def _frozen(node: Node, job: Job) -> str:
     if not job.refusal.is_frozen:
         return ""
     since = _clock(node, job.refusal.frozen_at_ns)
-    until = _clock(node, job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns))
+    until = _clock(node, job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns, settings.quantum_ns))
     return f"{job.refusal.told()}; frozen where it is since {since}, until {until} at the latest"
 
 

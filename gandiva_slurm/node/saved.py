@@ -24,6 +24,7 @@ def state_of(node: Node) -> dict[str, Any]:
     return {
         "node": node.settings.node,
         "host_boot": host_boot(),
+        "freezer": node.freezer.name,
         "offset_ns": node.clock.offset_ns,
         "saved_mono_ns": node.clock.mono(),
         "plan": None if node.plan is None else dataclasses.asdict(node.plan),

@@ -129,6 +129,7 @@ class Slicer:
         if resident.part is not None:
             resident.part.wish = IN
         self.switcher.grant(resident)
+        self.switcher.thaw(resident)
         node.note("strayed", resident, now)
         node.save()
         for group in resident.sets:

@@ -110,6 +110,9 @@ class SocketServer:
         except BaseException:
             rank.page.close()
             raise
+        # A client of an older version is gone by now.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await asyncio.get_running_loop().sock_sendall(link, b'{"seated": true}\n')
 
 
 def listen(path: Path) -> socket.socket:

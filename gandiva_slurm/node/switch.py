@@ -15,7 +15,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, procs
 from gandiva_slurm.node.away import Mover
-from gandiva_slurm.node.charging import charge, look_at_refusal
+from gandiva_slurm.node.charging import charge, charge_awake, look_at_refusal
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import PATIENCE, PAUSE_QUANTA, Resident
 from gandiva_slurm.node.orders import order_run
@@ -106,6 +106,8 @@ class Switcher:
     def grant(self, resident: Resident) -> None:
         """Write into the books that a gang has its GPUs; `go` follows when the books are saved."""
         node, now = self._node, self._node.clock.mono()
+        charge_awake(node, resident, now)
+        resident.awake_until_ns = 0
         node.ledger.begin(resident.key, resident.user, resident.gpus, node.clock.real(now))
         resident.counts.parked_ns += now - resident.since_ns
         resident.state, resident.since_ns, resident.ordered_ns = RESUMING, now, now
@@ -127,8 +129,8 @@ class Switcher:
         self.thaw(resident)
         node.note("resume", resident, now, world=resident.world, thawed=was_stopped)
         self._tick_resuming(resident, now)
-        if resident.state == RESUMING:
-            self.follow(resident)
+        # Where it trains already, those that wait for that are told at the next tick.
+        self.follow(resident)
 
     def stop_processes(self, resident: Resident, only: Iterable[ProcId] | None = None) -> None:
         """SIGSTOP all processes of a job that does not hold its GPUs, or those that have just come to it."""
@@ -138,17 +140,35 @@ class Switcher:
         # The guard reads the state file: what is stopped must be there first.
         self._node.save()
         ours, before = resident.processes.stop(only)
+        if only is None and not resident.is_trusted:
+            # SIGSTOP as well: what it reaches stays stopped whatever becomes of the group.
+            self._node.freezer.shut(resident)
         resident.left_stopped |= before - resident.stopped
         resident.stopped |= ours
         self._node.note("freeze", resident, processes=len(ours), whole=only is None)
         self._node.save()
 
-    def thaw(self, resident: Resident) -> None:
-        """SIGCONT what we have stopped."""
-        if not resident.stopped and not resident.is_frozen:
-            return
+    def shut(self, resident: Resident) -> None:
+        """Freeze all of a job that holds no GPU: its parked ranks, and whatever else it has started.
+
+        Where it has no control group its processes are sent SIGSTOP.
+        """
+        charge_awake(self._node, resident, self._node.clock.mono())
+        resident.awake_until_ns = 0
+        if not resident.is_trusted and not self._node.freezer.shut(resident) and not resident.is_frozen:
+            self.stop_processes(resident, [proc.id for proc in resident.processes.members()])
+
+    def wake(self, resident: Resident) -> None:
+        """Let a job run that holds no GPU: its ranks stay parked, its handlers of signals have their time."""
         for proc in resident.stopped:
             procs.send(proc, signal.SIGCONT)
+        self._node.freezer.open(resident)
+
+    def thaw(self, resident: Resident) -> None:
+        """SIGCONT what we have stopped, and let its group run."""
+        if not resident.stopped and not resident.is_frozen and not resident.is_shut:
+            return
+        self.wake(resident)
         self._node.note("thaw", resident, processes=len(resident.stopped))
         resident.stopped, resident.left_stopped, resident.is_frozen = set(), set(), False
         if resident.refusal.is_frozen:
@@ -206,7 +226,8 @@ class Switcher:
         runs = [
             proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
         ]
-        if not runs or now - resident.stopped_ns > _STOP_NS:
+        is_still = not runs or self._node.freezer.stands_still(resident)
+        if is_still or now - resident.stopped_ns > _STOP_NS:
             self._arrived(resident, now)
 
     def _tick_resuming(self, resident: Resident, now: int) -> None:
@@ -216,7 +237,7 @@ class Switcher:
                 self.go(resident)
             return
         phases = self._advance(resident, now)
-        is_late = now - resident.ordered_ns > self._node.settings.park_deadline_ns
+        is_late = now - resident.ordered_ns > self._longest_resume_ns(resident)
         if is_late:
             # It has had its GPUs for long: what its pages say (or a rank that is kept from writing them) must
             # not pin them to it. It is asked to park like any other; who still saves itself finds the order.
@@ -225,6 +246,13 @@ class Switcher:
                 group.gang = None
         if is_late or all(phase == "running" for phase in phases):
             self._running(resident, now)
+
+    def _longest_resume_ns(self, resident: Resident) -> int:
+        """How long a gang may say that it comes back: a quantum, the parts of spans as long as a park."""
+        deadline_ns = self._node.settings.park_deadline_ns
+        if resident.part is not None:
+            return deadline_ns
+        return min(deadline_ns, max(leaving.LEAST_OVERRUN_NS, self._node.local.quantum_ns))
 
     def _advance(self, resident: Resident, now: int) -> list[str]:
         """Let each gang's coordinator look at its pages; return the phases of those that have a live rank."""
@@ -263,6 +291,7 @@ class Switcher:
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
+        self.shut(resident)
         leaving.arrive(node, resident)
         if resident.part is not None:
             resident.part.leave()

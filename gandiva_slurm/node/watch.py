@@ -8,11 +8,13 @@ import os
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs, sharing
+from gandiva_slurm.node.charging import charge_ran
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.park import beat
 from gandiva_slurm.node.part import held_time, notice
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.rest import Rest
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.wire import page as wire
 
@@ -38,6 +40,7 @@ class Watcher:
         self._watched: dict[tuple[Resident, ProcId], int] = {}
         self._reapers: set[asyncio.Task[None]] = set()
         self._loose: dict[Resident, int] = {}
+        self._rest = Rest(node, slicer.switcher)
         self._beat_ns = node.clock.mono()
         #: when this daemon last came back from a silence that lets parked ranks go on
         self._silent_ns = -_STRAY_NS
@@ -92,6 +95,7 @@ class Watcher:
         self._beat_ns = now
         sharing.pace(node, now)
         sharing.tell(node)
+        self._rest.begin_beat()
         for resident in list(node.residents.values()):
             for rank in resident.ranks:
                 if rank.is_alive:
@@ -100,7 +104,7 @@ class Watcher:
                 continue
             if resident.state == RUNNING:
                 self._look_at_running(resident, now)
-            elif resident.state == SUSPENDED:
+            elif resident.state == SUSPENDED and not self._rest.look_at(resident, now):
                 self._look_at_suspended(resident, now)
             is_awaited = resident.part is not None and not resident.part.has_processes
             if not is_awaited and not any(procs.is_alive(stepd) for stepd in resident.processes.stepds):
@@ -120,6 +124,9 @@ class Watcher:
         is_whole = resident.is_frozen or _is_headless(resident)
         # What somebody else had stopped before us may be continued by him while the job is frozen.
         runs = any(not _is_at_rest(proc) for proc in resident.stopped | resident.left_stopped)
+        if runs:  # whoever has continued it: what it may have done since the last look is charged
+            charge_ran(self._node, resident, min(now - resident.since_ns, round(BEAT_S * 1e9)))
+        self._stop_newcomers(resident)
         beats = self._loose.pop(resident, 0) + 1
         if (runs or _is_headless(resident)) and beats < LOOSE_BEATS:
             self._loose[resident] = beats
@@ -129,6 +136,16 @@ class Watcher:
             self._slicer.switcher.stop_processes(resident, None if is_whole else list(resident.stopped))
         elif not resident.is_frozen and self._has_left_park(resident):
             self._take_leaver(resident, now)
+
+    def _stop_newcomers(self, resident: Resident) -> None:
+        """Where nothing freezes a parked job as a whole, what it has started since is stopped one by one."""
+        is_parked = resident.counts.suspends and not resident.is_frozen and resident.part is None
+        if resident.is_trusted or not is_parked:
+            return
+        known = resident.stopped | resident.left_stopped
+        new = [proc.id for proc in resident.processes.near() if proc.id not in known]
+        if new:
+            self._slicer.switcher.stop_processes(resident, new)
 
     def _take_leaver(self, resident: Resident, now: int) -> None:
         """A parked rank says that it runs: it holds its GPUs if it had to go on, else it is frozen whole."""
@@ -187,6 +204,8 @@ class Watcher:
             rounds += 1
             if rounds == 100:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
+            # What is frozen in a group of version 1 hears SIGKILL when it is thawed.
+            self._node.freezer.open(resident)
             await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
         if not resident.is_ending:
             return
@@ -246,6 +265,7 @@ class Watcher:
         node.past[resident.key] = (held_time(resident, node.settings, now), now)
         for rank in resident.ranks:
             rank.page.close()
+        node.freezer.forget(resident)
         del node.residents[resident.key]
         if resident.part is not None:
             resident.part.leave()

@@ -51,6 +51,8 @@ class PlannedJob:
     vc: str = ""
     #: a policy of the controller decides: it is to hold its GPUs, or not; None: the node decides
     is_on: bool | None = None
+    #: it is not frozen while it is parked: its ranks wait at their boundary, what else it has runs on
+    is_trusted: bool = False
 
     @property
     def key(self) -> JobKey:

@@ -41,8 +41,9 @@ ROOT = HERE.parent.parent
 TICKET = 1_000_000
 #: Users of tests: numbers that nobody else has.
 UIDS = {"user1": 61001, "user2": 61002, "user3": 61003}
-#: A rank whose hello was lost says it again after 30 s.
+#: A rank whose hello was lost says it again within 30 s.
 DEADLINE_S = 100.0
+WITHOUT_GROUPS = ["unshare", "-m", "sh", "-c", 'umount -l /sys/fs/cgroup; exec "$@"', "sh"]
 #: A turn that is to end.
 SHORT_S = 0.2
 #: Names of this run alone: a gandivad takes in whatever process says that it is of its node's jobs.
@@ -73,6 +74,8 @@ class NodeHarness:
     def __init__(self, gpus: int = 1, quantum_s: float = 0.3, **settings: Any) -> None:
         self.gpus = gpus
         self.name = settings.pop("name", NODES[0])
+        #: a node on which no control group can be frozen: its gandivad sees none mounted
+        self._around = WITHOUT_GROUPS if settings.pop("is_without_groups", False) else []
         self.base = Path(tempfile.mkdtemp(prefix="gandiva-node-"))
         self.base.chmod(0o755)
         self.out = self.base / "out"
@@ -119,7 +122,7 @@ class NodeHarness:
         conf = self.base / "settings.json"
         conf.write_text(json.dumps(self.settings))
         with open(self.base / "gandivad.log", "ab") as log:
-            argv = [sys.executable, str(HERE / "gandivad_plain.py"), str(conf)]
+            argv = [*self._around, sys.executable, str(HERE / "gandivad_plain.py"), str(conf)]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             self.daemon = subprocess.Popen(argv, cwd=ROOT, stderr=log, env=os.environ | {"PYTHONPATH": path})
 
@@ -313,6 +316,15 @@ class NodeHarness:
 
     def _post(self, path: str, payload: bytes) -> NodeReport:
         return decode_report(asyncio.run(self.post(path, payload)))
+
+
+def is_still(pid: int) -> bool:
+    """True when a process runs nothing: it is stopped, or its control group is frozen."""
+    from gandiva_slurm.node import cgroups, procs
+
+    proc, root = procs.read_proc(pid), cgroups.hierarchy()
+    (path,) = [line[3:] for line in procs.read_text(pid, "cgroup").splitlines() if line.startswith("0::")]
+    return (proc is not None and proc.is_stopped) or cgroups.is_frozen(Path(f"{root}{path}"))
 
 
 def tree(pid: int) -> list[int]:

@@ -8,9 +8,8 @@ import signal
 
 import pytest
 
-from gandiva_slurm.node import procs
 from tests import patience
-from tests.node.harness import HERE, a_planned_job, tree
+from tests.node.harness import HERE, a_planned_job, is_still, tree
 from tests.records import share_of_turns
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
@@ -43,7 +42,7 @@ class Scene:
     def is_stopped(self):
         """True when all of its processes are."""
         pids = [pid for step in self.node.steps[(1, 0)] for pid in tree(step.pid)]
-        return {procs.read_proc(pid).state for pid in pids} == {"T"}
+        return bool(pids) and all(map(is_still, pids))
 
     def freezes(self):
         """(begin, end) of each freeze of it that is over."""

@@ -7,11 +7,10 @@ import time
 import pytest
 
 from gandiva_slurm.model import span as words
-from gandiva_slurm.node import procs
 from gandiva_slurm.wire.messages import PlannedJob
 from tests.node.coordinator import Coordinator
 from tests.node.gangs import ENDLESS, GANG, LIGHT_RANK, check_losses
-from tests.node.harness import HERE, NODES, TICKET, a_planned_job, tree, uid_of
+from tests.node.harness import HERE, NODES, TICKET, a_planned_job, is_still, tree, uid_of
 from tests.ports import free_port
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
@@ -95,7 +94,7 @@ def test_tasks_wait_for_the_span_s_turn_but_its_batch_script_runs(pair):
     for node in floor.nodes:
         node.wait(lambda node=node: node.events("freeze", SPAN))
         stopped = [step.pid for step in node.steps[(SPAN, 0)]][-1]
-        node.wait(lambda pid=stopped: [procs.read_proc(p).state for p in tree(pid)] == ["T"])
+        node.wait(lambda pid=stopped: all(map(is_still, tree(pid))))
     assert floor.control.phases(SPAN) == ["off", "off"]
     floor.control.come_in(SPAN)
     floor.one.wait(lambda: floor.control.is_parkable(SPAN))
@@ -219,14 +218,14 @@ def test_a_span_without_client_is_frozen_on_all_nodes(pair):
     floor.control.do(words.FREEZE, SPAN)
     for node in floor.nodes:
         pid = node.steps[(SPAN, 0)][0].pid
-        assert [procs.read_proc(p).state for p in tree(pid)] == ["T"]
+        assert all(map(is_still, tree(pid)))
         assert node.states()[SPAN] == "SUSPENDING"
     floor.control.do(words.FREE, SPAN)
     floor.one.wait(lambda: [n.states()[i] for i, n in enumerate(floor.nodes, 1)] == ["RUNNING"] * 2)
     floor.control.come_in(SPAN)
     for node in floor.nodes:
         pid = node.steps[(SPAN, 0)][0].pid
-        assert "T" not in [procs.read_proc(p).state for p in tree(pid)]
+        assert not any(map(is_still, tree(pid)))
         # A step that was frozen in its middle seems to last as long as the freeze.
         (node.out / f"steps.{SPAN}.0").unlink()
 
@@ -244,7 +243,7 @@ def test_a_gang_that_refuses_is_frozen_on_both_nodes_and_no_rank_is_left_to_hold
     floor.control.do(words.FREEZE, SPAN)
     for node in floor.nodes:
         pid = node.steps[(SPAN, 0)][0].pid
-        assert [procs.read_proc(p).state for p in tree(pid)] == ["T"]
+        assert all(map(is_still, tree(pid)))
     beside = [node.resident(number).steps for number, node in enumerate(floor.nodes, start=1)]
     floor.control.do(words.FREE, SPAN)
     for number, node in enumerate(floor.nodes, start=1):

@@ -13,7 +13,7 @@ from gandiva_slurm.client import join, machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.errors import NotSaved
-from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_TRIES, Rank
+from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES, Rank
 from gandiva_slurm.client.tiers import HoldTier, Released
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.pages import Page, error_text
@@ -271,13 +271,16 @@ def test_dead_socket_is_tried_again_seldom_and_not_for_ever(tmp_path, monkeypatc
     monkeypatch.setattr(rank_module, "monotonic_ns", lambda: now[0])
     monkeypatch.setattr(rank_module, "hello", lambda *args: tried.append(now[0]) or {})
     rank = Rank(str(tmp_path / "nobody.sock"))
-    for _ in range(3 * JOIN_TRIES):
+    for _ in range(60 * JOIN_TRIES):
         for _ in range(5):
             rank.boundary()
         now[0] += JOIN_AGAIN_NS // 2 + 1
     assert len(tried) == JOIN_TRIES
-    assert all(later - earlier >= JOIN_AGAIN_NS for earlier, later in itertools.pairwise(tried))
-    assert rank.seq == 15 * JOIN_TRIES and rank.words[page.W_AT] == page.NEVER
+    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    least = [min(JOIN_AGAIN_NS << number, JOIN_LONGEST_NS) for number in range(JOIN_TRIES - 1)]
+    assert all(wait >= at_least for wait, at_least in zip(waits, least, strict=True))
+    assert max(waits) <= 1.1 * JOIN_LONGEST_NS
+    assert rank.seq == 300 * JOIN_TRIES and rank.words[page.W_AT] == page.NEVER
     said = capsys.readouterr().err
     assert said.count("gandiva:") == 1 and "nobody.sock" in said and "training goes on" in said
 
@@ -346,4 +349,30 @@ def test_node_that_hangs_up_costs_no_descriptor(tmp_path, monkeypatch):
             join.join(path, {})
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == len(before) - 1, "the listener's alone is gone"
+    made.close()
+
+
+@pytest.mark.parametrize("is_taken_in", [True, False])
+def test_a_rank_that_its_node_has_not_taken_in_says_hello_again(tmp_path, is_taken_in):
+    """A gandivad that is killed between the page and its books knows of no rank, and would never park it."""
+    path, made = str(tmp_path / "node.sock"), Page.make(JobKey(5, 0), 0, 1, 0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def serve():
+            link, _ = listener.accept()
+            with link:
+                link.recv(4096)
+                socket.send_fds(link, [b'{"ok": true, "confirms": true}\n'], [made.fd])
+                link.recv(4096)
+                link.sendall(b'{"seated": true}\n' if is_taken_in else b"")
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        rank = Rank(path)
+        rank.boundary()
+        server.join(10)
+    assert (rank.stop is not None) == is_taken_in
+    assert (rank._again_ns > time.monotonic_ns()) == (not is_taken_in)
     made.close()

@@ -13,6 +13,7 @@ from gandiva_slurm.wire import page as wire
 from tests.node_bench import Bench
 
 QUANTA = 300
+S = 1_000_000_000
 
 
 @pytest.mark.parametrize("state", [wire.HOLD, wire.RELEASING, wire.RESTORING, wire.RUN, 77])
@@ -101,3 +102,27 @@ def test_a_release_is_not_stamped_before_it_was_seen(tmp_path, monkeypatch):
     page.close()
     (parked,) = [event for event in bench.events() if event["event"] == "parked"]
     assert parked["mono_ns"] > step_ended_ns
+
+
+def frozen(bench, world, group_ms):
+    """A gang of so many ranks that is frozen whole, and what each says of its group's time-out."""
+    job = bench.add(1, "user1", (0,))
+    for number in range(world):
+        page = Page.make(job.key, number, world, 0)
+        page.write([(wire.W_SEQ, 10), (wire.W_GROUP_MS, group_ms)])
+        rank = Rank(ProcId(10 + number, 1), number, page, None)
+        rank.look()
+        job.join(rank, world, "host:1")
+        page.close()
+    job.state, job.since_ns, job.is_frozen, job.stopped = SUSPENDED, 0, True, {ProcId(10, 1)}
+    return job
+
+
+def test_a_lone_rank_says_nothing_of_a_groups_timeout(tmp_path):
+    job = frozen(Bench(tmp_path, 1), 1, 2)
+    assert job.bound_ns(3600 * S, 300 * S, 4 * S) == 300 * S
+
+
+def test_a_gang_is_frozen_for_a_quantum_at_least(tmp_path):
+    assert frozen(Bench(tmp_path, 1), 2, 2).bound_ns(3600 * S, 300 * S, 4 * S) == 4 * S
+    assert frozen(Bench(tmp_path / "b", 1), 2, 60_000).bound_ns(3600 * S, 300 * S, 4 * S) == 30 * S

@@ -227,7 +227,7 @@ def test_what_is_counted_outlives_the_daemon(scene):
     rows = json.loads(json.dumps(state_of(bench.node)))["jobs"]
     read, _ = read_job(rows[0], "n1")
     assert (read.refusal, read.is_frozen) == (gang.job.refusal, True)
-    assert read.bound_ns(1, 7) == gang.job.bound_ns(1, 7)
+    assert read.bound_ns(1, 7, 5) == gang.job.bound_ns(1, 7, 5)
 
 
 @pytest.mark.parametrize(("told_ms", "bound_ms"), [(0, 7000), (60_000, 7000), (9000, 4500), (100, 1000)])
@@ -238,7 +238,7 @@ def test_no_freeze_outlasts_a_process_group(scene, told_ms, bound_ms):
     bench.add(2, "user2", (0,))
     bench.until(lambda: gang.job.refusal.is_frozen)
     settings = bench.node.settings
-    bound_ns = gang.job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns)
+    bound_ns = gang.job.bound_ns(settings.max_park_ns, settings.freeze_bound_ns, settings.quantum_ns)
     assert bound_ns == gang.job.since_ns + bound_ms * 1_000_000
 
 

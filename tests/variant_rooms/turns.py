@@ -59,7 +59,7 @@ VARIANTS = (
     ),
     Variant(
         "thaw-leaves-them-stopped",
-        "gandiva_slurm/node/switch.py:Switcher.thaw",
+        "gandiva_slurm/node/switch.py:Switcher.wake",
         "procs.send(proc, signal.SIGCONT)",
         "pass",
         "What was frozen is never continued.",

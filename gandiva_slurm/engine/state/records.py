@@ -275,6 +275,8 @@ class Placement:
     vc: str = ""
     #: True while the plan has it hold its GPUs; None: there is no plan yet, the node decides
     is_on: bool | None = None
+    #: the partition Slurm runs it in, or those it may run in
+    partition: str = ""
 
 
 @dataclass(frozen=True)

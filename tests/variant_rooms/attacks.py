@@ -1,0 +1,91 @@
+"""Known-wrong variants. What keeps a job from working without paying for it."""
+
+from __future__ import annotations
+
+from tests.variant_kit import Variant
+
+ATTACKS = "tests/node/test_attacks.py::test_no_way_to_cheat_gains_anything"
+STOPS = "tests/node/test_attacks.py::test_nor_does_it_where_no_group_can_be_frozen"
+
+VARIANTS = (
+    Variant(
+        "parked-runs-on",
+        "gandiva_slurm/node/switch.py:Switcher.give_on",
+        "self.shut(resident)",
+        "pass",
+        "What a parked job has started beside its ranks works on, and is not charged.",
+        (f"{ATTACKS}[child]", f"{ATTACKS}[parked_and_trains]"),
+    ),
+    Variant(
+        "tasks-stay-where-slurm-put-them",
+        "gandiva_slurm/node/binding.py:Admission.bind",
+        "self._node.freezer.admit(resident, peer.proc.pid)",
+        "pass",
+        "A task is in no group of its job: what leaves its session and its parents is not found.",
+        (f"{ATTACKS}[clean_environment]",),
+    ),
+    Variant(
+        "frozen-by-signals-only",
+        "gandiva_slurm/node/switch.py:Switcher.stop_processes",
+        "if only is None and not resident.is_trusted:",
+        "if False:",
+        "A job frozen whole is sent SIGSTOP only, which its user undoes until it has arrived.",
+        (f"{ATTACKS}[continued]",),
+    ),
+    Variant(
+        "a-wake-is-free",
+        "gandiva_slurm/node/charging.py:charge_awake",
+        "charge_ran(node, resident, now - resident.awake_from_ns)",
+        "pass",
+        "A job that is woken for a signal is not charged for what it does then.",
+        (f"{ATTACKS}[handlers]",),
+    ),
+    Variant(
+        "continued-is-free",
+        "gandiva_slurm/node/watch.py:Watcher._look_at_suspended",
+        "charge_ran(self._node, resident, min(now - resident.since_ns, round(BEAT_S * 1e9)))",
+        "pass",
+        "What its user continues between two looks works for nothing.",
+        (f"{STOPS}[continued]",),
+    ),
+    Variant(
+        "boundary-never-comes",
+        "gandiva_slurm/node/leaving.py:is_late",
+        "bound_ns = min(bound_ns, overrun_ns(node, resident))",
+        "pass",
+        "A rank that comes to no boundary holds its GPU for the whole deadline of a park, each time.",
+        (f"{ATTACKS}[never_at_a_boundary]",),
+    ),
+    Variant(
+        "resume-never-ends",
+        "gandiva_slurm/node/switch.py:Switcher._longest_resume_ns",
+        "return min(deadline_ns, max(leaving.LEAST_OVERRUN_NS, self._node.local.quantum_ns))",
+        "return deadline_ns",
+        "A rank that says it is still parked holds its GPU for the whole deadline of a park.",
+        (f"{ATTACKS}[parked_and_trains]",),
+    ),
+    Variant(
+        "group-word-believed",
+        "gandiva_slurm/node/jobs.py:Resident.bound_ns",
+        "if group.world > 1 ",
+        "",
+        "A lone rank says that its group gives up soon, and comes back before it has paid.",
+        ("tests/unit/test_node_hostage.py::test_a_lone_rank_says_nothing_of_a_groups_timeout",),
+    ),
+    Variant(
+        "group-word-without-a-floor",
+        "gandiva_slurm/node/jobs.py:Resident.bound_ns",
+        "max(half, LEAST_FREEZE_NS, quantum_ns)",
+        "max(half, LEAST_FREEZE_NS)",
+        "A gang says that its group gives up soon, and comes back within the others' quantum.",
+        ("tests/unit/test_node_hostage.py::test_a_gang_is_frozen_for_a_quantum_at_least",),
+    ),
+    Variant(
+        "joined-without-a-word",
+        "gandiva_slurm/client/join.py:join",
+        'if answer.get("confirms"):',
+        "if False:",
+        "A rank that its node was killed over believes that it was taken in; nobody parks it any more.",
+        ("tests/unit/test_client_rank.py::test_a_rank_that_its_node_has_not_taken_in_says_hello_again",),
+    ),
+)
