@@ -19,6 +19,7 @@ from gandiva_slurm.mini.cluster import MiniCluster, namespaces
 from gandiva_slurm.mini.layout import Layout
 from gandiva_slurm.mini.record import remove_directory
 from gandiva_slurm.mini.spec import MiniSpec
+from gandiva_slurm.node import cgroups
 
 INIT = Path(__file__).with_name("init.py")
 INIT_OF_ANY_CLONE = b"/gandiva_slurm/mini/init.py"
@@ -59,6 +60,9 @@ class LocalCluster(MiniCluster):
             return not any(probe.start_ticks(pid) == ticks for pid, ticks in killed.items())
 
         probe.wait_until(is_gone, f"the processes of {at.root} to end", DOWN_DEADLINE_S)
+        root = cgroups.hierarchy()
+        if root is not None:  # of no cluster alone: those of others that are in use stay
+            cgroups.sweep(root / cgroups.OURS, 0)
         remove_directory(at)
 
     def _enter(self, host: str) -> list[str]:

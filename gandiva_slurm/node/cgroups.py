@@ -29,11 +29,13 @@ def hierarchy(mountinfo: str = "/proc/self/mountinfo") -> Path | None:
         for line in lines:
             # "36 35 98:0 /root /mount options - type source super-options" (proc_pid_mountinfo(5))
             before, _, after = line.partition(" - ")
-            kind, _, options = after.split()[:3]
+            (kind, _, options), path = after.split()[:3], Path(before.split()[4])
+            if not (path / "cgroup.procs").exists():
+                continue  # none of these, or another mount hides it
             if kind == "cgroup2":
-                found.setdefault("2", Path(before.split()[4]))
-            elif kind == "cgroup" and "freezer" in options.split(","):
-                found.setdefault("1", Path(before.split()[4]))
+                found.setdefault("2", path)
+            elif "freezer" in options.split(","):
+                found.setdefault("1", path)
     return found.get("2") or found.get("1")
 
 
@@ -55,6 +57,8 @@ def can_freeze(group: Path) -> bool:
 
 def enter(group: Path, pid: int) -> bool:
     """Move a process into a group; False when it is gone, or the group is. Its children are born there."""
+    if pid <= 1:
+        raise ValueError(f"process {pid} is no job's")
     try:
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as err:
@@ -112,9 +116,9 @@ def remove(group: Path) -> bool:
     return not group.exists()
 
 
-def sweep(parent: Path) -> None:
-    """Remove what gandivads have left that did not come back: empty groups that are not new."""
-    old_s = time.time() - STALE_S
+def sweep(parent: Path, age_s: float = STALE_S) -> None:
+    """Remove what gandivads have left that did not come back: empty groups of this age."""
+    old_s = time.time() - age_s
     for pattern in ("*/*", "*"):
         for group in parent.glob(pattern):
             with contextlib.suppress(OSError):

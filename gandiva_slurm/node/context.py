@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
-from gandiva_slurm.node import cgroups
 from gandiva_slurm.node.clock import Clock, host_boot
 from gandiva_slurm.node.events import EventLog
 from gandiva_slurm.node.freezer import Freezer
@@ -64,7 +63,7 @@ class Node:
         self.is_same_boot = self.saved is not None and self.saved["host_boot"] == host_boot()
         name = self.saved.get("freezer") if self.saved and self.is_same_boot else None
         #: what freezes the jobs that hold no GPU
-        self.freezer = Freezer(cgroups.hierarchy(), name or f"{settings.node}-{secrets.token_hex(4)}")
+        self.freezer = Freezer(settings.hierarchy, name or f"{settings.node}-{secrets.token_hex(4)}")
         self.clock = Clock(self.saved["offset_ns"] if self.saved and self.is_same_boot else None)
         self.events = EventLog(settings.state_dir / "events.jsonl", settings.node, self.clock)
         self.ledger = Ledger(settings.state_dir / "holds.jsonl", f"{host_boot()[:8]}-{secrets.token_hex(4)}")

@@ -8,6 +8,7 @@ The kernel alone remembers what is frozen: a gandivad that is started anew looks
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,8 +85,12 @@ class Freezer:
     def forget(self, resident: Resident) -> None:
         """Its last process is gone."""
         own = resident.processes.own
-        if own is not None and not cgroups.remove(own):
+        if own is None:
+            return
+        if not cgroups.remove(own):
             log.warning("job %s: %s is not empty, and stays", resident.key, own)
+        with contextlib.suppress(OSError):  # it goes with the last of the node's jobs
+            own.parent.rmdir()
 
     def sweep(self) -> None:
         """Remove what gandivads that are gone have left of theirs."""

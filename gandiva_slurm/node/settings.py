@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.config import NS_PER_S, Config
+from gandiva_slurm.node import cgroups
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class NodeSettings:
     mps_percent: int = 0
     #: memory of each GPU; 0: as NVML tells
     card_bytes: int = 0
+    #: where control groups can be frozen; None: nowhere
+    hierarchy: Path | None = None
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
     isolation_ns: int = 0
 
@@ -70,4 +73,5 @@ class NodeSettings:
             stops_strangers=part.strangers == "stop",
             mps_percent=part.mps_percent,
             card_bytes=part.gpu_memory_mib << 20,
+            hierarchy=cgroups.hierarchy(),
         )

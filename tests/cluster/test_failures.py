@@ -146,7 +146,7 @@ def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
         """But in the moment in which it is stopped, which is told as any park is."""
         return "frozen" in fleet.mini.exec(["gandiva", "why", str(blind)]).stdout.lower()
 
-    assert row()["suspends"] >= 5
+    wait_for(lambda: row()["suspends"] >= 5, "the controller to hear of these parks")
     wait_for(lambda: row()["reason"] in ("NoClient", "Frozen"), "the reason of one that is frozen")
     wait_for(is_told, "gandiva why to say that it is frozen")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gandiva_slurm import logs
+from gandiva_slurm.node import cgroups
 from gandiva_slurm.node.daemon import Daemon
 from gandiva_slurm.node.settings import NodeSettings
 from tests.controller.plain_signer import PlainSigner
@@ -33,7 +34,7 @@ def main() -> int:
     slurm = NoSlurm(Path(raw.pop("slurm_up")))
     look_s = raw.pop("look_s")
     paths = {name: Path(raw.pop(name)) for name in ("socket", "state_dir")}
-    settings = NodeSettings(**raw | paths, obeyed_uids=frozenset({0}))
+    settings = NodeSettings(**raw | paths, obeyed_uids=frozenset({0}), hierarchy=cgroups.hierarchy())
     logs.set_up()
     return asyncio.run(Daemon(settings, PlainSigner(0), slurm, look_s=look_s).run())  # type: ignore[arg-type]
 
