@@ -5,11 +5,18 @@ A commit is on the disk before it returns (synchronous=FULL): what a node was to
 
 from __future__ import annotations
 
+import itertools
+import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gandiva_slurm.model.errors import ConfigError
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 #: How long a writer waits for another connection's lock before it gives up.
 BUSY_MS = 5000
@@ -32,6 +39,25 @@ def open_database(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def opened(path: Path, make: Callable[[Path], T], then: str) -> T:
+    """Open a file by `make`; one that is damaged is put aside, never over another, and a new one is begun.
+
+    `then` says what follows, for the log.
+    """
+    try:
+        return make(path)
+    except sqlite3.OperationalError:
+        raise  # a full disk, a lock, rights: nothing a new file would cure
+    except sqlite3.DatabaseError as err:
+        names = (path.with_suffix(f".damaged{number or ''}") for number in itertools.count())
+        aside = next(name for name in names if not name.exists())
+        path.replace(aside)
+        for tail in ("-wal", "-shm"):
+            path.with_name(path.name + tail).unlink(missing_ok=True)
+        log.critical("%s: %s; put aside as %s, %s", path, err, aside.name, then)
+        return make(path)
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

@@ -59,6 +59,7 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN peak_bytes INTEGER NOT NULL DEFAULT 0;
     """,
     "ALTER TABLE runs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0",
+    "CREATE INDEX holds_by_begin ON holds (job_id, t0_ns)",
 )
 
 #: The state of a job whose end nobody saw.
@@ -126,7 +127,10 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
     live_bytes = max(live_bytes, excluded.live_bytes), peak_bytes = max(peak_bytes, excluded.peak_bytes),
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
-_INSERT_HOLD = f"INSERT OR IGNORE INTO holds VALUES ({', '.join('?' * 13)})"
+#: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
+_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f'?{number}' for number in range(1, 14))}
+    WHERE NOT EXISTS (SELECT 1 FROM holds
+        WHERE job_id = ?5 AND t0_ns = ?10 AND node = ?1 AND restart = ?6)"""
 
 
 class Ledger:
@@ -201,7 +205,8 @@ class Ledger:
         self._measured.update({(report.node, _key(item)): _measures(item) for item in fresh})
         for job_id, restart in report.ended:
             self._measured.pop((report.node, JobKey(job_id, restart)), None)
-        return self.safe_up_to(report.node, report.boot)
+        # What was known already is safe, too, under whatever number.
+        return max([self.safe_up_to(report.node, report.boot), *(hold.seq for hold in report.holds)])
 
     def safe_up_to(self, node: str, boot: str) -> int:
         """Return the highest hold number of this node boot that is in the file, 0 when none is."""

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gandiva_slurm.accounting.database import opened
 from gandiva_slurm.accounting.ledger import Ledger
 from gandiva_slurm.controller.journal import Journal
 from gandiva_slurm.model.errors import ConfigError
@@ -33,9 +34,10 @@ class Books:
         try:
             state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
             self.journal = Journal.open(state_dir / JOURNAL_NAME)
-            self.ledger = Ledger(self.ledger_path)
+            then = "begun anew with what nodes have not had acknowledged; `sqlite3 FILE .recover` may read it"
+            self.ledger = opened(self.ledger_path, Ledger, then)
         except sqlite3.DatabaseError as err:
-            advice = "free the disk or repair the file; a ledger moved away is begun anew"
+            advice = "free the disk, or see who holds the file"
             raise ConfigError(f"controller.state_dir: {state_dir}: {err}; {advice}") from err
         except OSError as err:
             raise ConfigError(f"controller.state_dir: {state_dir}: {err.strerror}; make it writable") from err

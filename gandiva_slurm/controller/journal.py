@@ -11,12 +11,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gandiva_slurm.accounting.database import Transaction, open_database
+from gandiva_slurm.accounting.database import Transaction, open_database, opened
 from gandiva_slurm.controller.recorder import WAITS, WRITTEN, Batch
 from gandiva_slurm.controller.segments import write_batch
 from gandiva_slurm.model import action as actions
@@ -69,17 +68,7 @@ class Journal:
     @classmethod
     def open(cls, path: Path) -> Journal:
         """Open the journal; one that is damaged is renamed and a new one begun."""
-        try:
-            return cls(path)
-        except sqlite3.OperationalError:
-            raise  # a full disk, a lock, rights: nothing a new file would cure
-        except sqlite3.DatabaseError as err:
-            aside = path.with_suffix(".damaged")
-            path.replace(aside)
-            for tail in ("-wal", "-shm"):
-                path.with_name(path.name + tail).unlink(missing_ok=True)
-            log.error("%s: %s; put aside as %s, rebuilding from Slurm and nodes", path, err, aside.name)
-            return cls(path)
+        return opened(path, cls, "rebuilding from Slurm and nodes")
 
     def close(self) -> None:
         """Close the file."""

@@ -41,6 +41,7 @@ class Adoption:
         node, saved = self._node, self._node.saved
         node.freezer.sweep()
         if saved is None:
+            node.ledger.recover(node.clock.real())
             return
         node.ledger.restore(saved["ledger"], rebooted=not node.is_same_boot)
         if not node.is_same_boot:

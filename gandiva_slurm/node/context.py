@@ -145,4 +145,4 @@ class Node:
 
     def _start_sync(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sync = None
-        loop.run_in_executor(None, self.store.sync)
+        loop.run_in_executor(None, self.store.sync, self.ledger.path)

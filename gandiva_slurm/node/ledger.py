@@ -1,8 +1,9 @@
 """Holds: who held which GPUs from when to when, numbered, and kept until the controller has them (ADR 0008).
 
-A hold is open from the grant until the last rank has released. Open holds live in the daemon's state file,
-closed ones in a file of their own, appended when they close, so that neither a kill of gandivad nor days
-without a controller lose or double one.
+A hold is open from the grant until the last rank has released. Each is a line in a file of their own when it
+begins and one when it ends, so that neither a kill of gandivad nor days without a controller lose or double
+one, nor a state file that cannot be read. A power cut takes what had not come to the disk: a hold that ends
+anew after it is known to the controller by its beginning, and counts once.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class OpenHold:
     t0_ns: int
     parked_at_ns: int = 0
     shared_with: int = 0
+    #: the host's boot in which it began, where that was read from the file
+    boot: str = ""
 
 
 class Ledger:
@@ -48,6 +51,8 @@ class Ledger:
     def __init__(self, path: Path, boot: str) -> None:
         self.path = path
         self.boot = boot
+        #: this boot of the host, which the name begins with (a name that was taken over may be of another)
+        self._host = boot.partition("-")[0]
         self.open: dict[JobKey, OpenHold] = {}
         self._closed: list[Hold] = []
         self._next_seq = 1
@@ -58,6 +63,7 @@ class Ledger:
         """A gang was granted its GPUs."""
         assert key not in self.open, f"{key} holds already"
         self.open[key] = OpenHold(user, gpus, now_ns)
+        self._append(_begun(self._host, key, self.open[key]))
 
     def order_park(self, key: JobKey, now_ns: int) -> None:
         """It was told to park: what follows is overrun."""
@@ -76,6 +82,7 @@ class Ledger:
             self.end(key, now_ns)
             parked_at_ns = now_ns if hold.parked_at_ns else 0
             hold = self.open[key] = OpenHold(hold.user, hold.gpus, now_ns, parked_at_ns)
+            self._append(_begun(self._host, key, hold))
         hold.shared_with = mate
 
     def end(self, key: JobKey, now_ns: int) -> Hold:
@@ -84,10 +91,7 @@ class Ledger:
         del self.open[key]
         self._next_seq += 1
         self._closed.append(hold)
-        if self._failed:  # what could not be written then, and half a line perhaps, is set right first
-            self._rewrite()
-        else:
-            self._append([hold])
+        self._append(dataclasses.asdict(hold))
         return hold
 
     def report(self, now_ns: int) -> tuple[Hold, ...]:
@@ -108,6 +112,8 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         """Return what belongs into the state file."""
         rows = {str(key): dataclasses.asdict(hold) for key, hold in self.open.items()}
+        for row in rows.values():
+            del row["boot"]
         return {"boot": self.boot, "next_seq": self._next_seq, "acked": self._acked, "open": rows}
 
     def restore(self, data: dict[str, Any], rebooted: bool) -> None:
@@ -115,7 +121,7 @@ class Ledger:
         self.boot = data["boot"]
         rows = {JobKey.parse(key): row for key, row in data["open"].items()}
         self.open = {key: OpenHold(**(row | {"gpus": tuple(row["gpus"])})) for key, row in rows.items()}
-        written = self._read()
+        written, begun = self._read()
         for hold in written:
             key = JobKey(hold.job_id, hold.restart)
             if key in self.open and self.open[key].t0_ns == hold.t0_ns:
@@ -124,7 +130,31 @@ class Ledger:
         self._next_seq = max([data["next_seq"], *(hold.seq + 1 for hold in written)])
         if rebooted:
             self._next_seq += REBOOT_JUMP
+            # What began after the state was saved lasted until the last that is known of.
+            self._end_all(begun, _last_ns(written, begun))
         self._rewrite()
+
+    def recover(self, now_ns: int) -> None:
+        """Take over from the file of holds alone: there is no state, or none that can be read.
+
+        All closed holds are reported again, under this boot's name; what was open has been held until now
+        where the host is still in that boot, else until the last that is known of.
+        """
+        written, begun = self._read()
+        self._closed = written
+        self._next_seq = max([0, *(hold.seq for hold in written)]) + REBOOT_JUMP
+        end_ns = now_ns if self._is_of_this_boot(begun) else _last_ns(written, begun)
+        self._end_all(begun, end_ns)
+        self._rewrite()
+
+    def _end_all(self, begun: dict[JobKey, OpenHold], end_ns: int) -> None:
+        for key, hold in begun.items():
+            if key not in self.open:
+                self.open[key] = hold
+                self.end(key, max(end_ns, hold.t0_ns))
+
+    def _is_of_this_boot(self, begun: dict[JobKey, OpenHold]) -> bool:
+        return all(hold.boot == self._host for hold in begun.values())
 
     @property
     def _acked(self) -> int:
@@ -137,15 +167,16 @@ class Ledger:
         times = (hold.t0_ns, end_ns, park_ns)
         return Hold(0, *key, hold.user, hold.gpus, *times, hold.shared_with)
 
-    def _append(self, holds: list[Hold]) -> None:
-        text = "".join(json.dumps(dataclasses.asdict(hold), separators=(",", ":")) + "\n" for hold in holds)
-        self._write(text, is_whole=False)
+    def _append(self, row: dict[str, Any]) -> None:
+        if self._failed:  # what could not be written then, and half a line perhaps, is set right first
+            self._rewrite()
+        else:
+            self._write(_lines([row]), is_whole=False)
 
     def _rewrite(self) -> None:
-        text = "".join(
-            json.dumps(dataclasses.asdict(hold), separators=(",", ":")) + "\n" for hold in self._closed
-        )
-        if self._write(text, is_whole=True):
+        rows = [dataclasses.asdict(hold) for hold in self._closed]
+        rows += [_begun(self._host, key, hold) for key, hold in self.open.items()]
+        if self._write(_lines(rows), is_whole=True):
             self._acked_lines = 0
 
     def _write(self, text: str, is_whole: bool) -> bool:
@@ -166,16 +197,36 @@ class Ledger:
         self._failed = False
         return True
 
-    def _read(self) -> list[Hold]:
+    def _read(self) -> tuple[list[Hold], dict[JobKey, OpenHold]]:
+        """Return the closed holds, and those that began and have not ended."""
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
-            return []
-        holds = []
+            return [], {}
+        closed: list[Hold] = []
+        begun: dict[JobKey, OpenHold] = {}
         for line in lines:
             try:
                 row = json.loads(line)
-                holds.append(Hold(**(row | {"gpus": tuple(row["gpus"])})))
+                row |= {"gpus": tuple(row["gpus"])}
+                if "begun" in row:
+                    hold = OpenHold(row["user"], row["gpus"], row["t0_ns"], boot=row["boot"])
+                    begun[JobKey(*row["begun"])] = hold
+                else:
+                    closed.append(Hold(**row))
+                    begun.pop(JobKey(closed[-1].job_id, closed[-1].restart), None)
             except (ValueError, TypeError, KeyError):
                 log.error("%s: a line is torn; left out: %.80s", self.path, line)
-        return holds
+        return closed, begun
+
+
+def _last_ns(closed: list[Hold], begun: dict[JobKey, OpenHold]) -> int:
+    return max([0, *(hold.t1_ns for hold in closed), *(hold.t0_ns for hold in begun.values())])
+
+
+def _begun(boot: str, key: JobKey, hold: OpenHold) -> dict[str, Any]:
+    return {"begun": key, "user": hold.user, "gpus": hold.gpus, "t0_ns": hold.t0_ns, "boot": boot}
+
+
+def _lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)

@@ -56,11 +56,16 @@ class StateFile:
         self._failed = False
         return True
 
-    def sync(self) -> None:
-        """Bring the file and its directory entry to the disk; may block: call it in a thread."""
-        for path, flags in ((self.path, os.O_RDONLY), (self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+    def sync(self, *others: Path) -> None:
+        """Bring these files, this one and its directory's entries to the disk, in that order.
+
+        It may block: call it in a thread.
+        """
+        for path in (*others, self.path, self.path.parent):
             try:
-                fd = os.open(path, flags | os.O_CLOEXEC)
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             except OSError:
                 return
             try:

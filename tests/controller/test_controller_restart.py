@@ -198,3 +198,18 @@ async def test_damaged_journal_is_put_aside(world):
     await world.start()
     await world.until(lambda: world.state(job_id) == "RUNNING", "adopted")
     assert (world.state_dir / "journal.damaged").exists()
+
+
+async def test_damaged_ledger_is_put_aside_and_begun_anew(world):
+    """Never over one that was put aside before: it has the accounts of the time until then."""
+    job_id = world.slurm.submit("user1")
+    await world.start()
+    await world.until(lambda: world.runs(job_id))
+    for number in range(2):
+        await world.stop()
+        (world.state_dir / "ledger.sqlite").write_bytes(b"not a database %d" % number * 1000)
+        await world.start()
+        await world.until(lambda: world.state(job_id) == "RUNNING", "adopted")
+    aside = sorted(path.name for path in world.state_dir.glob("ledger.damaged*"))
+    assert aside == ["ledger.damaged", "ledger.damaged1"]
+    assert (world.state_dir / "ledger.damaged").read_bytes().startswith(b"not a database 0")

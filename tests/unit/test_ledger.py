@@ -112,8 +112,19 @@ def test_hold_is_stored_once_whatever_is_repeated(ledger, tmp_path):
     ledger.record_jobs([RUNNING], {})
     assert ledger.record_report(report(HOLD)) == 1
     changed = replace(HOLD, t1_ns=999 * 10**9)
-    assert ledger.record_report(report(changed, replace(HOLD, seq=2))) == 2
+    later = replace(HOLD, seq=2, t0_ns=HOLD.t0_ns + 1)
+    assert ledger.record_report(report(changed, later)) == 2
     assert rows(tmp_path, "SELECT seq, t1_ns FROM holds") == [(1, 120 * 10**9), (2, 120 * 10**9)]
+
+
+def test_a_hold_that_a_node_ends_again_under_another_name_counts_once(ledger, tmp_path):
+    ledger.record_jobs([RUNNING], {})
+    ledger.record_report(report(HOLD))
+    again = replace(HOLD, seq=7, t1_ns=HOLD.t1_ns + 5)
+    assert ledger.record_report(report(again, boot="b2")) == 7, "it is safe"
+    assert rows(tmp_path, "SELECT boot, seq FROM holds") == [("b1", 1)]
+    assert ledger.record_report(report(again, replace(again, seq=8, t0_ns=again.t1_ns), boot="b2")) == 8
+    assert len(rows(tmp_path, "SELECT * FROM holds")) == 2
 
 
 def test_open_hold_is_not_stored(ledger, tmp_path):
@@ -122,8 +133,8 @@ def test_open_hold_is_not_stored(ledger, tmp_path):
 
 
 def test_each_boot_counts_for_itself(ledger):
-    ledger.record_report(report(HOLD, replace(HOLD, seq=2)))
-    assert ledger.record_report(report(HOLD, boot="b2")) == 1
+    ledger.record_report(report(HOLD, replace(HOLD, seq=2, t0_ns=HOLD.t0_ns + 1)))
+    assert ledger.record_report(report(replace(HOLD, t0_ns=HOLD.t0_ns + 2), boot="b2")) == 1
     assert ledger.safe_up_to("n1", "b1") == 2
 
 

@@ -39,11 +39,14 @@ VARIANTS = (
     ),
     Variant(
         "torn-journal-stops-the-start",
-        "gandiva_slurm/controller/journal.py:Journal.open",
+        "gandiva_slurm/accounting/database.py:opened",
         "except sqlite3.DatabaseError as err:",
         "except ZeroDivisionError as err:",
-        "A damaged journal keeps gandivactld from starting.",
-        ("tests/unit/test_journal.py::test_damaged_file_is_put_aside",),
+        "A damaged journal or ledger keeps gandivactld from starting.",
+        (
+            "tests/unit/test_journal.py::test_damaged_file_is_put_aside",
+            "tests/controller/test_controller_restart.py::test_damaged_ledger_is_put_aside_and_begun_anew",
+        ),
     ),
     Variant(
         "torn-state-believed",

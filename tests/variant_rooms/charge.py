@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 
+CRASHES = "tests/property/test_hold_crashes.py::test_no_gpu_second_is_charged_twice_or_lost"
+
 VARIANTS = (
     Variant(
         "held-as-told-last",
@@ -114,7 +116,7 @@ VARIANTS = (
     Variant(
         "reboot-uses-numbers-again",
         "gandiva_slurm/node/ledger.py:Ledger.restore",
-        "        if rebooted:\n            self._next_seq += REBOOT_JUMP\n",
+        "            self._next_seq += REBOOT_JUMP\n",
         "",
         "After a reboot numbers that were lost with the disk's cache are used again.",
         ("tests/unit/test_node_ledger.py::test_numbers_jump_after_a_reboot",),
@@ -158,5 +160,40 @@ VARIANTS = (
         "park_ns = 0",
         "A hold does not say how much of it was past the order to park.",
         ("tests/unit/test_node_ledger.py::test_a_hold_runs_from_grant_to_release_with_the_park_inside",),
+    ),
+    Variant(
+        "a-hold-is-known-by-its-number-only",
+        "gandiva_slurm/accounting/ledger.py:Ledger.record_report",
+        "db.executemany(_INSERT_HOLD, holds)",
+        "db.executemany(_INSERT_HOLD.split('WHERE')[0], holds)",
+        "A node that has lost its state reports its holds under another name, and they are charged again.",
+        (
+            "tests/unit/test_ledger.py::test_a_hold_that_a_node_ends_again_under_another_name_counts_once",
+            CRASHES,
+        ),
+    ),
+    Variant(
+        "holds-forgotten-without-a-state",
+        "gandiva_slurm/node/ledger.py:Ledger.recover",
+        "self._closed = written",
+        "self._closed = []",
+        "What a node had not reported yet is lost with its state file.",
+        (CRASHES,),
+    ),
+    Variant(
+        "open-holds-forgotten-without-a-state",
+        "gandiva_slurm/node/ledger.py:Ledger.recover",
+        "self._end_all(begun, end_ns)",
+        "pass",
+        "What jobs held when the state file was lost is never charged.",
+        (CRASHES,),
+    ),
+    Variant(
+        "numbers-begin-anew",
+        "gandiva_slurm/node/ledger.py:Ledger.recover",
+        "self._next_seq = max([0, *(hold.seq for hold in written)]) + REBOOT_JUMP",
+        "self._next_seq = 1",
+        "Numbers of holds are used twice, and the second of each is taken for the first.",
+        (CRASHES,),
     ),
 )
