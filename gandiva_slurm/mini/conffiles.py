@@ -80,7 +80,8 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
         },
         "packing": {"enabled": spec.packing},
         # Policies weigh moves by their cost, which is little here.
-        "policy": spec.policy, "moves": {"cost_s": POLICY_MOVE_S},
+        # As long as SlurmdTimeout there.
+        "isolation": 15, "policy": spec.policy, "moves": {"cost_s": POLICY_MOVE_S},
     }
 
 

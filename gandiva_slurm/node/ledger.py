@@ -141,6 +141,8 @@ class Ledger:
         where the host is still in that boot, else until the last that is known of.
         """
         written, begun = self._read()
+        if not written and not begun:
+            return  # a new node
         self._closed = written
         self._next_seq = max([0, *(hold.seq for hold in written)]) + REBOOT_JUMP
         end_ns = now_ns if self._is_of_this_boot(begun) else _last_ns(written, begun)

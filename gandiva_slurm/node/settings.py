@@ -45,7 +45,7 @@ class NodeSettings:
     card_bytes: int = 0
     #: where control groups can be frozen; None: nowhere
     hierarchy: Path | None = None
-    #: silence of both gandivactld and slurmctld after which jobs are stopped; 0 = Slurm's own SlurmdTimeout
+    #: silence of both gandivactld and slurmctld after which jobs are stopped; 0: they never are
     isolation_ns: int = 0
 
     @classmethod
@@ -74,4 +74,5 @@ class NodeSettings:
             mps_percent=part.mps_percent,
             card_bytes=part.gpu_memory_mib << 20,
             hierarchy=cgroups.hierarchy(),
+            isolation_ns=0 if config.isolation == "never" else round(config.isolation * NS_PER_S),
         )

@@ -123,12 +123,12 @@ class ChosenPort:
         """Have a held job ask for so many GPUs."""
         await (await self._chosen()).resize(job_id, gpus)
 
-    async def ping(self) -> bool:
-        """True when a slurmctld answers."""
+    async def ping(self) -> bool | None:
+        """True when a slurmctld answers; False when none does; None when it could not be asked."""
         try:
             return await (await self._chosen()).ping()
         except SlurmUnreachable:
-            return False
+            return None
 
     async def version(self) -> str:
         """Return the version of Slurm's commands."""

@@ -89,13 +89,15 @@ class CommandsPort:
         """Have a held job of one node ask for so many GPUs, with its tasks."""
         await self._control.resize(self._name(job_id), gpus)
 
-    async def ping(self) -> bool:
-        """True when a slurmctld answers; False says nothing of why."""
+    async def ping(self) -> bool | None:
+        """True when a slurmctld answers; False when none does; None when it could not be asked."""
         try:
             answer = await self._commands.run(("scontrol", "ping"), self._timeouts.read_s)
-        except SlurmUnreachable:
-            return False
-        return " is UP" in answer.out
+        except GandivaError:
+            return None
+        if " is UP" in answer.out:
+            return True
+        return False if " is DOWN" in answer.out else None
 
     async def version(self) -> str:
         """Return the version of the commands, as 22.05.8; slurm_config has slurmctld's own."""

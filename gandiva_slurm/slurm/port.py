@@ -44,8 +44,8 @@ class SlurmPort(Protocol):
         flag than --gres or --gpus-per-node: Slurm changes no other.
         """
 
-    async def ping(self) -> bool:
-        """True when a slurmctld answers."""
+    async def ping(self) -> bool | None:
+        """True when a slurmctld answers; False when none does; None when it could not be asked."""
 
     async def version(self) -> str:
         """Slurm's version, as 22.05.8."""

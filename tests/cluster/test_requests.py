@@ -21,17 +21,6 @@ show each srun -n2 --gpus-per-task=1
 show beyond srun -n1 --gres=gpu:3
 """
 
-#: A job with a client whose mini-batches take no time, and the hundredth a minute and more.
-BUSY = """exec python - ~/busy.$SLURM_JOB_ID <<'END'
-import pathlib, sys, time
-import gandiva_slurm as gandiva
-for _ in range(100):
-    gandiva.step()
-    time.sleep(0.01)
-pathlib.Path(sys.argv[1]).touch()
-time.sleep(100)
-END"""
-
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
@@ -112,11 +101,11 @@ def test_what_finds_no_slot_waits_with_a_reason_until_one_is_free(fleet: Fleet) 
 def test_a_job_cancelled_before_its_first_turn_ends_at_once(fleet: Fleet) -> None:
     """slurmstepd signals no task that has not begun: its node ends it.
 
-    The GPUs are held by jobs that are in a mini-batch for longer than this takes.
+    The GPUs are held by jobs whose client is waited for, which takes longer than this.
     """
-    blocks = [fleet.submit("user1", BUSY) for _ in range(GPUS)]
+    blocks = [fleet.submit("user1", "exec sleep 300") for _ in range(GPUS)]
     for job in blocks:
-        wait_for(lambda job=job: fleet.home("user1", f"busy.{job}").exists(), "its long mini-batch")
+        wait_for(lambda job=job: fleet.count("grant", job), "its first turn")
     victim = fleet.submit("user2", "exec sleep 300")
     wait_for(lambda: fleet.count("freeze", victim), "its task to be stopped before it begins")
     fleet.mini.exec(["scancel", str(victim)])

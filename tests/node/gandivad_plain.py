@@ -19,19 +19,19 @@ from tests.controller.plain_signer import PlainSigner
 class NoSlurm:
     """As much of the Slurm port as gandivad uses."""
 
-    def __init__(self, sign_of_life: Path) -> None:
-        self._sign_of_life = sign_of_life
+    def __init__(self, sign_of_life: Path, can_be_asked: bool) -> None:
+        self._sign_of_life, self._can_be_asked = sign_of_life, can_be_asked
 
-    async def ping(self) -> bool:
-        return self._sign_of_life.exists()
+    async def ping(self) -> bool | None:
+        return self._sign_of_life.exists() if self._can_be_asked else None
 
     async def slurm_config(self) -> Mapping[str, str]:
-        return {"SlurmdTimeout": "300 sec"}
+        return {}
 
 
 def main() -> int:
     raw = json.loads(Path(sys.argv[1]).read_text())
-    slurm = NoSlurm(Path(raw.pop("slurm_up")))
+    slurm = NoSlurm(Path(raw.pop("slurm_up")), raw.pop("slurm_asked", "") != "cannot be")
     look_s = raw.pop("look_s")
     paths = {name: Path(raw.pop(name)) for name in ("socket", "state_dir")}
     settings = NodeSettings(**raw | paths, obeyed_uids=frozenset({0}), hierarchy=cgroups.hierarchy())
