@@ -21,7 +21,7 @@ PLOT   ?= build/validate.png
 KEEP   ?=
 STRICT ?=
 
-.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu bench demo acceptance validate engine image clean
+.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu attacks bench demo acceptance validate engine image clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; witho
 .setup-gpu:
 	@$(HAS_PYTHON)
 	@$(PYTHON_STEPS) --extras dev,nvml,vmm --cuda
+
+attacks: setup ## ways to work without paying, on a real gandivad (root; 2.5 min): what each worked and was charged
+	GANDIVA_ATTACK_S=60 $(PY) -m pytest -q -s tests/node/test_attacks.py
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench
