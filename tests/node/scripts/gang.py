@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 #: What a step waits, as for a GPU: two ranks that never wait leave no processor to others.
@@ -37,7 +38,8 @@ def train() -> None:
     import gandiva_slurm as gandiva
     from tests.stopping import is_told_to_stop, leave_group
 
-    dist.init_process_group("gloo")
+    told = {"timeout": timedelta(seconds=float(os.environ["GROUP_S"]))} if "GROUP_S" in os.environ else {}
+    dist.init_process_group("gloo", **told)
     torch.manual_seed(7)
     torch.set_num_threads(1)
     rank, job, out = dist.get_rank(), os.environ.get("GANDIVA_JOB", "alone"), Path(os.environ["OUT"])
