@@ -251,6 +251,8 @@ class NodeHarness:
             *program,
         ]
         env = self._job_env(job_id, restart) | options.get("env", {})
+        if not options.get("bind", True):
+            del env["GANDIVA_ROOT_SOCKET"]
         with open(self.out / f"{key}.{step}.log", "ab") as log:
             process = subprocess.Popen(
                 argv, stdout=log, stderr=log, env=env, cwd=self.out, start_new_session=True
@@ -302,6 +304,7 @@ class NodeHarness:
             "PYTHONPATH": str(ROOT),
             "HOME": str(self.out),
             "GANDIVA_SOCKET": self.settings["socket"],
+            "GANDIVA_ROOT_SOCKET": self.settings["socket"] + ".root",
             "SLURM_JOB_ID": str(job_id),
             "SLURM_RESTART_COUNT": str(restart),
             "OMP_NUM_THREADS": "1",
