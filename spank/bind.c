@@ -1,21 +1,25 @@
 /*
- * bind.c - the exchange with gandivad: connect, one line out, one line in, 500 ms in all.
+ * bind.c - the talk with gandivad: connect, one line out, one line in, again and again until a deadline.
  *
  * gandivad may stop this process by SIGSTOP before the reply is read (a job whose GPUs are not yet
- * granted waits so). While it is stopped the clock runs on; when it goes on, the reply lies in the
- * socket. So a read that has run out of time looks once more before it gives up.
+ * granted waits so). While it is stopped the clock runs on: that time is given back to the deadline. When
+ * it goes on, the reply lies in the socket, or gandivad was started anew and is asked again.
  */
 #include "bind.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Between two tries; and how often a process that waits looks at the clock. */
+#define PAUSE_MS 100
+/* A wait that took so much longer than it should was a stop. */
+#define STOP_MS 300
 
 static int64_t now_ms(void)
 {
@@ -25,34 +29,40 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Wait until fd is ready; false when the deadline has passed first. */
-static bool wait_ready(int fd, short events, int64_t deadline_ms)
+/* Wait until fd is ready (-1: for PAUSE_MS); false when the deadline has passed first. */
+static bool wait_ready(struct gandiva_talk *talk, int fd, short events)
 {
 	struct pollfd ready = {.fd = fd, .events = events};
 
 	for (;;) {
-		int64_t left_ms = deadline_ms - now_ms();
-		int count = poll(&ready, 1, left_ms > 0 ? (int)left_ms : 0);
+		int64_t began_ms = now_ms(), left_ms = talk->deadline_ms - began_ms;
+		int bound_ms = left_ms > PAUSE_MS ? PAUSE_MS : left_ms > 0 ? (int)left_ms : 0;
+		int count = poll(&ready, 1, bound_ms);
+		int64_t late_ms = now_ms() - began_ms - bound_ms;
 
+		if (late_ms > STOP_MS)
+			talk->deadline_ms += late_ms;
 		if (count > 0)
 			return true;
-		if (count == 0 && left_ms <= 0)
-			return false;
 		if (count < 0 && errno != EINTR)
 			return false;
+		if (talk->deadline_ms <= now_ms())
+			return false;
+		if (fd < 0)
+			return true;
 	}
 }
 
-static const char *send_line(int fd, const char *line, int64_t deadline_ms)
+static const char *send_line(struct gandiva_talk *talk, const char *line)
 {
 	size_t left = strlen(line);
 
 	while (left > 0) {
-		ssize_t sent = send(fd, line, left, MSG_NOSIGNAL);
+		ssize_t sent = send(talk->fd, line, left, MSG_NOSIGNAL);
 
 		if (sent < 0 && errno != EAGAIN && errno != EINTR)
 			return strerror(errno);
-		if (sent < 0 && !wait_ready(fd, POLLOUT, deadline_ms))
+		if (sent < 0 && !wait_ready(talk, talk->fd, POLLOUT))
 			return "it does not read";
 		if (sent > 0) {
 			line += sent;
@@ -62,13 +72,13 @@ static const char *send_line(int fd, const char *line, int64_t deadline_ms)
 	return NULL;
 }
 
-static const char *read_line(int fd, char *reply, size_t size, int64_t deadline_ms)
+static const char *read_line(struct gandiva_talk *talk, char *reply, size_t size)
 {
 	size_t used = 0;
 
 	while (used + 1 < size) {
-		bool is_last_look = !wait_ready(fd, POLLIN, deadline_ms);
-		ssize_t got = recv(fd, reply + used, size - 1 - used, MSG_DONTWAIT);
+		bool is_last_look = !wait_ready(talk, talk->fd, POLLIN);
+		ssize_t got = recv(talk->fd, reply + used, size - 1 - used, MSG_DONTWAIT);
 		char *end;
 
 		if (got == 0)
@@ -90,29 +100,48 @@ static const char *read_line(int fd, char *reply, size_t size, int64_t deadline_
 	return "its answer is too long";
 }
 
-const char *gandiva_bind(const char *path, const char *line, char *reply, size_t size)
+static const char *open_talk(struct gandiva_talk *talk, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int64_t deadline_ms = now_ms() + GANDIVA_BIND_BOUND_MS;
-	const char *why = NULL;
-	int fd = -1;
 
-	if (strlen(path) >= sizeof(address.sun_path)) {
-		why = "the socket's path is too long";
-		goto done;
-	}
+	if (strlen(path) >= sizeof(address.sun_path))
+		return "the socket's path is too long";
 	memcpy(address.sun_path, path, strlen(path) + 1);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	talk->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	/* On a unix socket connect() succeeds or fails at once: there is no EINPROGRESS to wait for. */
-	if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
-		why = strerror(errno);
-		goto done;
-	}
-	why = send_line(fd, line, deadline_ms);
-	if (why == NULL)
-		why = read_line(fd, reply, size, deadline_ms);
-done:
-	if (fd >= 0)
-		close(fd);
-	return why;
+	if (talk->fd < 0 || connect(talk->fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+		return strerror(errno);
+	return NULL;
+}
+
+void gandiva_talk_bound(struct gandiva_talk *talk, int64_t bound_ms)
+{
+	talk->deadline_ms = now_ms() + bound_ms;
+}
+
+const char *gandiva_talk_ask(struct gandiva_talk *talk, const char *path, const char *line, char *reply, size_t size)
+{
+	const char *why;
+
+	do {
+		why = talk->fd < 0 ? open_talk(talk, path) : NULL;
+		if (why == NULL)
+			why = send_line(talk, line);
+		if (why == NULL)
+			why = read_line(talk, reply, size);
+		if (why == NULL && strncmp(reply, "LATER ", 6) != 0)
+			return NULL;
+		if (why != NULL)
+			gandiva_talk_end(talk);
+		if (why != NULL && path == NULL)
+			return why;
+	} while (wait_ready(talk, -1, 0));
+	return why != NULL ? why : reply + 6;
+}
+
+void gandiva_talk_end(struct gandiva_talk *talk)
+{
+	if (talk->fd >= 0)
+		close(talk->fd);
+	talk->fd = -1;
 }

@@ -116,6 +116,11 @@ bool gandiva_is_auto_or_none(const char *text)
 	return is_one_of(text, words);
 }
 
+int gandiva_seconds(const char *text)
+{
+	return (int)whole_number(text, strlen(text), 4);
+}
+
 bool gandiva_is_slot_list(const char *text)
 {
 	size_t length = strlen(text);

@@ -18,6 +18,9 @@ bool gandiva_is_elastic(const char *text);
 bool gandiva_is_auto_or_never(const char *text);
 bool gandiva_is_auto_or_none(const char *text);
 
+/* The whole number of at most four digits, or -1. */
+int gandiva_seconds(const char *text);
+
 /* True for a list of slot numbers as Slurm writes it: digits and commas only, not empty. */
 bool gandiva_is_slot_list(const char *text);
 

@@ -1,6 +1,7 @@
 /* config.c - the arguments of our line in plugstack.conf: KEY=VALUE, an unknown key is an error. */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
 
@@ -11,6 +12,7 @@
 struct gandiva_config gandiva_config = {
 	.socket = "/run/gandiva/%n.sock",
 	.hook = NULL,
+	.wait_s = 60,
 	.partitions = NULL,
 };
 
@@ -35,6 +37,19 @@ static const char *value_of(const char *arg, const char *key)
 	return strncmp(arg, key, length) == 0 && arg[length] == '=' ? arg + length + 1 : NULL;
 }
 
+/* "wait:SECONDS" or "fail"; false when it is neither. */
+static bool take_unbound(const char *value)
+{
+	int seconds = strcmp(value, "fail") == 0 ? 0 : -1;
+
+	if (strncmp(value, "wait:", 5) == 0)
+		seconds = gandiva_seconds(value + 5);
+	if (seconds < 0)
+		return false;
+	gandiva_config.wait_s = seconds;
+	return true;
+}
+
 static int parse_one(const char *arg)
 {
 	const char *value;
@@ -51,8 +66,10 @@ static int parse_one(const char *arg)
 		gandiva_config.partitions = value;
 		return 0;
 	}
+	if ((value = value_of(arg, "unbound")) != NULL && take_unbound(value))
+		return 0;
 	slurm_error("gandiva: plugstack.conf: cannot take \"%s\"; the keys are socket=/PATH (%%n: the node), "
-		    "hook=/DIRECTORY, partitions=NAME,NAME; Gandiva's options are off until it is mended", arg);
+		    "hook=/DIRECTORY, partitions=NAME,NAME, unbound=wait:SECONDS|fail; Gandiva's options are off until it is mended", arg);
 	return -1;
 }
 
@@ -89,6 +106,13 @@ bool gandiva_config_socket(const char *node, char *path, size_t size)
 	}
 	path[used] = '\0';
 	return true;
+}
+
+bool gandiva_config_root_socket(const char *socket, char *path, size_t size)
+{
+	int length = snprintf(path, size, "%s.root", socket);
+
+	return length > 0 && (size_t)length < size && (size_t)length < sizeof(((struct sockaddr_un *)0)->sun_path);
 }
 
 bool gandiva_config_is_our_partition(const char *partition)

@@ -14,6 +14,7 @@ int gandiva_srun_post_opt(spank_t sp);
 
 /* slurmstepd, on the node (stepd.c) */
 int gandiva_stepd_init(spank_t sp);
+int gandiva_stepd_task_init_privileged(spank_t sp);
 int gandiva_stepd_task_init(spank_t sp);
 
 #endif

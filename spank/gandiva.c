@@ -4,8 +4,9 @@
  * Slurm loads the plugin into sbatch, salloc, srun, slurmd and slurmstepd. Each context has its own
  * file; here is only the choice. In slurmd and in prolog and epilog scripts there is nothing to do.
  *
- * The plugin fails open. On a node it returns 0 whatever happens: a job never loses its start, nor a
- * node its state, because of our bookkeeping. It links nothing: its only interface is spank.h.
+ * The plugin fails open. On a node it returns 0 whatever happens: a job that is not Gandiva's never loses its
+ * start, nor a node its state, because of our bookkeeping. Only a task of a job that Gandiva planned, and that
+ * cannot be bound, is ended: it would run on GPUs that are another's. It links nothing: its only interface is spank.h.
  */
 #include <stdbool.h>
 
@@ -51,6 +52,16 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	default:
 		return 0;
 	}
+}
+
+/* As root, in the process that becomes the task. */
+int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	if (disabled || spank_context() != S_CTX_REMOTE)
+		return 0;
+	return gandiva_stepd_task_init_privileged(sp);
 }
 
 int slurm_spank_task_init(spank_t sp, int ac, char **av)

@@ -1,9 +1,14 @@
 /*
- * stepd.c - in slurmstepd, as the user, in each task just before it starts: ask gandivad for the GPUs
- * and give the task what it needs to be found and parked.
+ * stepd.c - in slurmstepd, in each task just before it starts: ask gandivad for the GPUs and give the task
+ * what it needs to be found and parked.
+ *
+ * Two hooks run in the process that becomes the task. In the first, still root, it connects to root's socket,
+ * which no user can flood, and says whose task it is: what root says there counts. Which slots the task has is
+ * known in the second only, when Slurm has made the task's environment (22.05 to 26.05): then it asks on the
+ * same connection. Where that has broken off it asks on the socket of all, where its own uid counts.
  *
  * The environment seen here is the job's: its owner may have put anything into it. Nothing of it goes
- * to gandivad unchecked, and gandivad takes it as a hint only; what counts is the socket's peer uid.
+ * to gandivad unchecked, and gandivad takes it as a hint only.
  */
 #include "contexts.h"
 
@@ -12,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bind.h"
 #include "check.h"
@@ -28,6 +34,10 @@
 #define LINE_SIZE 1400
 #define REPLY_SIZE 4096
 #define PYTHONPATH_SIZE 32768
+
+static struct gandiva_talk talk = {.fd = -1};
+/* Set when the hook of root has waited in vain for as long as a task may. */
+static bool has_waited;
 
 /* The variable of the job, "" when it is missing or does not fit. */
 static const char *job_variable(spank_t sp, const char *name, char *value, int size)
@@ -125,7 +135,9 @@ static bool write_question(spank_t sp, uint32_t step, char *line, size_t size)
 	if (!gandiva_is_slot_list(job_variable(sp, "SLURM_JOB_GPUS", job_slots, sizeof(job_slots))))
 		snprintf(job_slots, sizeof(job_slots), "-");
 	task_slots(sp, step, slots, sizeof(slots));
-	length = snprintf(line, size, "BIND 1 %u %s %s %d %s %s\n", job, restart, step_name, task, job_slots, slots);
+	/* On the socket of all an older gandivad may listen, which knows no other version. */
+	length = snprintf(line, size, "BIND %d %u %s %s %d %s %s\n", talk.fd < 0 ? 1 : 2, job, restart, step_name, task,
+			  job_slots, slots);
 	return length > 0 && (size_t)length < size;
 }
 
@@ -213,34 +225,117 @@ int gandiva_stepd_init(spank_t sp)
 	return 0;
 }
 
+/* True when the task's job is one that asks, and then where; the extern step asks for nothing. */
+static bool is_to_ask(spank_t sp, uint32_t *step)
+{
+	return is_gandiva_job(sp) && spank_get_item(sp, S_JOB_STEPID, step) == ESPANK_SUCCESS && *step != STEP_EXTERN;
+}
+
+/*
+ * True when Gandiva planned the task's job, as far as is known without gandivad: it was asked for, or the job
+ * has slots in a partition of Gandiva's. Its task never starts unbound.
+ */
+static bool is_planned(spank_t sp)
+{
+	static const char *const names[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"};
+	char text[SLOTS_SIZE];
+
+	if (asked(sp, OPT_GANDIVA, text, SHORT_TEXT)[0] != '\0')
+		return true;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (job_variable(sp, names[i], text, sizeof(text))[0] != '\0')
+			return true;
+	}
+	return false;
+}
+
+static int64_t bound_ms(bool may_wait)
+{
+	return may_wait && gandiva_config.wait_s > 0 ? gandiva_config.wait_s * INT64_C(1000) : GANDIVA_BIND_BOUND_MS;
+}
+
+int gandiva_stepd_task_init_privileged(spank_t sp)
+{
+	char path[SLOTS_SIZE], root[SLOTS_SIZE], line[SHORT_TEXT], reply[REPLY_SIZE];
+	const char *node = getenv("SLURMD_NODENAME");
+	bool may_wait = is_planned(sp);
+	uint32_t step = 0;
+	uid_t uid = 0;
+
+	if (!is_to_ask(sp, &step) || node == NULL || !gandiva_config_socket(node, path, sizeof(path)) ||
+	    !gandiva_config_root_socket(path, root, sizeof(root)) ||
+	    spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS)
+		return 0;
+	/* A gandivad of an older release has no socket of root's. */
+	if (access(root, F_OK) != 0 && access(path, F_OK) == 0)
+		return 0;
+	gandiva_talk_bound(&talk, bound_ms(may_wait));
+	snprintf(line, sizeof(line), "TASK %u\n", (unsigned)uid);
+	if (gandiva_talk_ask(&talk, root, line, reply, sizeof(reply)) != NULL)
+		has_waited = may_wait;
+	else if (strcmp(reply, "READY") != 0)
+		gandiva_talk_end(&talk);
+	return 0;
+}
+
+/* Ask for the task's GPUs; NULL and an answer that is understood, or why there is none. */
+static const char *bind_task(spank_t sp, uint32_t step, const char *path, char *reply, size_t size)
+{
+	char line[LINE_SIZE];
+	const char *why = "Slurm does not say which task this is";
+
+	if (talk.fd >= 0 && write_question(sp, step, line, sizeof(line)))
+		why = gandiva_talk_ask(&talk, NULL, line, reply, size);
+	/* There is no connection of root's, or it broke off. */
+	if (talk.fd < 0 && write_question(sp, step, line, sizeof(line)))
+		why = gandiva_talk_ask(&talk, path, line, reply, size);
+	gandiva_talk_end(&talk);
+	if (why == NULL && strncmp(reply, "NO ", 3) != 0 &&
+	    (strncmp(reply, "OK", 2) != 0 || (reply[2] != ' ' && reply[2] != '\0')))
+		why = "its answer is not understood";
+	return why;
+}
+
+/* Ends this process, which was to become the task. */
+static void fail(const char *path, const char *why)
+{
+	slurm_error("gandiva: this task does not start: its node's daemon did not bind it to its GPUs (%s: %s), and those "
+		    "that Slurm names may be another's; next: see gandivad's log on this node, and submit it again",
+		    path, why);
+	exit(1);
+}
+
 int gandiva_stepd_task_init(spank_t sp)
 {
-	char path[SLOTS_SIZE], line[LINE_SIZE], reply[REPLY_SIZE];
+	char path[SLOTS_SIZE], reply[REPLY_SIZE];
 	const char *node = getenv("SLURMD_NODENAME");
-	const char *why;
+	const char *why = "the node's name is strange";
+	bool may_wait = is_planned(sp);
 	uint32_t step = 0;
 
-	if (!is_gandiva_job(sp) || spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == STEP_EXTERN)
+	if (!is_to_ask(sp, &step))
 		return 0;
 	if (step == STEP_BATCH)
 		set_size(sp);
-	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path))) {
-		slurm_info("gandiva: no socket for node \"%s\": the task runs without Gandiva", node ? node : "");
-		return 0;
-	}
-	if (!write_question(sp, step, line, sizeof(line)))
-		return 0;
-	why = gandiva_bind(path, line, reply, sizeof(reply));
+	gandiva_talk_bound(&talk, bound_ms(may_wait && !has_waited));
+	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path)))
+		snprintf(path, sizeof(path), "no socket");
+	else
+		why = bind_task(sp, step, path, reply, sizeof(reply));
+	if (why != NULL && may_wait)
+		fail(path, why);
 	if (why == NULL && strncmp(reply, "NO ", 3) == 0) {
-		slurm_info("gandiva: %s", reply + 3);
+		slurm_info("gandiva: %s; the task sees no GPU", reply + 3);
+		/* Slurm's are the numbers of slots: a program that took them for GPUs would run on another's. */
+		set_variable(sp, "CUDA_VISIBLE_DEVICES", "");
 		return 0;
 	}
-	if (why == NULL && (strncmp(reply, "OK", 2) != 0 || (reply[2] != ' ' && reply[2] != '\0')))
-		why = "its answer is not understood";
 	if (why != NULL)
 		slurm_info("gandiva: no GPU binding from %s: %s; the task starts as Slurm made it", path, why);
 	else
 		take_answer(sp, reply);
+	if (path[0] != '/')
+		return 0;
 	set_variable(sp, "GANDIVA_SOCKET", path);
 	set_hook(sp);
 	return 0;

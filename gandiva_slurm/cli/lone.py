@@ -22,9 +22,9 @@ import gandiva_slurm
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import procs
+from gandiva_slurm.node.door import peer_of
 from gandiva_slurm.node.pages import Page, reopen
 from gandiva_slurm.node.park import Gang, Write
-from gandiva_slurm.node.sock import peer_of
 from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ, W_STATE, W_TIER
 
 #: gandivad ticks this often while a park or a resume is under way.

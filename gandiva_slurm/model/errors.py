@@ -8,6 +8,7 @@ GandivaError
 ├── SlurmRefused       Slurm answered no; its own sentence is kept
 │   └── SlurmBusy      Slurm answered not yet; the same call may be granted a moment later (a NotNow too)
 ├── PeerError          a gandiva daemon did not answer, or answered what is not ours (exit 3)
+│   └── PeerBusy       it cannot do this yet; the same question may be answered a moment later (a NotNow too)
 └── AuthError          a message was not signed by whom it must be
 """
 
@@ -52,6 +53,10 @@ class PeerError(GandivaError):
     """A gandiva daemon did not answer, or not in our protocol."""
 
     exit_code = 3
+
+
+class PeerBusy(PeerError, NotNow):
+    """A gandiva daemon cannot do this yet."""
 
 
 class AuthError(GandivaError):

@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gandiva_slurm.model.errors import PeerError
+from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.node import mps, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.hello import Bind, Hello
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end of a connection, by SO_PEERCRED."""
+    """Who is at the other end of a connection: by SO_PEERCRED, or a task's user by root's word."""
 
     proc: ProcId
     uid: int
@@ -220,7 +220,7 @@ class Admission:
         """No plan names this job: it runs all the same, on the GPUs with the least tickets."""
         node = self._node
         if not node.gpus:
-            raise PeerError("no plan has reached this node yet, its GPUs are not known; the job runs unbound")
+            raise PeerBusy("no plan has reached this node yet, its GPUs are not known")
         count = min(max(1, len(bind.job_slots)), node.gpus)
         load = dict.fromkeys(range(node.gpus), 0)
         for resident in node.residents.values():

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from gandiva_slurm.node import guard, lock, server, sock
+from gandiva_slurm.node import door, guard, lock, server, sock
 from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
@@ -84,14 +84,18 @@ class Daemon:
         Adoption(node, slicer, watcher, planning).run()
         node.save()
         runner = await server.serve(node, planning, spans, self._signer)
-        door = sock.listen(self.settings.socket)
-        doors = sock.SocketServer(door, Admission(node, slicer, watcher, self._find))
+        speech = sock.Speech(Admission(node, slicer, watcher, self._find))
+        # Root's first: where it is missing beside the other, a gandivad of an older release serves.
+        sockets = [door.listen(self.settings.root_socket, 0o600), door.listen(self.settings.socket, 0o666)]
+        roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
+        doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
         isolation = Isolation(node, watcher, self._slurm, self._look_s)
         parts = (
             slicer.run(),
             slicer.switcher.run(),
             spans.run(),
             watcher.run(),
+            roots.run(),
             doors.run(),
             isolation.run(),
             Strangers(node, self._find).run(),
@@ -111,7 +115,8 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
-        door.close()
+        for each in sockets:
+            each.close()
         node.save()
         node.events.write("stop")
         return 1 if self._failed else 0

@@ -1,4 +1,4 @@
-"""A unix socket's door: who may come in, how many at a time and how often; who may not costs next to nothing."""
+"""A unix socket's door: who may come in, how many at a time, how often; who may not costs next to nothing."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ class Rates:
         """Return whether this user may come in now."""
         left, then_s = self._left.get(uid, (BURST, now_s))
         left = min(BURST, left + (now_s - then_s) * PER_S)
-        self._left[uid] = (max(0.0, left - 1), now_s)
+        may_enter = left >= 1
+        self._left[uid] = (left - 1 if may_enter else left, now_s)
         if len(self._left) > _MANY_USERS:
             old_s = now_s - BURST / PER_S
             self._left = {uid: has for uid, has in self._left.items() if has[1] > old_s}
-        return left >= 1
+        return may_enter
 
 
 class Door:
     """Accepts on a listening socket; each connection that may come in is served by `talk`, in a task."""
 
-    def __init__(self, door: socket.socket, talk: Talk, deadline_s: float, rates: Rates | None = None) -> None:
+    def __init__(self, door: socket.socket, talk: Talk, deadline_s: float, rates: Rates | None) -> None:
         self._door = door
         self._talk = talk
         self._deadline_s = deadline_s
@@ -148,8 +149,12 @@ def listen(path: Path, mode: int) -> socket.socket:
     return door
 
 
+def peer_of(link: socket.socket) -> Peer:
+    """Return who is at the other end, by the kernel's word; PeerError when it is gone."""
+    return _peer(*_credentials(link))
+
+
 def _credentials(link: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the other end, by the kernel's word."""
     data = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(data)
     return pid, uid

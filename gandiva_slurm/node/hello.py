@@ -50,10 +50,13 @@ class Hello:
 
 
 def parse_bind(line: bytes) -> Bind:
-    """Read `BIND 1 job restart step task job-slots step-slots`; PeerError when it is something else."""
+    """Read `BIND version job restart step task job-slots step-slots`; PeerError when it is something else.
+
+    Both versions say the same; a plugin that speaks version 2 knows the answer LATER, and asks again.
+    """
     words = line.decode("ascii", errors="replace").split()
-    if len(words) != 8 or words[:2] != ["BIND", "1"]:
-        raise PeerError(f"not a BIND line of version 1: {words[:2]}; update SPANK plugin or gandivad")
+    if len(words) != 8 or words[0] != "BIND" or words[1] not in ("1", "2"):
+        raise PeerError(f"not a BIND line of version 1 or 2: {words[:2]}; update SPANK plugin or gandivad")
     job, restart, step, task = words[2:6]
     if not (step.isdigit() or step in _STEP_WORDS):
         raise PeerError(f"BIND names step {step!r}; expected a number or one of {', '.join(_STEP_WORDS)}")
@@ -62,6 +65,17 @@ def parse_bind(line: bytes) -> Bind:
         return Bind(key, step, int(task), _slots(words[6]), _slots(words[7]), words[7] != "none")
     except ValueError as err:
         raise PeerError(f"BIND has a field that is no number: {err}") from err
+
+
+def parse_task(line: bytes) -> int:
+    """Read `TASK uid`, root's word whose task this process becomes; PeerError when it is something else."""
+    words = line.decode("ascii", errors="replace").split()
+    try:
+        if len(words) != 2 or words[0] != "TASK":
+            raise ValueError(words[:1])
+        return _natural(words[1])
+    except ValueError as err:
+        raise PeerError("not a TASK line with a uid; update SPANK plugin or gandivad") from err
 
 
 def parse_hello(line: bytes) -> Hello:

@@ -48,6 +48,11 @@ class NodeSettings:
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0: they never are
     isolation_ns: int = 0
 
+    @property
+    def root_socket(self) -> Path:
+        """Where root's hook of slurmstepd speaks, beside the socket of all: nobody else can connect."""
+        return self.socket.with_name(self.socket.name + ".root")
+
     @classmethod
     def of(cls, config: Config, node: str) -> NodeSettings:
         """Take a node's settings out of the configuration."""

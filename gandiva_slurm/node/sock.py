@@ -1,7 +1,9 @@
-"""The jobs' door: a unix socket on which tasks are bound and ranks get their pages.
+"""What tasks and ranks say to gandivad, on two unix sockets.
 
-Anybody may connect (0666); who he is comes from the socket, and everything has a size, a number and a
-deadline.
+Anybody may connect to the node's socket (0666), where ranks get their pages: whose a process is comes from
+the socket, and everything has a size, a number and a deadline. Only root may connect to the other (0600):
+there slurmstepd says, in the hook that Slurm runs as root, whose task it starts, and no user can keep that
+out by a flood. The node's socket takes BIND as well: of older plugins, and where the other broke off.
 """
 
 from __future__ import annotations
@@ -13,85 +15,55 @@ import json
 import logging
 import os
 import socket
-import stat
-import struct
-from collections import Counter
-from pathlib import Path
 
-from gandiva_slurm.model.errors import PeerError
-from gandiva_slurm.node import hello, pages, procs
+from gandiva_slurm.model.errors import PeerBusy, PeerError
+from gandiva_slurm.node import hello, pages
 from gandiva_slurm.node.binding import Admission, Peer
-from gandiva_slurm.node.procs import ProcId
 
-#: A connection is over after this: SPANK gives up after 0.5 s, a rank after 1 s.
+#: A connection is over after this: a rank gives up after 1 s, and what binds a task comes again.
 DEADLINE_S = 2.0
-#: Connections of one user, and of all, at a time; who comes beyond that is refused, or waits in the backlog.
-PER_USER, IN_ALL, BACKLOG = 256, 1024, 512
-_CREDENTIALS = struct.Struct("=iII")
+#: One of root's lasts from the hook of root to that of the user, and while no plan has come.
+ROOT_DEADLINE_S = 600.0
 
 log = logging.getLogger(__name__)
 
 
-class SocketServer:
-    """Serves the node's unix socket (`listen` makes it)."""
+class Speech:
+    """Answers tasks and ranks."""
 
-    def __init__(self, door: socket.socket, admission: Admission) -> None:
-        self._door = door
+    def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._users: Counter[int] = Counter()
-        self._room = asyncio.Semaphore(IN_ALL)
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> None:
-        """Accept for ever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._room.acquire()
-            try:
-                link, _ = await loop.sock_accept(self._door)
-            except OSError as err:
-                self._room.release()
-                log.error("socket: %s", err.strerror)
-                await asyncio.sleep(0.1)
-                continue
-            task = loop.create_task(self._serve(link))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, link: socket.socket) -> None:
-        with link:
-            uid = -1
-            try:
-                peer = peer_of(link)
-                uid = peer.uid
-                self._users[uid] += 1
-                if self._users[uid] <= PER_USER:
-                    async with asyncio.timeout(DEADLINE_S):
-                        await self._talk(link, peer)
-            except (PeerError, OSError, TimeoutError) as err:
-                log.info("socket: uid %d: %s", uid, err or type(err).__name__)
-            except Exception:
-                log.exception("socket: uid %d: a message could not be served", uid)
-            finally:
-                self._users[uid] -= 1
-                self._users += Counter()
-                self._room.release()
-
-    async def _talk(self, link: socket.socket, peer: Peer) -> None:
+    async def with_anybody(self, link: socket.socket, peer: Peer) -> None:
+        """A task's BIND or a rank's hello, from a process of any user."""
         line = await _line(link)
         if line.startswith(b"BIND"):
-            await self._bind(link, peer, line)
+            answer = self._answer(peer, line)
+            _log(peer, answer)
+            await _say(link, answer)
         else:
             await self._hello(link, peer, line)
 
-    async def _bind(self, link: socket.socket, peer: Peer, line: bytes) -> None:
+    async def with_root(self, link: socket.socket, peer: Peer) -> None:
+        """A task whose user root names; it asks again on the same connection while it is to wait."""
+        if peer.uid != 0:
+            raise PeerError("this socket is root's")
+        task = Peer(peer.proc, hello.parse_task(await _line(link)))
+        await _say(link, "READY")
+        answer = ""
+        while not answer or answer.startswith("LATER"):
+            last, answer = answer, self._answer(task, await _line(link))
+            if answer != last:
+                _log(task, answer)
+            await _say(link, answer)
+
+    def _answer(self, peer: Peer, line: bytes) -> str:
         try:
             words = self._admission.bind(peer, hello.parse_bind(line))
-            answer = "OK " + " ".join(f"{name}={value}" for name, value in words.items())
+            return "OK " + " ".join(f"{name}={value}" for name, value in words.items())
         except PeerError as err:
-            log.warning("task of uid %d: %s", peer.uid, err)
-            answer = f"NO {err}"
-        await asyncio.get_running_loop().sock_sendall(link, (answer.replace("\n", " ") + "\n").encode())
+            is_to_wait = isinstance(err, PeerBusy) and line.startswith(b"BIND 2")
+            return f"{'LATER' if is_to_wait else 'NO'} {err}"
 
     async def _hello(self, link: socket.socket, peer: Peer, line: bytes) -> None:
         try:
@@ -115,35 +87,14 @@ class SocketServer:
             await asyncio.get_running_loop().sock_sendall(link, b'{"seated": true}\n')
 
 
-def listen(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, put there by rename: there is always one."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        raise PeerError(f"{path} is there and is no socket; remove it, or set node.socket in gandiva.yaml")
-    new = path.with_name(f".{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        door.bind(str(new))
-        new.chmod(0o666)
-        door.listen(BACKLOG)
-        os.replace(new, path)
-    except OSError as err:
-        door.close()
-        raise PeerError(f"cannot listen on {path}: {err.strerror}; is its directory there?") from err
-    return door
+def _log(peer: Peer, answer: str) -> None:
+    word, _, why = answer.partition(" ")
+    if word != "OK":
+        log.warning("task of uid %d: %s", peer.uid, why)
 
 
-def peer_of(link: socket.socket) -> Peer:
-    """Return who is at the other end, by the kernel's word; PeerError when it is gone."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    proc = procs.read_proc(pid) if pid > 0 else None
-    if proc is None:
-        raise PeerError(f"the process that connected (pid {pid}) is not there")
-    return Peer(ProcId(pid, proc.start), uid)
+async def _say(link: socket.socket, answer: str) -> None:
+    await asyncio.get_running_loop().sock_sendall(link, (answer.replace("\n", " ") + "\n").encode())
 
 
 async def _line(link: socket.socket) -> bytes:

@@ -6,12 +6,13 @@ stands for one GPU of the job, for as long as the job lives.
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.held import HeldCluster, held_cluster
-from tests.unit.spank_runner import FakeGandivad, hang
+from tests.unit.spank_runner import FakeGandivad, answer, hang
 
 SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
 HOOK = "/gandiva_slurm/client/hook"
@@ -54,10 +55,15 @@ def binder(slurm: HeldCluster) -> Iterator[Binder]:
     path = slurm.cluster.path("/run/gandiva/n1.sock")
     made = Binder()
     made.daemon = FakeGandivad(path, made)
-    path.chmod(0o666)
     yield made
     made.daemon.close()
+    unlink(path)
+
+
+def unlink(path: Path) -> None:
+    """Remove the sockets of a fake gandivad."""
     path.unlink()
+    path.with_name(path.name + ".root").unlink()
 
 
 @pytest.fixture
@@ -183,16 +189,62 @@ def test_ordinary_jobs_never_ask(slurm: HeldCluster, binder: Binder) -> None:
     assert binder.asked == []
 
 
+@pytest.fixture
+def unbound(slurm: HeldCluster) -> Iterator[Callable[[str], None]]:
+    """unbound(VALUE): what plugstack.conf says of tasks that cannot be bound."""
+    conf = slurm.cluster.path("/etc/slurm/plugstack.conf.d/gandiva.conf")
+    kept = conf.read_text()
+    yield lambda value: conf.write_text(f"{kept.rstrip()} unbound={value}\n") and None
+    conf.write_text(kept)
+
+
+SAY = ["-p", "gandiva", "--gres=gpu:1"]
+
+
 @pytest.mark.parametrize("is_hung", [False, True])
-def test_no_daemon_or_a_hung_one_does_not_keep_a_job_from_running(slurm: HeldCluster, is_hung: bool) -> None:
+def test_a_planned_job_does_not_start_unbound(
+    slurm: HeldCluster, unbound: Callable[[str], None], is_hung: bool
+) -> None:
+    unbound("wait:2" if is_hung else "fail")
     path = slurm.cluster.path("/run/gandiva/n1.sock")
     daemon = FakeGandivad(path, hang) if is_hung else None
-    if daemon:
-        path.chmod(0o666)
     try:
-        told = slurm.run(slurm.submit("-p", "gandiva", "--gres=gpu:1", script='echo "$GANDIVA_SOCKET"'))
-        assert told == "/run/gandiva/n1.sock\n"
+        job_id = slurm.submit(*SAY, script="echo it runs")
+        told = slurm.run(job_id)
+        assert "gandiva: this task does not start" in told and "it runs" not in told
+        assert ("does not answer" if is_hung else "No such file") in told
+        assert slurm.show(job_id)["JobState"] == "FAILED"
     finally:
         if daemon:
             daemon.close()
-            path.unlink()
+            unlink(path)
+
+
+def test_a_planned_job_waits_for_a_gandivad_that_comes_late(slurm: HeldCluster) -> None:
+    job_id = slurm.submit(*SAY, script=f"T=late; {SHOW}")
+    slurm.start(job_id)
+    slurm.wait_state(job_id, "RUNNING")
+    path = slurm.cluster.path("/run/gandiva/n1.sock")
+    daemon = FakeGandivad(path, answer(f"OK CUDA_VISIBLE_DEVICES=3 GANDIVA_JOB={job_id}\n"))
+    try:
+        slurm.wait_state(job_id, "COMPLETED")
+        assert daemon.uids == [int(slurm.user("id", "-u").stdout)], "and root has said whose it is"
+        assert (slurm.home / f"{job_id}.out").read_text() == f"late 0 gpus=3 job={job_id}\n"
+    finally:
+        daemon.close()
+        unlink(path)
+
+
+def test_without_gandivad_ordinary_jobs_start_at_once(slurm: HeldCluster) -> None:
+    assert slurm.run_plain(script='echo "gpus=$CUDA_VISIBLE_DEVICES"') == "gpus=\n"
+
+
+def test_a_job_that_gandivad_refuses_sees_no_gpu(slurm: HeldCluster) -> None:
+    path = slurm.cluster.path("/run/gandiva/n1.sock")
+    daemon = FakeGandivad(path, answer("NO this job is of yesterday\n"))
+    try:
+        told = slurm.run(slurm.submit(*SAY, script='echo "gpus=$CUDA_VISIBLE_DEVICES"'))
+        assert told.splitlines()[-1] == "gpus="
+    finally:
+        daemon.close()
+        unlink(path)

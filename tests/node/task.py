@@ -2,8 +2,8 @@
 
 Usage: task.py JOB RESTART STEP SLOTS PROGRAM...
 
-It asks on the connection that root's hook has left it (stepd.pl), else on the socket of all, as older plugins do.
-How long it took, with that hook, is appended to bind.JOB, in seconds.
+It asks on the connection that root's hook has left it (stepd.pl), else on the socket of all, as older plugins
+do. How long it took, with that hook, is appended to bind.JOB, in seconds.
 """
 
 import os

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import subprocess
 import time
 from dataclasses import replace
@@ -68,6 +69,31 @@ def test_another_users_task_is_not_bound_to_the_job(node):
     node.start_job(2, LOOP, user="user1")
     node.wait(lambda: "uid" in (node.out / "2.0.batch.log").read_text())
     assert node.report().residents == ()
+
+
+def test_only_root_may_connect_where_tasks_are_told_of(node):
+    path = node.settings["socket"] + ".root"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    program = "socket(my $l, PF_UNIX, SOCK_STREAM, 0); exit(!connect($l, pack_sockaddr_un(@ARGV)))"
+    words = ["perl", "-MSocket", "-e", program, path]
+    assert subprocess.run(words, check=False).returncode == 0
+    others = ["setpriv", "--reuid", str(NOBODYS_UID), "--clear-groups", *words]
+    assert subprocess.run(others, check=False).returncode == 1
+
+
+def test_a_task_of_an_older_plugin_is_bound_over_the_socket_of_all(node):
+    node.start_job(1, LOOP, env={"GANDIVA_ROOT_SOCKET": ""})
+    node.wait(lambda: node.resident(1).ranks == 1)
+
+
+def test_a_task_that_comes_before_any_plan_is_bound_when_one_has_come(make_node):
+    node = make_node(gpus=1)
+    node.start_job(1, LOOP, user="user1")
+    node.wait(lambda: "no plan has reached this node yet" in node.log())
+    assert not (node.out / "bind.1").exists(), "it waits"
+    node.plan(a_planned_job(1, "user1", (0,)))
+    node.wait(lambda: node.resident(1).ranks == 1)
+    assert (node.out / "bind.1").read_text().split()[1] == "OK"
 
 
 def test_a_rank_of_a_job_whose_task_was_not_bound_runs_on_unmanaged(node):

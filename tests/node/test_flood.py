@@ -1,4 +1,4 @@
-"""A user without a job floods the node's socket: tasks start bound, ranks of others come in, parks stay short."""
+"""A user without a job floods the node's socket: tasks start bound, and ranks of others come in."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import subprocess
 
 import pytest
 
+from gandiva_slurm.node import door
 from tests.node.harness import HERE, a_planned_job
 
 #: A user whom no task runs as.
 NOBODYS_UID = 61009
 NOTHING = ["-I", "-c", ""]
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
-#: Connects 1,000 times each half second, asks something and does not wait, until its input ends or for 20 s. Tells how
-#: many connections there were, and how many had an answer when 900 others had been made after them.
+#: Connects 1,000 times each half second, asks something and does not wait, until its input ends or for 20 s.
+#: Tells how many connections there were, and how many had an answer when 900 others had been made after them.
 FLOOD = """
 use Socket; use Fcntl; use Time::HiRes qw(time sleep); $| = 1; $SIG{PIPE} = 'IGNORE';
 my ($made, $answered, $begin, @open) = (0, 0, time); print "flood\\n"; fcntl(STDIN, F_SETFL, O_NONBLOCK);
@@ -32,7 +33,7 @@ print "$made $answered ", time - $begin, "\\n";
 
 
 class Flood:
-    """The flood while it lasts: `end` returns how many connections it made, how many were answered, and its time."""
+    """The flood while it lasts."""
 
     def __init__(self, path: str) -> None:
         words = ["setpriv", "--reuid", str(NOBODYS_UID), "--clear-groups", "perl", "-e", FLOOD, path]
@@ -41,7 +42,7 @@ class Flood:
         assert self._process.stdout.readline() == "flood\n"
 
     def end(self) -> tuple[int, int, float]:
-        """Stop it."""
+        """Stop it; how many connections it made, how many of them were answered, and in what time."""
         told, _ = self._process.communicate("")
         made, answered, took_s = told.split()
         return int(made), int(answered), float(took_s)
@@ -66,3 +67,20 @@ def test_tasks_are_bound_in_time_beside_a_flood(node):
     assert [word for _, word in binds] == ["OK"] * 23
     print("BIND: " + " ".join(f"{1000 * float(bind_s):.0f}" for bind_s, _ in binds) + " ms")
     assert max(float(bind_s) for bind_s, _ in binds) < 0.5
+
+
+def test_a_flood_is_dropped_and_others_ranks_come_in(node):
+    """What is beyond a user's bucket costs no more than the accept; others do not notice."""
+    flood = Flood(node.settings["socket"])
+    try:
+        node.plan(a_planned_job(2, "user2", (0,)))
+        for job in (1, 2):
+            node.start_job(job, LOOP)
+        node.wait(lambda: all(node.resident(job).ranks == 1 for job in (1, 2)))
+        node.wait(lambda: len(node.events("parked")) >= 6)
+    finally:
+        made, answered, took_s = flood.end()
+    parks = [event["park_ms"] for event in node.events("parked")]
+    print(f"{made} connections in {took_s:.1f} s, {answered} answered; parks {parks} ms")
+    assert answered <= door.BURST + door.PER_S * took_s
+    assert made > 2 * answered + 900

@@ -4,7 +4,8 @@
  *
  * usage: spank_host PLUGIN.so local|allocator|remote|slurmd [WORD...]
  *   arg:KEY=VALUE     an argument of the plugstack line        opt:NAME[=VALUE]  an option, in this order
- *   env:NAME=VALUE    the job's environment (remote)           job:N step:N task:N  what spank_get_item says
+ *   env:NAME=VALUE    the job's environment (remote)           job:N step:N task:N uid:N  what spank_get_item says
+ *   late:NAME=VALUE   the same, not there yet in root's hook
  * prints: option NAME | error TEXT | info TEXT | rc HOOK N | set NAME=VALUE (the job's environment) |
  *   control NAME=VALUE (the job's spank_job_env) | mine NAME=VALUE (this process's environment, at the end)
  */
@@ -30,6 +31,7 @@ static char *plugstack[MANY];
 static int plugstack_count;
 static uint32_t job_id = 5, step_id;
 static int task_id;
+static uid_t uid = 61001;
 
 enum spank_context spank_context(void)
 {
@@ -86,6 +88,8 @@ spank_err_t spank_get_item(spank_t sp, spank_item_t item, ...)
 		*va_arg(list, uint32_t *) = job_id;
 	else if (item == S_JOB_STEPID)
 		*va_arg(list, uint32_t *) = step_id;
+	else if (item == S_JOB_UID)
+		*va_arg(list, uid_t *) = uid;
 	else if (item == S_TASK_ID)
 		*va_arg(list, int *) = task_id;
 	else
@@ -171,6 +175,8 @@ static void read_word(char *word)
 		step_id = (uint32_t)strtoul(word + 5, NULL, 10);
 	else if (strncmp(word, "task:", 5) == 0)
 		task_id = atoi(word + 5);
+	else if (strncmp(word, "uid:", 4) == 0)
+		uid = (uid_t)atoi(word + 4);
 }
 
 static enum spank_context context_of(const char *word)
@@ -199,6 +205,12 @@ int main(int argc, char **argv)
 			give_option(argv[i] + 4);
 	}
 	run(plugin, "slurm_spank_init_post_opt");
+	if (context == S_CTX_REMOTE)
+		run(plugin, "slurm_spank_task_init_privileged");
+	for (int i = 3; i < argc; i++) {
+		if (strncmp(argv[i], "late:", 5) == 0)
+			job_env[job_env_count++] = argv[i] + 5;
+	}
 	if (context == S_CTX_REMOTE)
 		run(plugin, "slurm_spank_task_init");
 	for (char **line = environ; *line != NULL; line++)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -36,6 +37,7 @@ class Outcome:
     control: dict[str, str] = field(default_factory=dict)
     mine: dict[str, str] = field(default_factory=dict)
     took_s: float = 0.0
+    status: int = 0
 
 
 def build(into: Path) -> tuple[Path, Path]:
@@ -74,8 +76,9 @@ def run(built: tuple[Path, Path], context: str, *words: str,
     began = time.monotonic()
     done = subprocess.run([str(host), str(plugin), context, *words], env=environ or {}, capture_output=True,
                           text=True, errors="replace", timeout=20)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in (0, 1), done.stdout + done.stderr
     outcome = read(done.stdout)
+    outcome.status = done.returncode
     outcome.took_s = time.monotonic() - began
     return outcome
 
@@ -84,37 +87,62 @@ Behaviour = Callable[[socket.socket, int], None]
 
 
 class FakeGandivad:
-    """Listens where gandivad would; `behave` gets each connection and the pid of its peer."""
+    """Listens where gandivad would; `behave` gets each connection with a question, and the pid of its peer.
 
-    def __init__(self, path: Path, behave: Behaviour) -> None:
+    `is_older`: it has no socket of root's, as gandivads of older releases.
+    """
+
+    def __init__(self, path: Path, behave: Behaviour, is_older: bool = False) -> None:
         self.path = path
         self.lines: list[str] = []
+        #: whose tasks they are, by root's word; None: nobody has said so
+        self.uids: list[int | None] = []
         self.connections = 0
         self._behave = behave
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(path))
-        self._socket.listen(8)
+        self._sockets = [self._listen(path)]
+        if not is_older:
+            self._sockets.append(self._listen(path.with_name(path.name + ".root")))
+        self._end, self._ended = os.pipe()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    def _listen(self, path: Path) -> socket.socket:
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        door.bind(str(path))
+        path.chmod(0o600 if path.suffix == ".root" else 0o666)
+        door.listen(8)
+        return door
+
     def _serve(self) -> None:
         while True:
-            try:
-                peer, _ = self._socket.accept()
-            except OSError:
+            ready, _, _ = select.select([*self._sockets, self._end], [], [])
+            if self._end in ready:
                 return
+            peer, _ = ready[0].accept()
             self.connections += 1
-            with peer:
-                raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                pid = struct.unpack("3i", raw)[0]
-                self.lines.append(peer.recv(4096).decode())
-                self._behave(peer, pid)
+            with peer, contextlib.suppress(ConnectionResetError):
+                self._talk(peer, ready[0] is not self._sockets[0])
+
+    def _talk(self, peer: socket.socket, is_roots: bool) -> None:
+        raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid = struct.unpack("3i", raw)[0]
+        line, uid = peer.recv(4096).decode(), None
+        if is_roots and line:
+            uid = int(line.removeprefix("TASK "))
+            peer.sendall(b"READY\n")
+            line = peer.recv(4096).decode()
+        if line:
+            self.lines.append(line)
+            self.uids.append(uid)
+            self._behave(peer, pid)
 
     def close(self) -> None:
         """Stop listening; the thread ends."""
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        os.close(self._ended)
         self._thread.join(timeout=10)
+        os.close(self._end)
+        for door in self._sockets:
+            door.close()
 
 
 def answer(*pieces: str, pause_s: float = 0.0) -> Behaviour:

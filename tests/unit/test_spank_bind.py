@@ -1,7 +1,11 @@
-"""The SPANK plugin on the node: what it asks gandivad, what it gives the task, and that it fails open."""
+"""The SPANK plugin on the node: what it asks gandivad, what the task gets, when that waits, fails or runs."""
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +49,9 @@ class Node:
     def socket(self) -> Path:
         return self.directory / "n1.sock"
 
-    def serve(self, behave: Behaviour) -> FakeGandivad:
+    def serve(self, behave: Behaviour, is_older: bool = False) -> FakeGandivad:
         """Start a fake gandivad."""
-        self.daemons.append(FakeGandivad(self.socket, behave))
+        self.daemons.append(FakeGandivad(self.socket, behave, is_older))
         return self.daemons[-1]
 
     def task(self, *words: str, step: int = STEP_BATCH, flag: bool = True, name: str = "n1") -> Outcome:
@@ -55,7 +59,14 @@ class Node:
         always = [f"arg:socket={self.directory}/%n.sock", "arg:hook=/h", "arg:partitions=gandiva,gpu"]
         more = [f"step:{step}", *(["opt:gandiva"] if flag else [])]
         outcome = run(self.built, "remote", *always, *more, *words, environ={"SLURMD_NODENAME": name})
-        assert set(outcome.rc.values()) == {0}, "the plugin never fails a task"
+        assert set(outcome.rc.values()) == {0}, "no hook fails"
+        return outcome
+
+    def unbound_task(self, *words: str, **options: Any) -> Outcome:
+        """The same, where the plugin does not wait; the task does not start."""
+        outcome = self.task("arg:unbound=fail", *words, **options)
+        assert outcome.status == 1 and outcome.set == {}
+        assert "this task does not start" in outcome.errors[0]
         return outcome
 
 
@@ -80,7 +91,8 @@ def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
     daemon = node.serve(answer(OK))
     slots = ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=3,7"]
     outcome = node.task("job:77", *slots, "env:SLURM_RESTART_COUNT=2")
-    assert daemon.lines == ["BIND 1 77 2 batch 0 3,7 -\n"]
+    assert daemon.lines == ["BIND 2 77 2 batch 0 3,7 -\n"]
+    assert daemon.uids == [61001], "root has said whose it is"
     assert outcome.set == {
         "CUDA_VISIBLE_DEVICES": "2,3", "GANDIVA_JOB": "5", "GANDIVA_RESTART": "0", "GANDIVA_NODE": "n1",
         "GANDIVA_SOCKET": str(node.socket), "PYTHONPATH": "/h",
@@ -109,14 +121,14 @@ def test_the_script_of_an_elastic_job_is_told_its_size_of_now(
 
 
 @pytest.mark.parametrize(("step", "words", "line"), [
-    (0, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_STEP_GPUS=7", "task:1"], "BIND 1 5 0 0 1 3,7 7\n"),
-    (4, ["env:SLURM_STEP_GPUS=7"], "BIND 1 5 0 4 0 - 7\n"),
-    (1, ["env:SLURM_JOB_GPUS=3,7"], "BIND 1 5 0 1 0 3,7 none\n"),
-    (1, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_GPUS_ON_NODE=1"], "BIND 1 5 0 1 0 3,7 -\n"),
-    (1, ["env:SLURM_GPUS_ON_NODE=1"], "BIND 1 5 0 1 0 - -\n"),
-    (1, [], "BIND 1 5 0 1 0 - none\n"),
-    (STEP_INTERACTIVE, ["env:SLURM_STEP_GPUS=3"], "BIND 1 5 0 interactive 0 - 3\n"),
-    (STEP_BATCH, ["env:SLURM_STEP_GPUS=9"], "BIND 1 5 0 batch 0 - -\n"),
+    (0, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_STEP_GPUS=7", "task:1"], "BIND 2 5 0 0 1 3,7 7\n"),
+    (4, ["env:SLURM_STEP_GPUS=7"], "BIND 2 5 0 4 0 - 7\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7"], "BIND 2 5 0 1 0 3,7 none\n"),
+    (1, ["env:SLURM_JOB_GPUS=3,7", "env:SLURM_GPUS_ON_NODE=1"], "BIND 2 5 0 1 0 3,7 -\n"),
+    (1, ["env:SLURM_GPUS_ON_NODE=1"], "BIND 2 5 0 1 0 - -\n"),
+    (1, [], "BIND 2 5 0 1 0 - none\n"),
+    (STEP_INTERACTIVE, ["env:SLURM_STEP_GPUS=3"], "BIND 2 5 0 interactive 0 - 3\n"),
+    (STEP_BATCH, ["env:SLURM_STEP_GPUS=9"], "BIND 2 5 0 batch 0 - -\n"),
 ])
 def test_steps_say_which_slots_slurm_gave_them(node: Node, step: int, words: list[str], line: str) -> None:
     daemon = node.serve(answer(OK))
@@ -131,7 +143,7 @@ def test_a_hostile_environment_does_not_reach_the_daemon(node: Node, text: str) 
     daemon = node.serve(answer(OK))
     names = ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_RESTART_COUNT"]
     node.task(*(f"env:{name}={text}" for name in names), "env:SLURM_GPUS_ON_NODE=1", step=0)
-    assert daemon.lines == ["BIND 1 5 0 0 0 - -\n"]
+    assert daemon.lines == ["BIND 2 5 0 0 0 - -\n"]
 
 
 def test_an_empty_list_of_devices_is_passed_on(node: Node) -> None:
@@ -149,11 +161,12 @@ def test_an_answer_in_pieces(node: Node) -> None:
     assert node.task().set["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
-def test_no_means_nothing_is_touched(node: Node) -> None:
+def test_no_means_that_it_sees_no_gpu(node: Node) -> None:
+    """It runs all the same; the numbers of its slots would be those of others' GPUs."""
     node.serve(answer("NO job 5 is not in the plan of n1\n"))
-    outcome = node.task()
-    assert outcome.set == {}
-    assert outcome.infos == ["gandiva: job 5 is not in the plan of n1"]
+    outcome = node.task("env:CUDA_VISIBLE_DEVICES=3")
+    assert outcome.set == {"CUDA_VISIBLE_DEVICES": ""}
+    assert outcome.infos == ["gandiva: job 5 is not in the plan of n1; the task sees no GPU"]
 
 
 @pytest.mark.parametrize(("words", "flag", "asks"), [
@@ -181,32 +194,55 @@ def test_the_extern_step_is_none_of_ours(node: Node) -> None:
     assert daemon.connections == 0
 
 
-def test_without_a_daemon_the_task_starts_at_once_and_can_find_it_later(node: Node) -> None:
-    outcome = node.task("env:CUDA_VISIBLE_DEVICES=3")
+#: A job in a partition of Gandiva's that has no slots: Gandiva has not planned it.
+CPU_JOB = ["env:SLURM_JOB_PARTITION=gandiva"]
+
+
+def test_without_a_daemon_what_was_not_planned_starts_soon_and_can_find_it_later(node: Node) -> None:
+    outcome = node.task(*CPU_JOB, flag=False)
     assert outcome.set == {"GANDIVA_SOCKET": str(node.socket), "PYTHONPATH": "/h"}
-    assert "No such file or directory" in outcome.infos[0]
-    assert outcome.took_s < BOUND_S
+    assert outcome.infos[0].endswith("No such file or directory; the task starts as Slurm made it")
+    assert outcome.took_s < 2 * BOUND_S + SLACK_S
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"])
+@pytest.mark.parametrize("when", ["env", "late"])
+def test_without_a_daemon_a_planned_job_does_not_start(node: Node, name: str, when: str) -> None:
+    assert "No such file" in node.unbound_task(*CPU_JOB, f"{when}:{name}=3", step=0, flag=False).errors[0]
+
+
+def test_a_planned_job_waits_and_then_fails(node: Node) -> None:
+    began_s = time.monotonic()
+    assert node.task("arg:unbound=wait:2").status == 1
+    assert time.monotonic() - began_s >= 2
+
+
+def test_a_planned_job_waits_for_a_daemon_that_comes_late(node: Node) -> None:
+    later = threading.Timer(0.5, node.serve, [answer(OK)])
+    later.start()
+    outcome = node.task()
+    later.join()
+    assert outcome.set["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert node.daemons[0].uids == [61001]
 
 
 def test_a_socket_nobody_listens_on(node: Node) -> None:
     node.serve(answer(OK)).close()
     node.daemons.clear()
-    outcome = node.task()
-    assert "Connection refused" in outcome.infos[0]
-    assert outcome.took_s < BOUND_S
+    assert "Connection refused" in node.unbound_task().errors[0]
 
 
-def test_a_hung_daemon_costs_half_a_second(node: Node) -> None:
+def test_a_hung_daemon_costs_what_was_not_planned_half_a_second_a_hook(node: Node) -> None:
     node.serve(hang)
-    outcome = node.task()
+    outcome = node.task(*CPU_JOB, flag=False)
     assert "CUDA_VISIBLE_DEVICES" not in outcome.set
     assert outcome.infos[0].endswith("it does not answer; the task starts as Slurm made it")
-    assert BOUND_S <= outcome.took_s < BOUND_S + SLACK_S
+    assert BOUND_S <= outcome.took_s < 2 * BOUND_S + SLACK_S
 
 
 def test_a_daemon_that_trickles_cannot_stretch_the_bound(node: Node) -> None:
     node.serve(answer(*("OK" + " " * 60), pause_s=0.05))
-    assert node.task().took_s < BOUND_S + SLACK_S
+    assert node.unbound_task().took_s < BOUND_S + SLACK_S
 
 
 @pytest.mark.parametrize(("reply", "why"), [
@@ -219,9 +255,44 @@ def test_a_daemon_that_trickles_cannot_stretch_the_bound(node: Node) -> None:
 ])
 def test_a_useless_answer_is_no_answer(node: Node, reply: str, why: str) -> None:
     node.serve(answer(reply))
+    assert why in node.unbound_task().errors[0]
+
+
+def test_a_daemon_that_dies_before_it_answers_is_asked_on_the_socket_of_all(node: Node) -> None:
+    replies = ["", OK]
+    daemon = node.serve(lambda peer, _: peer.sendall(replies.pop(0).encode()))
+    assert node.task().set["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert daemon.lines == ["BIND 2 5 0 batch 0 - -\n", "BIND 1 5 0 batch 0 - -\n"]
+    assert daemon.uids == [61001, None]
+
+
+def test_later_is_asked_again(node: Node) -> None:
+    def behave(peer: socket.socket, _: int) -> None:
+        peer.sendall(b"LATER no plan has come\n")
+        assert peer.recv(4096).startswith(b"BIND 2 ")
+        peer.sendall(OK.encode())
+
+    node.serve(behave)
+    assert node.task().set["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_later_until_the_end_is_told(node: Node) -> None:
+    def behave(peer: socket.socket, _: int) -> None:
+        while True:
+            peer.sendall(b"LATER no plan has come\n")
+            if not peer.recv(4096):
+                return
+
+    node.serve(behave)
+    assert "no plan has come" in node.unbound_task().errors[0]
+
+
+def test_a_daemon_of_an_older_release_is_asked_as_it_knows_it(node: Node) -> None:
+    daemon = node.serve(answer(OK), is_older=True)
     outcome = node.task()
-    assert set(outcome.set) == {"GANDIVA_SOCKET", "PYTHONPATH"}
-    assert why in outcome.infos[0]
+    assert outcome.set["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert (daemon.lines, daemon.uids) == (["BIND 1 5 0 batch 0 - -\n"], [None])
+    assert outcome.took_s < BOUND_S + SLACK_S
 
 
 def test_the_daemon_sets_only_what_is_its_own(node: Node) -> None:
@@ -259,8 +330,9 @@ def test_the_hook_comes_first_unless_declined(node: Node, words: list[str], path
 
 
 @pytest.mark.parametrize("name", ["", "../n1", "n1/x", "n1,n2", "n" * 200])
-def test_a_strange_node_name_leaves_the_task_alone(node: Node, name: str) -> None:
+def test_a_strange_node_name_has_no_socket(node: Node, name: str) -> None:
     daemon = node.serve(answer(OK))
-    outcome = node.task(name=name)
+    outcome = node.task(*CPU_JOB, flag=False, name=name)
     assert (outcome.set, daemon.connections) == ({}, 0)
-    assert "runs without Gandiva" in outcome.infos[0]
+    assert "the node's name is strange" in outcome.infos[0]
+    assert "the node's name is strange" in node.unbound_task(name=name).errors[0]

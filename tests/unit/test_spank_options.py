@@ -136,7 +136,8 @@ def test_a_step_takes_no_defaults(spank: Run) -> None:
 
 @pytest.mark.parametrize("argument", [
     "scoket=/run/x", "socket=run/x", "socket=/run/%x", "hook=lib", "hook=/a:/b", "hook=/a/%n", "partitions=",
-    "partitions=a b", "socket", "", "clamp=1",
+    "partitions=a b", "socket", "", "clamp=1", "unbound=", "unbound=wait", "unbound=wait:", "unbound=wait:-1",
+    "unbound=wait:1.5", "unbound=wait:99999", "unbound=start",
 ])
 @pytest.mark.parametrize("context", ["allocator", "local", "remote", "slurmd"])
 def test_a_wrong_plugstack_line_turns_the_plugin_off_and_nothing_else(
@@ -151,13 +152,16 @@ def test_a_wrong_plugstack_line_turns_the_plugin_off_and_nothing_else(
 
 
 def test_a_right_plugstack_line_is_taken(spank: Run) -> None:
-    words = ["arg:socket=/run/gandiva/%n.sock", "arg:hook=/usr/lib/gandiva/client/hook", "arg:partitions=a,b"]
+    words = ["arg:socket=/run/gandiva/%n.sock", "arg:hook=/usr/lib/gandiva/client/hook", "arg:partitions=a,b",
+             "arg:unbound=wait:60", "arg:unbound=wait:0", "arg:unbound=fail"]
     outcome = spank("allocator", *words)
     assert outcome.errors == [] and len(outcome.options) == len(NAMES)
 
 
 def test_the_last_of_two_values_counts(spank: Run, tmp_path: Path) -> None:
-    hook = ["arg:hook=/h", f"arg:socket={tmp_path}/no.sock", "opt:gandiva"]
+    """In a job without slots, which starts without gandivad."""
+    job = ["arg:partitions=gandiva", "env:SLURM_JOB_PARTITION=gandiva"]
+    hook = ["arg:hook=/h", f"arg:socket={tmp_path}/no.sock", *job]
     environ = {"SLURMD_NODENAME": "n1"}
     off = spank("remote", *hook, "opt:gandiva-hook=auto", "opt:gandiva-hook=none", environ=environ)
     on = spank("remote", *hook, "opt:gandiva-hook=none", "opt:gandiva-hook=auto", environ=environ)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 
+BIND = "tests/unit/test_spank_bind.py"
+
 VARIANTS = (
     Variant(
         "spank-answer-sets-anything",
@@ -11,7 +13,7 @@ VARIANTS = (
         "if (is_accepted_name(word))",
         "if (true)",
         "The node daemon's answer may set any variable of a task.",
-        ("tests/unit/test_spank_bind.py::test_the_sites_checkpoint_directory_gives_way_to_the_users_own",),
+        (f"{BIND}::test_the_sites_checkpoint_directory_gives_way_to_the_users_own",),
     ),
     Variant(
         "spank-extern-step-asks",
@@ -19,7 +21,7 @@ VARIANTS = (
         " || step == STEP_EXTERN",
         "",
         "A job's extern step asks for GPUs.",
-        ("tests/unit/test_spank_bind.py::test_the_extern_step_is_none_of_ours",),
+        (f"{BIND}::test_the_extern_step_is_none_of_ours",),
     ),
     Variant(
         "spank-partition-job-unbound",
@@ -30,23 +32,63 @@ VARIANTS = (
         ),
         "return false;",
         "A job that is Gandiva's by its partition alone is not bound to its GPUs.",
-        ("tests/unit/test_spank_bind.py::test_only_gandiva_jobs_ask",),
+        (f"{BIND}::test_only_gandiva_jobs_ask",),
     ),
     Variant(
         "spank-refusal-sets-the-socket",
         "spank/stepd.c:gandiva_stepd_task_init",
-        "\t\tslurm_info(\"gandiva: %s\", reply + 3);\n\t\treturn 0;\n",
-        "\t\tslurm_info(\"gandiva: %s\", reply + 3);\n",
+        "\t\tset_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n\t\treturn 0;\n",
+        "\t\tset_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n",
         "A job that is not Gandiva's is given its socket and hook.",
-        ("tests/unit/test_spank_bind.py::test_no_means_nothing_is_touched",),
+        (f"{BIND}::test_no_means_that_it_sees_no_gpu",),
+    ),
+    Variant(
+        "spank-refusal-leaves-slots",
+        "spank/stepd.c:gandiva_stepd_task_init",
+        "set_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");",
+        "",
+        "A task that gandivad refuses takes the numbers of its slots for GPUs, which are others'.",
+        (f"{BIND}::test_no_means_that_it_sees_no_gpu",),
+    ),
+    Variant(
+        "spank-planned-starts-unbound",
+        "spank/stepd.c:gandiva_stepd_task_init",
+        "if (why != NULL && may_wait)",
+        "if (false)",
+        "A task that cannot be bound takes the numbers of its slots for GPUs, which are others'.",
+        (f"{BIND}::test_without_a_daemon_a_planned_job_does_not_start",),
+    ),
+    Variant(
+        "spank-planned-does-not-wait",
+        "spank/stepd.c:bound_ms",
+        "may_wait && gandiva_config.wait_s > 0",
+        "false",
+        "A task fails where its gandivad is started anew at that moment.",
+        (f"{BIND}::test_a_planned_job_waits_for_a_daemon_that_comes_late",),
+    ),
+    Variant(
+        "spank-asks-as-the-user",
+        "spank/stepd.c:gandiva_stepd_task_init_privileged",
+        "if (!is_to_ask(sp, &step) ||",
+        "if (true ||",
+        "Tasks are bound over the socket of all, which any user can flood.",
+        (f"{BIND}::test_a_batch_task_asks_and_gets_its_gpus",),
+    ),
+    Variant(
+        "spank-asks-once",
+        "spank/bind.c:gandiva_talk_ask",
+        "} while (wait_ready(talk, -1, 0));",
+        "} while (false);",
+        "One connection that is dropped, or a full backlog, and a task is not bound.",
+        (f"{BIND}::test_later_is_asked_again",),
     ),
     Variant(
         "spank-no-daemon-no-task",
         "spank/stepd.c:gandiva_stepd_task_init",
         "the task starts as Slurm made it\", path, why);\n",
         "the task starts as Slurm made it\", path, why), exit(1);\n",
-        "A task does not start where the node daemon does not answer.",
-        ("tests/unit/test_spank_bind.py::test_without_a_daemon_the_task_starts_at_once_and_can_find_it_later",),
+        "A task that Gandiva did not plan does not start where the node daemon does not answer.",
+        (f"{BIND}::test_without_a_daemon_what_was_not_planned_starts_soon_and_can_find_it_later",),
     ),
     Variant(
         "spank-all-gpus-for-a-step-without",
@@ -54,7 +96,7 @@ VARIANTS = (
         'snprintf(slots, (size_t)size, "none");',
         'snprintf(slots, (size_t)size, "-");',
         "A step without GPUs sees all of its job's.",
-        ("tests/unit/test_spank_bind.py::test_steps_say_which_slots_slurm_gave_them",),
+        (f"{BIND}::test_steps_say_which_slots_slurm_gave_them",),
     ),
     Variant(
         "spank-hook-replaces-the-path",
@@ -62,7 +104,7 @@ VARIANTS = (
         'snprintf(longer, sizeof(longer), "%s:%s", gandiva_config.hook, path)',
         'snprintf(longer, sizeof(longer), "%s", gandiva_config.hook)',
         "A user's PYTHONPATH is lost.",
-        ("tests/unit/test_spank_bind.py::test_the_hook_comes_first_unless_declined",),
+        (f"{BIND}::test_the_hook_comes_first_unless_declined",),
     ),
     Variant(
         "spank-hook-though-refused",
@@ -70,15 +112,15 @@ VARIANTS = (
         'strcmp(asked(sp, OPT_HOOK, wish, sizeof(wish)), "none") == 0',
         "false",
         "--gandiva-hook=none is ignored.",
-        ("tests/unit/test_spank_bind.py::test_the_sites_checkpoint_directory_gives_way_to_the_users_own",),
+        (f"{BIND}::test_the_sites_checkpoint_directory_gives_way_to_the_users_own",),
     ),
     Variant(
         "spank-waits-for-ever",
         "spank/bind.c:wait_ready",
-        "if (count == 0 && left_ms <= 0)",
+        "if (talk->deadline_ms <= now_ms())",
         "if (false)",
         "A task waits without end for a daemon that does not answer.",
-        ("tests/unit/test_spank_bind.py::test_a_hung_daemon_costs_half_a_second",),
+        (f"{BIND}::test_a_hung_daemon_costs_what_was_not_planned_half_a_second_a_hook",),
     ),
     Variant(
         "spank-wrong-value-passes",
@@ -150,7 +192,7 @@ VARIANTS = (
         "if (name == length && strncmp(list, partition, length) == 0)",
         "if (strncmp(list, partition, length) == 0)",
         "A partition whose name begins as one of ours does counts as ours.",
-        ("tests/unit/test_spank_bind.py::test_only_gandiva_jobs_ask",),
+        (f"{BIND}::test_only_gandiva_jobs_ask",),
     ),
     Variant(
         "spank-unknown-key-taken",
