@@ -17,8 +17,8 @@ VARIANTS = (
     ),
     Variant(
         "spank-extern-step-asks",
-        "spank/stepd.c:gandiva_stepd_task_init",
-        " || step == STEP_EXTERN",
+        "spank/stepd.c:is_to_ask",
+        " && *step != STEP_EXTERN",
         "",
         "A job's extern step asks for GPUs.",
         (f"{BIND}::test_the_extern_step_is_none_of_ours",),
