@@ -15,7 +15,7 @@ from gandiva_slurm.node import mps, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.hello import Bind, Hello
 from gandiva_slurm.node.jobs import Resident
-from gandiva_slurm.node.members import JobProcesses, Membership, membership
+from gandiva_slurm.node.members import JobProcesses, Membership, Stepd, membership
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
@@ -69,7 +69,7 @@ class Admission:
         if resident is None:
             resident = self._register(peer, bind, member)
         self._check_uid(resident, peer)
-        self._begin_part(resident, bind)
+        self._begin_part(resident, bind.step)
         if resident.is_ending:
             self._watcher.revive(resident)
         self._adopt_step(resident, member)
@@ -98,6 +98,23 @@ class Admission:
         environment |= mps.environment(self._node.settings.mps_percent if resident.is_opportunistic else 0)
         directory = self._node.settings.checkpoint_dir.replace("%u", resident.user)
         return environment | ({"GANDIVA_CHECKPOINT_DIR": directory} if directory else {})
+
+    def take_lost(self, job: PlannedJob, stepds: Sequence[Stepd]) -> None:
+        """Register a planned job that runs under these slurmstepds, though none of its tasks was bound."""
+        node = self._node
+        node.know(job.key)
+        resident = node.residents.get(job.key) or self._enroll(job, is_planned=True)
+        for stepd in stepds:
+            self._begin_part(resident, stepd.step)
+            member = next(filter(None, map(self._find, procs.children(stepd.proc.pid))), None)
+            groups = member.cgroups if member is not None else ()
+            self._adopt_step(resident, Membership(job.job_id, stepd.proc, stepd.step, groups))
+        node.freezer.adopt(resident)
+        node.note("register", resident, step=stepds[0].step, planned=True, lost=True)
+        self._slicer.fill()
+        if resident.is_at_rest:
+            self._slicer.switcher.shut(resident)
+        node.save()
 
     def greet(self, peer: Peer, hello: Hello) -> tuple[Resident, Rank]:
         """Return a new rank with its page; `seat` makes it part of its job. PeerError says why not."""
@@ -181,9 +198,12 @@ class Admission:
             planned = self._place(peer, bind)
         elif planned.uid != peer.uid:
             raise PeerError(f"job {bind.key} is uid {planned.uid}'s, not uid {peer.uid}'s")
+        return self._enroll(planned, is_planned)
+
+    def _enroll(self, planned: PlannedJob, is_planned: bool) -> Resident:
         clock = self._node.clock
         resident = Resident(
-            key=bind.key,
+            key=planned.key,
             user=planned.user,
             gpus=tuple(sorted(planned.gpus)),
             tickets=planned.tickets,
@@ -192,7 +212,7 @@ class Admission:
             vc=planned.vc,
             is_on=planned.is_on,
             submitted_ns=planned.submitted_ns,
-            processes=JobProcesses(bind.key, peer.uid, self._node.settings.node, set(), set()),
+            processes=JobProcesses(planned.key, planned.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),
             name=planned.name,
             is_planned=is_planned,
@@ -204,7 +224,7 @@ class Admission:
         self._node.set_gangs()
         return resident
 
-    def _begin_part(self, resident: Resident, bind: Bind) -> None:
+    def _begin_part(self, resident: Resident, step: str) -> None:
         """A process of a planned part has come."""
         part = resident.part
         if part is None:
@@ -214,7 +234,7 @@ class Admission:
             resident.since_ns = resident.since_ns if resident.holds else self._node.clock.mono()
             resident.slots = ()
         part.has_begun = part.has_processes = True
-        part.has_script = part.has_script or bind.step == "batch"
+        part.has_script = part.has_script or step == "batch"
 
     def _place(self, peer: Peer, bind: Bind) -> PlannedJob:
         """No plan names this job: it runs all the same, on the GPUs with the least tickets."""

@@ -20,6 +20,7 @@ from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.isolation import LOOK_S, Isolation
+from gandiva_slurm.node.lost import Lost
 from gandiva_slurm.node.members import Membership, membership
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.settings import NodeSettings
@@ -84,7 +85,8 @@ class Daemon:
         Adoption(node, slicer, watcher, planning).run()
         node.save()
         runner = await server.serve(node, planning, spans, self._signer)
-        speech = sock.Speech(Admission(node, slicer, watcher, self._find))
+        admission = Admission(node, slicer, watcher, self._find)
+        speech = sock.Speech(admission)
         # Root's first: where it is missing beside the other, a gandivad of an older release serves.
         sockets = [door.listen(self.settings.root_socket, 0o600), door.listen(self.settings.socket, 0o666)]
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
@@ -99,6 +101,7 @@ class Daemon:
             doors.run(),
             isolation.run(),
             Strangers(node, self._find).run(),
+            Lost(node, admission).run(),
             self._keep_guard(),
         )
         tasks = [loop.create_task(part) for part in parts]

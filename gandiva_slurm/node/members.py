@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import signal
 from collections.abc import Iterable
@@ -34,6 +36,33 @@ class Membership:
     step: str
     #: the job's cgroup directories under /sys/fs/cgroup
     cgroups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stepd:
+    """A step's slurmstepd on this node; `step` as in its title: a number, or batch, interactive, extern."""
+
+    proc: ProcId
+    job_id: int
+    step: str
+
+
+def stepds() -> list[Stepd]:
+    """Return the slurmstepds on this node, by a look at root's processes, without those of extern steps."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            is_roots = name.isdigit() and os.stat(f"/proc/{name}").st_uid == 0
+            match = _STEPD_TITLE.match(procs.title(int(name))) if is_roots else None
+            proc = procs.read_proc(int(name)) if match else None
+            if match and proc is not None and match[2] != "extern" and procs.uids(proc.pid) == (0, 0):
+                found.append(Stepd(proc.id, int(match[1]), match[2]))
+    return found
+
+
+def is_stepds_title(title: str) -> bool:
+    """True for what a slurmstepd calls itself; a task is called so, too, until it becomes its program."""
+    return _STEPD_TITLE.match(title) is not None
 
 
 def membership(pid: int) -> Membership | None:

@@ -19,7 +19,7 @@ LUA_MODULE = "gandiva_job_submit.lua"
 #: What the module loads from beside it.
 LUA_PARTS = ("gandiva_request.lua", "gandiva_gpus.lua", "gandiva_words.lua")
 #: Arguments the plugin takes; with any other it disables itself.
-PLUGIN_KEYS = ("socket", "hook", "partitions")
+PLUGIN_KEYS = ("socket", "hook", "partitions", "unbound")
 #: Deepest nesting of include lines that is followed.
 MAX_INCLUDES = 8
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.harness import DEADLINE_S, HERE, a_planned_job
+from tests.node.harness import DEADLINE_S, HERE, a_planned_job, is_still, tree, uid_of
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 #: Opens 300 connections to a socket without waiting, says how many, and keeps them until its input ends.
@@ -26,8 +26,15 @@ for (1 .. 300) {
 }
 print scalar(@crowd), "\n"; my $end = <STDIN>;
 """
+#: A slurmstepd whose one task has not begun: it waits until its input ends.
+WAITING = """
+$0 = "slurmstepd: [1.batch]"; $| = 1;
+if (!fork) { POSIX::setuid($ARGV[0]); print "waits\n"; my $end = <STDIN>; exit } wait;
+"""
 #: A planned job's user whom no task runs as.
 NOBODYS_UID = 61009
+#: What a task needs that nobody has bound.
+UNBOUND = {"GANDIVA_JOB": "0", "CUDA_VISIBLE_DEVICES": ""}
 HELLO = {"hello": 1, "rank": 0, "world": 1, "master": "", "kind": 3}
 
 
@@ -96,10 +103,40 @@ def test_a_task_that_comes_before_any_plan_is_bound_when_one_has_come(make_node)
     assert (node.out / "bind.1").read_text().split()[1] == "OK"
 
 
-def test_a_rank_of_a_job_whose_task_was_not_bound_runs_on_unmanaged(node):
-    node.start_job(1, LOOP, bind=False, env={"GANDIVA_JOB": "1", "CUDA_VISIBLE_DEVICES": ""})
-    node.wait(lambda: "is not registered" in (node.out / "1.0.batch.log").read_text())
+def test_a_rank_of_a_job_that_nobody_planned_runs_on_unmanaged(node):
+    node.start_job(3, LOOP, user="user1", bind=False, env=UNBOUND)
+    node.wait(lambda: "is not registered" in (node.out / "3.0.batch.log").read_text())
     assert node.report().residents == ()
+
+
+def test_a_planned_job_that_was_never_bound_is_charged_and_takes_turns(make_node):
+    node = make_node(gpus=1, client_wait_ns=300_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    step = node.start_job(1, [*LOOP, "none"], bind=False, env=UNBOUND)
+    node.wait(lambda: node.resident(1).state == "RUNNING", 30)
+    node.plan(a_planned_job(2, "user2", (0,)))
+    node.start_job(2, LOOP)
+    node.wait(lambda: len(node.events("freeze", 1)) + len(node.events("parked", 1)) >= 3)
+    node.wait(lambda: node.states()[1] == "SUSPENDED" and is_still(tree(step.pid)[-1]))
+    holds = [hold for hold in node.report().holds if hold.job_id == 1]
+    assert sum((hold.t1_ns or node.report().now_ns) - hold.t0_ns for hold in holds) > 500_000_000
+    node.kill_job(1)
+    node.wait(lambda: set(node.states()) == {2})
+
+
+def test_a_task_that_waits_is_not_taken_for_one_that_was_not_bound(make_node):
+    """A slurmstepd's child is called as it is until it becomes the task."""
+    node = make_node(gpus=1)
+    words = ["perl", "-MPOSIX", "-e", WAITING, str(uid_of("user1"))]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "waits\n"
+        node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user1", (0,)))
+        node.start_job(2, LOOP, bind=False, env=UNBOUND)
+        node.wait(lambda: node.resident(2))
+        assert set(node.states()) == {2}
+    finally:
+        process.communicate("")
 
 
 def test_a_crowd_of_connections_does_not_keep_others_out(node):

@@ -108,6 +108,22 @@ VARIANTS = (
         ("tests/node/test_flood.py::test_tasks_are_bound_in_time_beside_a_flood",),
     ),
     Variant(
+        "unbound-for-good",
+        "gandiva_slurm/node/daemon.py:Daemon._run",
+        "Lost(node, admission).run(),",
+        "",
+        "A planned job whose task was not bound works for nothing, beside those whose GPUs it is on.",
+        ("tests/node/test_doors.py::test_a_planned_job_that_was_never_bound_is_charged_and_takes_turns",),
+    ),
+    Variant(
+        "waiting-taken-for-unbound",
+        "gandiva_slurm/node/lost.py:_is_program",
+        " and not members.is_stepds_title(procs.title(pid))",
+        "",
+        "A task that waits to be bound is taken for one that was not.",
+        ("tests/node/test_doors.py::test_a_task_that_waits_is_not_taken_for_one_that_was_not_bound",),
+    ),
+    Variant(
         "before-any-plan-never-bound",
         "gandiva_slurm/node/sock.py:Speech._answer",
         "'LATER' if is_to_wait else 'NO'",
