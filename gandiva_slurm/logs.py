@@ -1,6 +1,7 @@
 """The daemons' logs, in slurmctld's form: `[2026-11-20T15:00:00.123] level: text`, on stderr.
 
 What a daemon finds wrong again and again it tells once: `Trouble` when it begins and ends, `warn_once` else.
+What others can bring about at will it tells once a minute: `Often`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import functools
 import logging
 import sys
 import time
+from collections.abc import Callable
 
+MINUTE_S = 60.0
 #: `info` has no prefix in Slurm's logs either.
 _LEVELS = {
     logging.CRITICAL: "fatal: ",
@@ -59,6 +62,41 @@ class Trouble:
         if self._is_here:
             self._logger.info("%s", self._over)
         self._is_here = False
+
+
+class Often:
+    """What others can bring about as often as they like: one line a minute a kind, which counts the rest.
+
+    Kinds are words of ours, so that there are few.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        #: by kind: when it was told last, and how often it came since
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def warning(self, kind: str, text: str) -> None:
+        """Warn of it, at most once a minute."""
+        self._tell(logging.WARNING, kind, text, False)
+
+    def info(self, kind: str, text: str) -> None:
+        """Tell it, at most once a minute."""
+        self._tell(logging.INFO, kind, text, False)
+
+    def error(self, kind: str, text: str) -> None:
+        """Tell an error of ours with where it was raised, at most once a minute."""
+        self._tell(logging.ERROR, kind, text, True)
+
+    def _tell(self, level: int, kind: str, text: str, exc_info: bool) -> None:
+        now_s = self._clock()
+        told_s, untold = self._kinds.get(kind, (now_s - MINUTE_S, 0))
+        if now_s - told_s < MINUTE_S:
+            self._kinds[kind] = told_s, untold + 1
+            return
+        self._kinds[kind] = now_s, 0
+        more = f" (and {untold} more since the last such line)" if untold else ""
+        self._logger.log(level, "%s%s", text, more, exc_info=exc_info)
 
 
 @functools.lru_cache(maxsize=1024)

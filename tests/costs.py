@@ -35,6 +35,7 @@ COSTS_S = {
     "tests/cluster/test_policy.py": 85.0,
     "tests/contract/test_acting.py": 80.0,
     "tests/node/test_spans.py": 70.0,
+    "tests/controller/test_crowd.py": 35.0,
     "tests/node/test_freeze.py": 60.0,
     "tests/cluster/test_nodes.py": 60.0,
     "tests/cluster/test_packing.py": 60.0,

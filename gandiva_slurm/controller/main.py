@@ -27,6 +27,7 @@ from gandiva_slurm.slurm.commands import Timeouts
 from gandiva_slurm.slurm.limits import CommandLimits
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import MungeSigner, Signer
+from gandiva_slurm.wire.door import open_door, raise_descriptor_limit
 
 QUERY_PATH = "/v1/query"
 LOCK_NAME, LOG_NAME = "lock", "gandivactld.log"
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _lock(config):
             if not options.foreground:
                 _go_background(Path(config.controller.state_dir) / LOG_NAME)
+            raise_descriptor_limit()
             return asyncio.run(_serve(config, file, options.check_invariants))
     except GandivaError as err:
         for line in str(err).splitlines():
@@ -87,8 +89,9 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
         answer = Api(controller, peers).answer
-        route = http.signed_route(signer, lambda uid: True, answer, http.MAX_QUESTION_BYTES)
-        server = await http.listen({QUERY_PATH: route}, limits.host, limits.port)
+        bounds = http.MAX_QUESTION_BYTES, http.QUESTIONS_PER_USER
+        route = http.signed_route(signer, lambda uid: True, answer, *bounds)
+        server = await open_door({QUERY_PATH: route}, limits.host, limits.port)
         stop = _handle_signals(lambda: _reload(file, controller, nodes))
         log.info("gandivactld %s started, cluster %s", __version__, config.cluster)
         try:

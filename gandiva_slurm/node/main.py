@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from gandiva_slurm.node.daemon import Daemon
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.slurm.commands import CommandsPort
 from gandiva_slurm.wire.auth import MungeSigner
+from gandiva_slurm.wire.door import raise_descriptor_limit
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"gandivad: the configuration is good; node {settings.node}, {where}")
             sys.exit(0)
         logs.set_up()
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         sys.exit(_thaw(settings) if args.thaw else asyncio.run(_serve(config, settings)))
     except GandivaError as err:
         for line in str(err).splitlines():
@@ -52,12 +52,6 @@ def _thaw(settings: NodeSettings) -> int:
         )
     guard.thaw(settings.state_dir)
     return 0
-
-
-def _raise_descriptor_limit() -> None:
-    """Two for each rank, one for each task: many jobs of many tasks must not use up a default of 1024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _node_name() -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.node.span import Spans
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import Signer
+from gandiva_slurm.wire.door import Door, open_door
 from gandiva_slurm.wire.messages import decode_plan, encode
 from gandiva_slurm.wire.span import SPAN_PATH, decode_order
 
 
-async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) -> web.AppRunner:
-    """Listen; returns the runner, whose `cleanup` ends it."""
+async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) -> Door:
+    """Listen; `cleanup` of what is returned ends it."""
 
     async def on_plan(payload: bytes, uid: int) -> bytes:
         planning.take(decode_plan(payload))
@@ -35,4 +34,4 @@ async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) ->
         "/v1/report": http.signed_route(signer, allow, on_report),
         SPAN_PATH: http.signed_route(signer, allow, on_span),
     }
-    return await http.listen(routes, node.settings.host, node.settings.port)
+    return await open_door(routes, node.settings.host, node.settings.port)

@@ -8,17 +8,21 @@ bound.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 
+from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError
 from gandiva_slurm.wire.auth import MAX_CREDENTIAL_BYTES, Signer
+from gandiva_slurm.wire.door import Guest, Route
 from gandiva_slurm.wire.messages import MAX_BYTES
 
 #: The largest request body: a message and its credential.
@@ -30,14 +34,15 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 #: How long a peer may take to send its request, and munged to check or sign it (munged answers in 1 ms).
 READ_DEADLINE_S = 10.0
 SIGN_DEADLINE_S = 5.0
+#: Questions of one user that are being answered at a time.
+QUESTIONS_PER_USER = 32
 #: The longest sentence taken from a peer that refuses.
 _MAX_SENTENCE = 500
 
 Handler = Callable[[bytes, int], Awaitable[bytes]]
-Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+often = Often(logging.getLogger(__name__))
 
 
 async def post(
@@ -67,25 +72,38 @@ async def post(
 
 
 def signed_route(
-    signer: Signer, allow: Callable[[int], bool], handler: Handler, limit: int | None = None
+    signer: Signer,
+    allow: Callable[[int], bool],
+    handler: Handler,
+    limit: int | None = None,
+    per_user: int | None = None,
 ) -> Route:
     """Return an aiohttp handler that checks the signature and the uid, then signs what `handler` returns.
 
     `allow` says whether a uid may call at all; `handler` gets the payload and the uid; `limit` is the largest
-    request in bytes.
+    request in bytes, `per_user` how many of a uid's are answered at a time.
     """
 
-    async def route(request: web.Request) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout(READ_DEADLINE_S):
-                body = await _read(request.content, limit or MAX_REQUEST_BYTES, "request")
-            bound, uid = await _signing(lambda: signer.verify(body))
-            if not allow(uid):
-                return _refuse(403, f"uid {uid} may not call {request.path} here", request)
-            payload = _unbind(request.path, bound, request.path)
+    asking: Counter[int] = Counter()
+
+    async def answered(request: web.BaseRequest, guest: Guest) -> web.StreamResponse:
+        body = await _body(request, limit or MAX_REQUEST_BYTES)
+        bound, uid = await _signing(lambda: signer.verify(body))
+        if not allow(uid):
+            return _refuse(403, f"uid {uid} may not call {request.path} here", request)
+        payload = _unbind(request.path, bound, request.path)
+        guest.is_known = True
+        if per_user and asking[uid] >= per_user:
+            return _refuse(429, f"{per_user} questions of uid {uid} are being answered; ask again", request)
+        with _counted(asking, uid):
             answer = await handler(payload, uid)
             digest = hashlib.sha256(body).hexdigest()
             return web.Response(body=await _signing(lambda: signer.sign(_bind(digest, answer))))
+
+    async def route(request: web.BaseRequest, guest: Guest) -> web.StreamResponse:
+        guest.is_known = False
+        try:
+            return await answered(request, guest)
         except AuthError as err:
             return _refuse(401, str(err), request)
         except TimeoutError:
@@ -93,26 +111,10 @@ def signed_route(
         except GandivaError as err:
             return _refuse(400, str(err), request)
         except Exception:
-            log.exception("%s from %s failed", request.path, request.remote)
+            often.error(f"{request.path} 500", f"{request.path} from {request.remote} failed")
             return web.Response(status=500, text="internal error; the daemon's log has the details")
 
     return route
-
-
-async def listen(routes: Mapping[str, Route], host: str, port: int) -> web.AppRunner:
-    """Serve POST on these paths; returns the runner (`await runner.cleanup()` ends it)."""
-    app = web.Application(client_max_size=MAX_REQUEST_BYTES)
-    for path, route in routes.items():
-        app.router.add_post(path, route)
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=60, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as err:
-        await runner.cleanup()
-        text = f"cannot listen on {host}:{port}: {err.strerror}; is another daemon running there?"
-        raise PeerError(text) from err
-    return runner
 
 
 async def _exchange(session: aiohttp.ClientSession, url: str, request: bytes) -> bytes:
@@ -126,6 +128,27 @@ async def _exchange(session: aiohttp.ClientSession, url: str, request: bytes) ->
         raise PeerError(f"{url}: cannot be reached ({err}); is the daemon there up?") from err
     kind = AuthError if response.status in (401, 403) else PeerError
     raise kind(f"{url}: refused: {_printable(sentence)}")
+
+
+async def _body(request: web.BaseRequest, limit: int) -> bytes:
+    try:
+        async with asyncio.timeout(READ_DEADLINE_S):
+            return await _read(request.content, limit, "request")
+    except (GandivaError, TimeoutError):
+        raise
+    except Exception as err:  # it is cut off, or coded as it must not be
+        raise PeerError(f"the request cannot be read to its end ({type(err).__name__})") from err
+
+
+@contextlib.contextmanager
+def _counted(counts: Counter[int], uid: int) -> Iterator[None]:
+    counts[uid] += 1
+    try:
+        yield
+    finally:
+        counts[uid] -= 1
+        if not counts[uid]:
+            del counts[uid]
 
 
 async def _read(stream: aiohttp.StreamReader, limit: int, what: str) -> bytes:
@@ -158,8 +181,9 @@ def _unbind(context: str, bound: bytes, where: str) -> bytes:
     return payload
 
 
-def _refuse(status: int, sentence: str, request: web.Request) -> web.Response:
-    log.warning("%s from %s refused: %s", request.path, request.remote, sentence)
+def _refuse(status: int, sentence: str, request: web.BaseRequest) -> web.Response:
+    kind = f"{request.path} {status}"
+    often.warning(kind, f"{request.path} from {request.remote} refused: {sentence}")
     return web.Response(status=status, text=sentence)
 
 

@@ -1,101 +1,14 @@
 """The daemon as a process: options, users, signals, a kill, and questions over real munge."""
 
-import os
-import pwd
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from gandiva_slurm.cli.client import query
 from gandiva_slurm.controller.main import main
-from gandiva_slurm.model.errors import GandivaError, PeerError
-from tests import patience
-from tests.munged import running_munged
-from tests.ports import free_port
-
-DEADLINE_S = 60
-ME = pwd.getpwuid(os.geteuid()).pw_name
-
-
-@pytest.fixture(scope="module")
-def munged(tmp_path_factory):
-    with running_munged(tmp_path_factory.mktemp("munge")) as path:
-        yield path
-
-
-@pytest.fixture
-def conf(tmp_path):
-    """Write gandiva.yaml; keyword arguments are lines of `controller:`."""
-    port = free_port()
-
-    def write(munge: str = "", user: str = ME, **controller: object) -> str:
-        part = {"host": "127.0.0.1", "port": port, "state_dir": tmp_path / "state", "slurm_user": user}
-        part.update(controller)
-        lines = "".join(f"  {key}: {value}\n" for key, value in part.items())
-        text = f"cluster: mini\npartitions: [gandiva]\nmunge_socket: '{munge}'\ncontroller:\n{lines}"
-        (tmp_path / "gandiva.yaml").write_text(text)
-        return str(tmp_path / "gandiva.yaml")
-
-    return write
-
-
-class Daemon:
-    """A gandivactld of a test; Slurm is not reachable for it."""
-
-    def __init__(self, conf: str, log) -> None:
-        self.conf, self.log = conf, log
-        command = [sys.executable, "-m", "gandiva_slurm.controller.main", "-D", "-f", conf]
-        env = {**os.environ, "PATH": str(log.parent / "bin")}
-        self.process = subprocess.Popen(command, stderr=open(log, "ab"), env=env)  # noqa: SIM115
-
-    def ask(self, name: str = "ping", **args: object):
-        """Ask until it answers."""
-        return until(lambda: self._ask(name, args), lambda: self.text)[0]
-
-    def ended(self, number: int) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(DEADLINE_S)
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def _ask(self, name, args):
-        try:
-            return [query(self.conf, name, args)]
-        except PeerError:
-            assert self.process.poll() is None, self.text
-            return None
-
-
-def until(condition, told):
-    end_s = patience.deadline(DEADLINE_S)
-    while not (value := condition()):
-        assert time.monotonic() < end_s, told()
-        time.sleep(0.02)
-    return value
-
-
-@pytest.fixture
-def start(tmp_path):
-    daemons = []
-    (tmp_path / "bin").mkdir()
-    for command in ("squeue", "sinfo", "scontrol", "sacctmgr"):
-        script = tmp_path / "bin" / command
-        script.write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
-        script.chmod(0o755)
-
-    def _start(conf: str) -> Daemon:
-        daemons.append(Daemon(conf, tmp_path / "log"))
-        return daemons[-1]
-
-    yield _start
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.ended(signal.SIGKILL)
+from gandiva_slurm.model.errors import GandivaError
+from tests.controller.process import ME, until
 
 
 def test_configuration_without_fault_passes_the_test(conf, capsys):

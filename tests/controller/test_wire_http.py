@@ -7,6 +7,7 @@ import pytest
 
 from gandiva_slurm.model.errors import AuthError, PeerError
 from gandiva_slurm.wire import http
+from gandiva_slurm.wire.door import open_door
 from tests.controller.plain_signer import PlainSigner
 from tests.ports import free_port
 
@@ -24,7 +25,7 @@ async def serve():
     ) -> str:
         port = free_port()
         route = http.signed_route(signer or PlainSigner(0), allow, handler, limit)
-        runners.append(await http.listen({path: route}, "127.0.0.1", port))
+        runners.append(await open_door({path: route}, "127.0.0.1", port))
         return f"http://127.0.0.1:{port}{path}"
 
     yield _serve
@@ -137,4 +138,4 @@ async def test_answer_over_the_bound_is_refused(serve, session, monkeypatch):
 async def test_two_daemons_on_one_port_are_told_apart(serve):
     url = await serve()
     with pytest.raises(PeerError, match="is another daemon running there"):
-        await http.listen({}, "127.0.0.1", int(url.split(":")[2].split("/")[0]))
+        await open_door({}, "127.0.0.1", int(url.split(":")[2].split("/")[0]))

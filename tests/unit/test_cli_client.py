@@ -11,6 +11,7 @@ from gandiva_slurm.cli import client
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError, SlurmUnreachable, UsageError
 from gandiva_slurm.wire import http
+from gandiva_slurm.wire.door import open_door
 from tests.controller.plain_signer import PlainSigner
 from tests.ports import free_port
 
@@ -33,7 +34,7 @@ async def ask(port: int, server: PlainSigner, timeout_s: float = 5.0, wait_s: fl
         return b"%d " % uid + payload
 
     route = http.signed_route(server, lambda uid: uid < 5000, handler)
-    runner = await http.listen({client.PATH: route}, "127.0.0.1", port)
+    runner = await open_door({client.PATH: route}, "127.0.0.1", port)
     mine = PlainSigner(1001 if server.uid != 5001 else 5001)
     try:
         return await asyncio.to_thread(client.exchange, settings(port), mine, b"hello", timeout_s)
