@@ -3,6 +3,9 @@
 One directory a checkpoint, in it one data file a rank and, written after it, the rank's marker, which names
 the ranks of the world and the data's checksum. A checkpoint is complete when every rank named has its marker.
 Directories carry the incarnation (job and restart count), so no start of a job writes over another's.
+
+What is read is unpickled, which runs what its writer wants: a file counts only if it is of this user and
+nobody else may write it, by the very descriptor that it is read from.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import zlib
 from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -22,6 +26,8 @@ VERSION = 1
 #: So many complete checkpoints stay.
 KEEP = 2
 _CHUNK = 1 << 22
+#: What is wrong with a file that was made under a wider umask, or in an older release.
+WRITABLE = "others may write it; next: chmod go-w"
 _NAME = re.compile(r"(?P<script>.+)-(?P<count>\d+)-(?P<job>\d+)\.(?P<restart>\d+)")
 
 
@@ -51,6 +57,7 @@ class Saved(NamedTuple):
 
 def claim(store: Store, is_start: bool) -> None:
     """Make the directory this incarnation's; NotSaved where a newer one, or meanwhile another job, has it."""
+    _check_directory(store.directory)
     path = os.path.join(store.directory, store.script + ".owner")
     owner = _read_json(path)
     if owner is not None:
@@ -69,10 +76,8 @@ def save(store: Store, count: int, write: Callable[[Any], None], facts: Dict[str
     """Write this rank's part of a checkpoint, then drop what is too old; NotSaved leaves all as it was."""
     path = path_of(store, count)
     try:
-        os.makedirs(store.directory, exist_ok=True)
-        _check_owner(store.directory)
+        prepare(store, count)
         claim(store, is_start=False)
-        os.makedirs(path, exist_ok=True)
         _write_part(store, path, count, write, facts)
         _sync_directory(store.directory)
     except OSError as err:
@@ -82,6 +87,16 @@ def save(store: Store, count: int, write: Callable[[Any], None], facts: Dict[str
             os.rmdir(path)  # where nothing came to be in it
     prune(store)
     return path
+
+
+def prepare(store: Store, count: int) -> None:
+    """Make the directory of a checkpoint, its owner's alone; OSError says why it cannot be.
+
+    What lies above the job's own, such as .gandiva, is as the umask says: a group's jobs may share it.
+    """
+    os.makedirs(store.directory, mode=0o700, exist_ok=True)
+    _check_directory(store.directory)
+    os.makedirs(path_of(store, count), mode=0o700, exist_ok=True)
 
 
 def path_of(store: Store, count: int) -> str:
@@ -127,13 +142,37 @@ def fault(saved: Saved, ranks: Set[int]) -> str:
     for rank in sorted(ranks & set(saved.markers)):
         marker = saved.markers[rank]
         try:
-            with open(data_path(saved, rank), "rb") as data:
-                _check_owner(data.name)
+            with open_ours(data_path(saved, rank)) as data:
                 if _checksum(data) != marker["crc32"]:
                     return f"the data of rank {rank} is not what was written"
         except OSError as err:
             return f"the data of rank {rank} cannot be read: {err.strerror}"
     return ""
+
+
+def open_ours(path: str) -> IO[bytes]:
+    """Open a file to read that this user alone can have written; PermissionError says why it is none."""
+    file = open(path, "rb", opener=_open_owned)  # noqa: SIM115 - the caller's to close
+    if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        file.close()
+        raise PermissionError(errno.EPERM, WRITABLE, path)
+    return file
+
+
+def _open_owned(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # no link, and no pipe is waited for
+    found = os.fstat(fd)
+    fault = "" if stat.S_ISREG(found.st_mode) else "it is no file"
+    if found.st_uid != os.geteuid():
+        fault = "belongs to another user"
+    if fault:
+        os.close(fd)
+        raise PermissionError(errno.EPERM, fault, path)
+    return fd
+
+
+def _open_anew(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
 def data_path(saved: Saved, rank: int) -> str:
@@ -197,16 +236,16 @@ def _age(saved: Saved) -> Tuple[int, int]:
 
 def _read_json(path: str) -> Optional[Dict[str, Any]]:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_owned) as file:
             content = json.loads(file.read())
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 
 
-def _check_owner(path: str) -> None:
-    # What lies there is unpickled, which runs what its writer wants.
-    if os.stat(path).st_uid != os.geteuid():
+def _check_directory(path: str) -> None:
+    # A link to a directory of the user's is not made by anybody else either.
+    if {os.lstat(path).st_uid, os.stat(path).st_uid} != {os.geteuid()}:
         raise PermissionError(errno.EPERM, "belongs to another user", path)
 
 
@@ -237,7 +276,9 @@ def _write(path: str, rank: int, write: Callable[[Any], Any]) -> Tuple[int, int]
     """Let `write` fill a file that appears under `path` whole; return its length and checksum."""
     temporary = f"{path}.{rank}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # of one that was killed
+        with open(temporary, "wb", opener=_open_anew) as file:
             output = _Output(file)
             try:
                 write(output)

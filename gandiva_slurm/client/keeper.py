@@ -14,7 +14,7 @@ from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.rank import this_rank
-from gandiva_slurm.client.vault import open_vault, saying_why_not
+from gandiva_slurm.client.vault import Vault, open_vault, saying_why_not
 from gandiva_slurm.wire.page import KIND_HOOK, KIND_RUN, KIND_STEPS
 
 _ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: the callback does nothing"
@@ -122,7 +122,7 @@ class Keeper:
         if vault is None or self.saved is not None:
             raise NotSaved("the training has not come back yet to where it was saved")
         now = rng.capture(self._loaders)
-        self._let_framework_write(os.path.join(checkpoint.path_of(vault.store, self._count), _PART))
+        self._let_framework_write(vault)
         state = {
             "done": self._done,
             "is_borrower": False,
@@ -132,8 +132,10 @@ class Keeper:
         }
         vault.write(self._count, state)
 
-    def _let_framework_write(self, path: str) -> None:
+    def _let_framework_write(self, vault: Vault) -> None:
+        path = os.path.join(checkpoint.path_of(vault.store, self._count), _PART)
         try:
+            checkpoint.prepare(vault.store, self._count)
             self._save_into(path)
         except OSError as err:
             raise NotSaved(f"no checkpoint in {path}: {err.strerror or err}") from err

@@ -12,7 +12,7 @@ def capture(loaders: Sequence[Any]) -> Dict[str, Any]:
     state: Dict[str, Any] = {"python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
+        state["numpy"] = _plain(numpy.random.get_state())
     if torch is not None:
         state["torch"] = torch.get_rng_state()
         state["cuda"] = {device: torch.cuda.get_rng_state(device) for device in _devices(torch)}
@@ -36,6 +36,11 @@ def put(state: Dict[str, Any], loaders: Sequence[Any]) -> None:
             generator.set_state(stand)
     for sampler, epoch in zip(_samplers(loaders), state["sampler_epochs"]):  # noqa: B905 (3.8)
         sampler.set_epoch(epoch)
+
+
+def _plain(stand: Any) -> Any:
+    """Return how numpy's generator stands in plain values, which are read without unpickling classes."""
+    return (stand[0], stand[1].tolist(), *stand[2:]) if isinstance(stand, tuple) else stand
 
 
 def derived(state: Dict[str, Any], words: str) -> Dict[str, Any]:

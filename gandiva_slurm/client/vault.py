@@ -135,7 +135,8 @@ class Vault:
         try:
             checkpoint.claim(self.store, is_start=True)
         except (NotSaved, OSError) as err:
-            say(f"the checkpoints in {self.store.directory} cannot be taken over: {err}")
+            why = getattr(err, "strerror", None) or err
+            say(f"the checkpoints in {self.store.directory} cannot be taken over: {why}")
 
     def _choose(self, exchange: Exchange) -> Optional[Saved]:
         """Return the newest checkpoint that is sound on all ranks."""
@@ -151,6 +152,8 @@ class Vault:
             if saved is not None and not faults:
                 self._check_kind(saved)
                 return saved
+            if checkpoint.WRITABLE in faults[0]:  # not to be lost for that
+                raise BadCheckpoint(f"the checkpoint {path} is not read: {faults[0]}")
             say(f"the checkpoint {path} is damaged and skipped: {faults[0]}")
         return None
 
@@ -247,9 +250,20 @@ def _facts(state: Dict[str, Any]) -> Dict[str, Any]:
     return {**facts(), "elastic": state.get("is_elastic", False)}
 
 
-def _load(path: str, **options: Any) -> Any:
+def _load(path: str, mmap: bool = False) -> Any:
+    """Load what was saved, by the descriptor that is known to be of a file of this user's."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        return torch.load(path, map_location="cpu", weights_only=False, **options)
-    with open(path, "rb") as file:
-        return pickle.load(file)
+    with checkpoint.open_ours(path) as file:
+        if torch is None:
+            return pickle.load(file)
+        options: Dict[str, Any] = {"map_location": "cpu"}
+        where: Any = file
+        if mmap:  # which torch does by a path: this one is the descriptor's
+            options["mmap"], where = True, f"/proc/self/fd/{file.fileno()}"
+        try:
+            return torch.load(where, weights_only=True, **options)
+        except Exception as err:
+            why = str(err).split("\n", 1)[0][:200]
+            say(f"{path} holds more than tensors and plain values, and is unpickled whole: {why}")
+        file.seek(0)
+        return torch.load(where, weights_only=False, **options)

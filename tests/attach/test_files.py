@@ -212,10 +212,11 @@ def test_refusals_of_the_file_system(store, number, monkeypatch):
 
 def test_directory_of_another_user(store, monkeypatch):
     saver.save(store, 1)
+    (saved,) = checkpoint.complete(store)
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     assert failed(store) == f"this user may not write checkpoints in {store.directory}"
-    saved = checkpoint.complete(store)[0]
+    assert checkpoint.complete(store) == []
     assert checkpoint.fault(saved, {0}) == "the data of rank 0 cannot be read: belongs to another user"
 
 
