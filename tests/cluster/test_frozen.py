@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -46,7 +47,6 @@ def parked(fleet: Fleet) -> int:
             path.unlink()
     job = fleet.submit("user1", script)
     other = fleet.train("user2", "other")
-    # Both have had a turn: a slurmctld that is killed forgets a job that was submitted just before.
     fleet.wait_suspends((job, other), 1)
     wait_for(lambda: is_frozen(fleet, job), f"job {job} to be frozen")
     return job
@@ -103,7 +103,8 @@ def test_its_node_is_drained(fleet: Fleet, parked: int) -> None:
 
 
 def test_slurmctld_is_started_again(fleet: Fleet, parked: int) -> None:
-    fleet.mini.kill("slurmctld")
+    # By SIGTERM: what one that is killed forgets is not asked here.
+    fleet.mini.kill("slurmctld", signal.SIGTERM)
     fleet.start_dead()
     wait_for(lambda: fleet.count("thaw", parked), "its turn")
     fleet.stop("user1", "saving")
