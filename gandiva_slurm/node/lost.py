@@ -67,6 +67,8 @@ class Lost:
 
     def _is_of(self, stepd: Stepd, job: PlannedJob) -> bool:
         """True when programs of the job's user run under it, and it is not an earlier incarnation's."""
+        if members.node_of(stepd) != self._node.settings.node:
+            return False
         others = [r for r in self._node.residents.values() if r.key.job_id == job.job_id and r.key != job.key]
         if any(stepd.proc in other.processes.stepds for other in others):
             return False

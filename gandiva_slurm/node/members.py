@@ -23,6 +23,8 @@ _CGROUP_JOB = re.compile(
 _STEPD_TITLE = re.compile(r"slurmstepd: \[(\d+)\.([^\]]*)\]")
 #: Rounds of a signal to a set of processes: each catches what the last one's targets had forked meanwhile.
 ROUNDS = 50
+#: What is read of the table of a host's unix sockets, at most.
+MOST_SOCKETS = 1 << 24
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,24 @@ def stepds() -> list[Stepd]:
             if match and proc is not None and match[2] != "extern" and procs.uids(proc.pid) == (0, 0):
                 found.append(Stepd(proc.id, int(match[1]), match[2]))
     return found
+
+
+def node_of(stepd: Stepd) -> str | None:
+    """Return the node that a slurmstepd serves: a host may have several. None: it has no socket that says so.
+
+    Its socket is called SlurmdSpoolDir/NODE_JOB.STEP.
+    """
+    pid, sockets = stepd.proc.pid, set[str]()
+    with contextlib.suppress(OSError):
+        sockets = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    for line in procs.read_text(pid, "net/unix", MOST_SOCKETS).splitlines():
+        # Num: RefCount Protocol Flags Type St Inode Path (proc_pid_net(5))
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and f"socket:[{words[6]}]" in sockets:
+            node, _, rest = words[7].rpartition("/")[2].rpartition("_")
+            if rest.startswith(f"{stepd.job_id}."):
+                return node
+    return None
 
 
 def is_stepds_title(title: str) -> bool:

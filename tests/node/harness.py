@@ -304,6 +304,7 @@ class NodeHarness:
             "PYTHONPATH": str(ROOT),
             "HOME": str(self.out),
             "GANDIVA_SOCKET": self.settings["socket"],
+            "GANDIVA_STEPD_SOCKET": str(self.base / self.name),
             "GANDIVA_ROOT_SOCKET": self.settings["socket"] + ".root",
             "SLURM_JOB_ID": str(job_id),
             "SLURM_RESTART_COUNT": str(restart),

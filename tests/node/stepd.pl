@@ -9,6 +9,11 @@ use Socket;
 use Time::HiRes;
 my ($name, $uid, $tasks, @command) = @ARGV;
 $0 = "slurmstepd: [$name]";
+# As the real one it has a socket that is called after its node (GANDIVA_STEPD_SOCKET is the beginning of its path).
+my $door = "$ENV{GANDIVA_STEPD_SOCKET}_$name";
+unlink $door;
+socket(my $listen, PF_UNIX, SOCK_STREAM, 0) or die;
+bind($listen, pack_sockaddr_un($door)) or die "$door: $!";
 my $status = 0;
 for my $task (0 .. $tasks - 1) {
     my $pid = fork();

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.harness import DEADLINE_S, HERE, a_planned_job, is_still, tree, uid_of
+from tests.node.harness import DEADLINE_S, HERE, NODES, a_planned_job, is_still, tree, uid_of
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 #: Opens 300 connections to a socket without waiting, says how many, and keeps them until its input ends.
@@ -28,7 +28,7 @@ print scalar(@crowd), "\n"; my $end = <STDIN>;
 """
 #: A slurmstepd whose one task has not begun: it waits until its input ends.
 WAITING = """
-$0 = "slurmstepd: [1.batch]"; $| = 1;
+$0 = "slurmstepd: [81.batch]"; $| = 1;
 if (!fork) { POSIX::setuid($ARGV[0]); print "waits\n"; my $end = <STDIN>; exit } wait;
 """
 #: A planned job's user whom no task runs as.
@@ -131,12 +131,22 @@ def test_a_task_that_waits_is_not_taken_for_one_that_was_not_bound(make_node):
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "waits\n"
-        node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user1", (0,)))
+        node.plan(a_planned_job(81, "user1", (0,)), a_planned_job(2, "user1", (0,)))
         node.start_job(2, LOOP, bind=False, env=UNBOUND)
         node.wait(lambda: node.resident(2))
         assert set(node.states()) == {2}
     finally:
         process.communicate("")
+
+
+def test_a_job_of_another_node_on_this_host_is_not_taken_in(make_node):
+    node, other = make_node(gpus=1), make_node(gpus=1, name=NODES[1])
+    for each in (node, other):
+        each.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user1", (0,)))
+    other.start_job(1, [*LOOP, "none"], bind=False, env=UNBOUND)
+    node.start_job(2, [*LOOP, "none"], bind=False, env=UNBOUND)
+    node.wait(lambda: node.resident(2) and other.resident(1))
+    assert (set(node.states()), set(other.states())) == ({2}, {1})
 
 
 def test_a_crowd_of_connections_does_not_keep_others_out(node):
