@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.held import HeldCluster, held_cluster
 from tests.unit.option_cases import TAKES
+from tests.unit.spank_runner import FakeGandivad, answer
 
 #: One good and one bad value of every option; the whole table is in tests/unit.
 VALUES = {
@@ -174,4 +175,10 @@ def test_sbatch_hold_is_lifted_by_its_owner_and_the_job_stays_ours(slurm: HeldCl
 
 def test_a_requeued_job_s_children_start_at_restart_zero(slurm: HeldCluster) -> None:
     job_id = slurm.submit(*GPUS, script="echo restart=$SLURM_RESTART_COUNT", SLURM_RESTART_COUNT="4")
-    assert slurm.run(job_id) == "restart=0\n"
+    path = slurm.cluster.path("/run/gandiva/n1.sock")
+    daemon = FakeGandivad(path, answer(f"OK GANDIVA_JOB={job_id}\n"))
+    try:
+        assert slurm.run(job_id) == "restart=0\n"
+    finally:
+        daemon.close()
+        daemon.unlink()

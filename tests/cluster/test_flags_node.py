@@ -7,7 +7,6 @@ stands for one GPU of the job, for as long as the job lives.
 import re
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,13 +56,7 @@ def binder(slurm: HeldCluster) -> Iterator[Binder]:
     made.daemon = FakeGandivad(path, made)
     yield made
     made.daemon.close()
-    unlink(path)
-
-
-def unlink(path: Path) -> None:
-    """Remove the sockets of a fake gandivad."""
-    path.unlink()
-    path.with_name(path.name + ".root").unlink()
+    made.daemon.unlink()
 
 
 @pytest.fixture
@@ -217,7 +210,7 @@ def test_a_planned_job_does_not_start_unbound(
     finally:
         if daemon:
             daemon.close()
-            unlink(path)
+            daemon.unlink()
 
 
 def test_a_planned_job_waits_for_a_gandivad_that_comes_late(slurm: HeldCluster) -> None:
@@ -232,7 +225,7 @@ def test_a_planned_job_waits_for_a_gandivad_that_comes_late(slurm: HeldCluster) 
         assert (slurm.home / f"{job_id}.out").read_text() == f"late 0 gpus=3 job={job_id}\n"
     finally:
         daemon.close()
-        unlink(path)
+        daemon.unlink()
 
 
 def test_without_gandivad_ordinary_jobs_start_at_once(slurm: HeldCluster) -> None:
@@ -247,4 +240,4 @@ def test_a_job_that_gandivad_refuses_sees_no_gpu(slurm: HeldCluster) -> None:
         assert told.splitlines()[-1] == "gpus="
     finally:
         daemon.close()
-        unlink(path)
+        daemon.unlink()

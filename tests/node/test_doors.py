@@ -28,6 +28,7 @@ print scalar(@crowd), "\n"; my $end = <STDIN>;
 """
 #: A slurmstepd whose one task has not begun: it waits until its input ends.
 WAITING = """
+use Socket; socket(my $door, PF_UNIX, SOCK_STREAM, 0); bind($door, pack_sockaddr_un($ARGV[1])) or die;
 $0 = "slurmstepd: [81.batch]"; $| = 1;
 if (!fork) { POSIX::setuid($ARGV[0]); print "waits\n"; my $end = <STDIN>; exit } wait;
 """
@@ -127,7 +128,7 @@ def test_a_planned_job_that_was_never_bound_is_charged_and_takes_turns(make_node
 def test_a_task_that_waits_is_not_taken_for_one_that_was_not_bound(make_node):
     """A slurmstepd's child is called as it is until it becomes the task."""
     node = make_node(gpus=1)
-    words = ["perl", "-MPOSIX", "-e", WAITING, str(uid_of("user1"))]
+    words = ["perl", "-MPOSIX", "-e", WAITING, str(uid_of("user1")), f"{node.base}/{node.name}_81.batch"]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "waits\n"

@@ -144,6 +144,11 @@ class FakeGandivad:
         for door in self._sockets:
             door.close()
 
+    def unlink(self) -> None:
+        """Remove its sockets."""
+        for path in (self.path, self.path.with_name(self.path.name + ".root")):
+            path.unlink(missing_ok=True)
+
 
 def answer(*pieces: str, pause_s: float = 0.0) -> Behaviour:
     """Send the pieces one by one."""
