@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "Virtual clusters' cells": cells.VARIANTS,
     "Controller: journal, ledger, recovery": books.VARIANTS,
     "Nobody gets round it: work without paying": attacks.VARIANTS,
-    "The daemons' TCP door": door.VARIANTS,
+    "The daemons' TCP door and signs of life": door.VARIANTS,
     "Wire and configuration": wire.VARIANTS,
     "Slurm: reading and acting": slurm.VARIANTS,
     "Slurm: job_submit.lua": submit.VARIANTS,

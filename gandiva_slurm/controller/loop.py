@@ -102,6 +102,7 @@ class Controller:
         self.requests = Requests(self._hear)
         self._lead = Lead(lambda: self.config, self._bring, self.status.fail)
         self._resting = asyncio.Event()
+        self._seen_cycle = -1
 
     async def run(self, stop: asyncio.Event) -> None:
         """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
@@ -126,6 +127,11 @@ class Controller:
             async with asyncio.timeout(timeout_s):
                 await self._resting.wait()
                 await self._slurm.is_idle.wait()
+
+    def has_moved(self) -> bool:
+        """Return True unless the cycle is under way that was when this was asked last."""
+        last, self._seen_cycle = self._seen_cycle, self.status.cycle
+        return self._resting.is_set() or last != self._seen_cycle
 
     async def _cycle_for_ever(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from typing import IO
 
 import aiohttp
 
-from gandiva_slurm import __version__, logs
+from gandiva_slurm import __version__, logs, watchdog
 from gandiva_slurm.config import Config, find_config, load_config
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.loop import Controller
@@ -94,9 +94,11 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         server = await open_door({QUERY_PATH: route}, limits.host, limits.port)
         stop = _handle_signals(lambda: _reload(file, controller, nodes))
         log.info("gandivactld %s started, cluster %s", __version__, config.cluster)
+        signs = asyncio.create_task(watchdog.feed(controller.has_moved))
         try:
             await controller.run(stop)
         finally:
+            signs.cancel()
             await server.cleanup()
             await port.close()
             log.info("gandivactld ended; nodes go on slicing by their last plan")

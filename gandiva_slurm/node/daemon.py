@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from gandiva_slurm import watchdog
 from gandiva_slurm.node import door, guard, lock, server, sock
 from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.binding import Admission
@@ -103,6 +104,7 @@ class Daemon:
             Strangers(node, self._find).run(),
             Lost(node, admission).run(),
             self._keep_guard(),
+            watchdog.feed(),
         )
         tasks = [loop.create_task(part) for part in parts]
         for task in tasks:

@@ -76,6 +76,8 @@ class NodeHarness:
         self.name = settings.pop("name", NODES[0])
         #: a node on which no control group can be frozen: its gandivad sees none mounted
         self._around = WITHOUT_GROUPS if settings.pop("is_without_groups", False) else []
+        #: a program that its gandivad is started by, and its arguments
+        self._around = settings.pop("around", self._around)
         self.base = Path(tempfile.mkdtemp(prefix="gandiva-node-"))
         self.base.chmod(0o755)
         self.out = self.base / "out"

@@ -1,4 +1,4 @@
-"""Known-wrong variants. The daemons' TCP door."""
+"""Known-wrong variants. The daemons' TCP door, and their signs of life."""
 
 from __future__ import annotations
 
@@ -83,5 +83,29 @@ VARIANTS = (
         "if False:",
         "One user's questions keep all others' waiting.",
         (f"{TESTS}::test_a_user_is_answered_so_many_questions_at_a_time",),
+    ),
+    Variant(
+        "a-stuck-cycle-lives",
+        "gandiva_slurm/controller/loop.py:Controller.has_moved",
+        "return self._resting.is_set() or last != self._seen_cycle",
+        "return True",
+        "A gandivactld whose cycle never ends gives signs of life.",
+        ("tests/unit/test_watchdog.py::test_a_controller_whose_cycle_is_stuck_is_not_well",),
+    ),
+    Variant(
+        "life-is-said-whatever-happens",
+        "gandiva_slurm/watchdog.py:feed",
+        "if is_well():",
+        "if is_well() or True:",
+        "A daemon gives signs of life though it does nothing.",
+        ("tests/unit/test_watchdog.py::test_a_daemon_says_that_it_serves_and_then_that_it_lives",),
+    ),
+    Variant(
+        "gandivad-never-ready",
+        "gandiva_slurm/node/daemon.py:Daemon._run",
+        "            watchdog.feed(),\n",
+        "",
+        "systemd waits in vain for gandivad to serve, and starts it again for ever.",
+        ("tests/node/test_capabilities.py::test_it_tells_systemd_that_it_serves_and_lives",),
     ),
 )
