@@ -22,7 +22,7 @@ def test_a_bind_line():
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"BIND 2 77 0 batch 0 - -\n", "version 1"),
+        (b"BIND 3 77 0 batch 0 - -\n", "version 1"),
         (b"BIND 1 77 0 batch 0 -\n", "version 1"),
         (b"BIND 1 x 0 batch 0 - -\n", "no number"),
         (b"BIND 1 77 -1 batch 0 - -\n", "no number"),

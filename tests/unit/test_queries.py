@@ -237,7 +237,11 @@ def test_user_without_demand_is_due_nothing(book):
 @settings(max_examples=30)
 @given(
     cuts=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
-    holds=st.lists(st.tuples(st.integers(0, 2900), st.integers(1, 200), st.integers(1, 4)), max_size=12),
+    holds=st.lists(
+        st.tuples(st.integers(0, 2900), st.integers(1, 200), st.integers(1, 4)),
+        max_size=12,
+        unique_by=lambda hold: hold[0],
+    ),
 )
 def test_windows_side_by_side_sum_to_the_whole(tmp_path_factory, cuts, holds):
     book = Book(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
