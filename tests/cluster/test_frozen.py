@@ -10,6 +10,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.node import cgroups
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.slow import slow
 
 #: Long enough for a test to do something while a job waits for its turn.
 QUANTUM_S = 2.0
@@ -85,6 +86,7 @@ def test_what_cannot_be_caught_ends_it_at_once(fleet: Fleet, parked: int) -> Non
     fleet.wait_ended(parked, "FAILED", "CANCELLED", "GONE")
 
 
+@slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_it_is_requeued(fleet: Fleet, parked: int) -> None:
     fleet.mini.exec(["scontrol", "requeue", str(parked)])
     wait_for(lambda: "SIGTERM" in said(fleet), "it to be told to end", 30)
@@ -92,6 +94,7 @@ def test_it_is_requeued(fleet: Fleet, parked: int) -> None:
     fleet.wait_ended(parked, "COMPLETED")
 
 
+@slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_its_node_is_drained(fleet: Fleet, parked: int) -> None:
     fleet.mini.exec(["scontrol", "update", "nodename=n1", "state=drain", "reason=test"])
     try:
@@ -102,6 +105,7 @@ def test_its_node_is_drained(fleet: Fleet, parked: int) -> None:
         fleet.mini.exec(["scontrol", "update", "nodename=n1", "state=resume"])
 
 
+@slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_slurmctld_is_started_again(fleet: Fleet, parked: int) -> None:
     # By SIGTERM: what one that is killed forgets is not asked here.
     fleet.mini.kill("slurmctld", signal.SIGTERM)
@@ -120,6 +124,7 @@ def test_gandivad_is_started_again(fleet: Fleet, parked: int) -> None:
     fleet.wait_ended(parked, "COMPLETED")
 
 
+@slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_its_node_is_restarted(fleet: Fleet, parked: int) -> None:
     """slurmd alone: its slurmstepds, and what they run, live on."""
     fleet.mini.kill("slurmd:n1")

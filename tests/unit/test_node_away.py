@@ -163,7 +163,7 @@ def test_what_a_parked_rank_holds_goes_with_the_driver(node):
     assert job.state == SUSPENDING and other.state == SUSPENDED, "the GPU is not given on before"
     node.until(lambda: job.state == SUSPENDED, "the job's park")
     assert node.fake.state(pid) == CHECKPOINTED and not job.is_frozen
-    assert is_stopped(pid), "where no group can be frozen, as here, a parked rank is stopped"
+    node.until(lambda: is_stopped(pid), "a parked rank to be stopped, where no group can be frozen")
     node.turn(job)
     order = page.read()[wire.W_WORD]
     is_back = node.fake.state(pid) == RUNS
