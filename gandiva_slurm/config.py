@@ -100,6 +100,9 @@ class NodeConfig(_Section):
     checkpoint_dir: str = Field(default="", pattern=r"^(/\S*%j\S*)?$")
     #: a job's process on a GPU that was not given to the job is told of, or stopped as well
     strangers: Literal["report", "stop"] = "report"
+    #: the GPUs' devices, closed to jobs that they were not given to: auto (NVIDIA's own), none, or how the
+    #: names of their files begin, before a GPU's number
+    gpu_files: str = Field(default="auto", pattern=r"^(auto|none|/\S+)$")
     #: in percent: the part of a GPU's threads an opportunistic job gets where MPS runs; 0: MPS is left alone
     mps_percent: int = Field(default=0, ge=0, le=100)
     #: memory of each GPU, where NVML does not tell it; 0: as NVML tells

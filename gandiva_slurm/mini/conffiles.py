@@ -76,7 +76,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             "state_dir": f"{at.spool}/gandivad/%n",
             "client_wait_s": spec.client_wait_s, "park_deadline_s": 10,
             "max_park_s": 600, "freeze_bound_s": 300, "wake_grace_s": 60, "addresses": addresses,
-            "gpu_memory_mib": GPU_MEMORY_MIB,
+            "gpu_memory_mib": GPU_MEMORY_MIB, "gpu_files": "none",
         },
         "packing": {"enabled": spec.packing},
         # Policies weigh moves by their cost, which is little here.

@@ -40,6 +40,7 @@ class Adoption:
         """Take over what there is; jobs that ended meanwhile end now, their holds are closed."""
         node, saved = self._node, self._node.saved
         node.freezer.sweep()
+        node.devices.sweep()
         if saved is None:
             node.ledger.recover(node.clock.real())
             return

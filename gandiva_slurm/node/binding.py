@@ -74,6 +74,7 @@ class Admission:
             self._watcher.revive(resident)
         self._adopt_step(resident, member)
         self._node.freezer.admit(resident, peer.proc.pid)
+        self._node.devices.confine(resident, [peer.proc.pid])
         learn_slots(resident, bind)
         if bind.is_numbered_step and bind.has_gpus and member.stepd is not None:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
@@ -90,7 +91,7 @@ class Admission:
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()
         environment = {
-            "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
+            "CUDA_VISIBLE_DEVICES": ",".join(str(number) for number in _numbers(resident, gpus)),
             "GANDIVA_JOB": str(bind.key.job_id),
             "GANDIVA_RESTART": str(bind.key.restart),
             "GANDIVA_NODE": self._node.settings.node,
@@ -110,6 +111,8 @@ class Admission:
             groups = member.cgroups if member is not None else ()
             self._adopt_step(resident, Membership(job.job_id, stepd.proc, stepd.step, groups))
         node.freezer.adopt(resident)
+        if resident.is_confined is None:
+            node.devices.confine(resident, [proc.pid for proc in resident.processes.members()])
         node.note("register", resident, step=stepds[0].step, planned=True, lost=True)
         self._slicer.fill()
         if resident.is_at_rest:
@@ -320,6 +323,11 @@ def gpus_of_task(resident: Resident, step_slots: tuple[int, ...]) -> tuple[int, 
         # Slots counted from 0 within the job (Slurm does so where it confines devices), or of another kind.
         places = [slot for slot in step_slots if slot < len(gpus)] or list(range(len(step_slots)))
     return tuple(gpus[place] for place in places if place < len(gpus)) or gpus
+
+
+def _numbers(resident: Resident, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers by which CUDA knows these GPUs: it counts those that the job can open."""
+    return tuple(map(resident.gpus.index, gpus)) if resident.is_confined else gpus
 
 
 def _user_name(uid: int) -> str:

@@ -22,8 +22,8 @@ STALE_S = 60.0
 log = logging.getLogger(__name__)
 
 
-def hierarchy(mountinfo: str = "/proc/self/mountinfo") -> Path | None:
-    """Return where groups can be frozen: version 2 where it is mounted, else version 1's freezer."""
+def hierarchy(controller: str = "freezer", mountinfo: str = "/proc/self/mountinfo") -> Path | None:
+    """Return where groups are: version 2 where it is mounted, else this controller's of version 1."""
     found: dict[str, Path] = {}
     with open(mountinfo, encoding="utf-8") as lines:
         for line in lines:
@@ -34,7 +34,7 @@ def hierarchy(mountinfo: str = "/proc/self/mountinfo") -> Path | None:
                 continue  # none of these, or another mount hides it
             if kind == "cgroup2":
                 found.setdefault("2", path)
-            elif "freezer" in options.split(","):
+            elif controller in options.split(","):
                 found.setdefault("1", path)
     return found.get("2") or found.get("1")
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
+from gandiva_slurm.node import cgroups
 from gandiva_slurm.node.clock import Clock, host_boot
+from gandiva_slurm.node.devices import Devices
 from gandiva_slurm.node.events import EventLog
 from gandiva_slurm.node.freezer import Freezer
 from gandiva_slurm.node.jobs import Resident
@@ -64,6 +66,8 @@ class Node:
         name = self.saved.get("freezer") if self.saved and self.is_same_boot else None
         #: what freezes the jobs that hold no GPU
         self.freezer = Freezer(settings.hierarchy, name or f"{settings.node}-{secrets.token_hex(4)}")
+        #: what closes other jobs' GPUs to them
+        self.devices = Devices(settings.gpu_files, cgroups.hierarchy("devices"), self.freezer.name)
         self.clock = Clock(self.saved["offset_ns"] if self.saved and self.is_same_boot else None)
         self.events = EventLog(settings.state_dir / "events.jsonl", settings.node, self.clock)
         self.ledger = Ledger(settings.state_dir / "holds.jsonl", f"{host_boot()[:8]}-{secrets.token_hex(4)}")

@@ -65,7 +65,7 @@ class Freezer:
     def adopt(self, resident: Resident) -> None:
         """Find the group of a job that another gandivad has left here, and how it stands."""
         group = self._own(resident.key)
-        if group is not None and group.is_dir():
+        if group is not None and group.is_dir() and not resident.is_trusted and not self.groups(resident):
             resident.processes.own = group
         elif not self.groups(resident):
             self._enclose(resident)

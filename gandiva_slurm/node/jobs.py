@@ -154,6 +154,8 @@ class Resident:
     is_frozen: bool = False
     #: True while its control group is frozen: it holds no GPU, and nothing of it runs (`freezer`)
     is_shut: bool = False
+    #: True where the node's other GPUs are closed to it (`devices`); None: none of its tasks has come
+    is_confined: bool | None = None
     #: by the plan, it is not frozen while it is parked
     is_trusted: bool = False
     #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here

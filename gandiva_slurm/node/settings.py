@@ -45,6 +45,8 @@ class NodeSettings:
     card_bytes: int = 0
     #: where control groups can be frozen; None: nowhere
     hierarchy: Path | None = None
+    #: which devices are GPUs: auto (NVIDIA's), none, or how their files' names begin, before a GPU's number
+    gpu_files: str = "none"
     #: silence of both gandivactld and slurmctld after which jobs are stopped; 0: they never are
     isolation_ns: int = 0
 
@@ -79,5 +81,6 @@ class NodeSettings:
             mps_percent=part.mps_percent,
             card_bytes=part.gpu_memory_mib << 20,
             hierarchy=cgroups.hierarchy(),
+            gpu_files=part.gpu_files,
             isolation_ns=0 if config.isolation == "never" else round(config.isolation * NS_PER_S),
         )

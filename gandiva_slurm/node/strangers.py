@@ -1,6 +1,6 @@
 """Who uses this node's GPUs, by NVML: what each job takes, and processes on a GPU not given to their job.
 
-Slurm isolates no devices here (ADR 0002): a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
+Where devices are not closed (`devices`), a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
 others hold. Such a process is told of; where the site says so, and it is a job's that lives here, it is
 stopped. What belongs to no job of ours is never touched.
 """

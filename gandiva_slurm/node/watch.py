@@ -266,6 +266,7 @@ class Watcher:
         for rank in resident.ranks:
             rank.page.close()
         node.freezer.forget(resident)
+        node.devices.forget(resident)
         del node.residents[resident.key]
         if resident.part is not None:
             resident.part.leave()

@@ -83,7 +83,7 @@ def older_cluster(name: str) -> Iterator[MiniCluster]:
         tree = cluster.at.root / "older"
         unpack(tree)
         text = conffiles.gandiva_yaml(cluster.spec, cluster.site) | {"moves": MOVES, "packing": PACKING}
-        del text["policy"], text["isolation"]
+        del text["policy"], text["isolation"], text["node"]["gpu_files"]
         (cluster.at.etc / "gandiva.yaml").write_text(yaml.safe_dump(text, sort_keys=False))
         with mock.patch.object(daemons, "_gandiva", older_daemons(tree)):
             boot.start_gandiva(cluster, lambda text: None)

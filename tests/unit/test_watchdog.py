@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +114,7 @@ def test_a_unit_gives_no_more_than_is_needed(name):
 
 
 #: What the node floor shows to be enough: tests/node/test_capabilities.py.
-NEEDED = "CAP_KILL CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SYS_NICE"
+NEEDED = "CAP_KILL CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SYS_NICE CAP_BPF CAP_NET_ADMIN"
 
 
 def test_gandivads_unit_keeps_what_it_works_with():
@@ -130,3 +132,19 @@ def test_gandivads_unit_keeps_what_it_works_with():
     assert "Service.ExecStopPost" not in found, "thawing is the guard's"
     shown = (UNITS.parents[1] / "docs/setup.md").read_text()
     assert all(f"`{name}`" in shown for name in NEEDED.split())
+
+
+def test_gandivads_unit_makes_its_control_groups_where_there_are_hierarchies(tmp_path):
+    """With the capabilities it has, it could make none at the root of one."""
+    (before,) = unit("gandivad")["Service.ExecStartPre"]
+    for name in ("unified", "freezer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").touch()
+    (tmp_path / "devices").mkdir()
+    command = before.removeprefix("+").replace("/sys/fs/cgroup", str(tmp_path)).replace("$$", "$")
+    for _ in range(2):
+        subprocess.run(shlex.split(command), check=True)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("**/gandiva")) == [
+        "freezer/gandiva",
+        "unified/gandiva",
+    ]

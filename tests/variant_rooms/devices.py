@@ -1,0 +1,68 @@
+"""Known-wrong variants. What keeps a job to its own GPUs."""
+
+from __future__ import annotations
+
+from tests.variant_kit import Variant
+
+NODE = "tests/node/test_devices.py"
+UNIT = "tests/unit/test_devices.py"
+ROOM = "gandiva_slurm/node/devices.py"
+
+VARIANTS = (
+    Variant(
+        "others-gpus-open",
+        f"{ROOM}:Devices._confine_first",
+        "_close(group, others)",
+        "pass",
+        "A job opens every GPU of its node.",
+        (f"{NODE}::test_a_job_opens_its_own_gpus_alone[v2]",),
+    ),
+    Variant(
+        "later-steps-open-all-gpus",
+        f"{ROOM}:Devices.confine",
+        "elif resident.is_confined and not self._enter(self._group(resident), pids):",
+        "elif False:",
+        "A step that comes later is outside its job's group, and opens every GPU by the wrong number.",
+        (f"{UNIT}::test_a_task_that_cannot_be_confined_as_its_job_is_does_not_start",),
+    ),
+    Variant(
+        "numbers-of-the-whole-node",
+        "gandiva_slurm/node/binding.py:_numbers",
+        "tuple(map(resident.gpus.index, gpus)) if resident.is_confined else gpus",
+        "gpus",
+        "A job that opens GPUs 1 and 3 alone is told of numbers 1 and 3: CUDA knows them as 0 and 1.",
+        (f"{NODE}::test_a_job_opens_its_own_gpus_alone[v2]",),
+    ),
+    Variant(
+        "confined-in-mid-life",
+        "gandiva_slurm/node/saved.py:read_job",
+        'row.get("is_confined", False)',
+        'row.get("is_confined") or None',
+        "A job that runs by the node's numbers is confined when its next step comes.",
+        (f"{NODE}::test_a_job_that_came_before_is_left_as_it_is",),
+    ),
+    Variant(
+        "confinement-forgotten",
+        "gandiva_slurm/node/saved.py:_job",
+        '"is_confined": resident.is_confined,',
+        "",
+        "After a restart of gandivad a job's next step has the numbers of the whole node.",
+        (f"{NODE}::test_it_lasts_when_gandivad_is_killed_and_holds_for_later_steps",),
+    ),
+    Variant(
+        "unbound-jobs-open-all",
+        "gandiva_slurm/node/binding.py:Admission.take_lost",
+        "if resident.is_confined is None:",
+        "if False:",
+        "A job whose tasks were not bound opens every GPU.",
+        (f"{NODE}::test_a_job_whose_tasks_were_not_bound_opens_no_others_either",),
+    ),
+    Variant(
+        "gpus-by-their-files-numbers",
+        f"{ROOM}:of_driver",
+        "[int(match[1]) for match in found if match]",
+        "sorted(int(match[1]) for match in found if match)",
+        "GPUs are counted by their files: a job is closed out of its own where PCI order is another.",
+        (f"{UNIT}::test_gpus_are_counted_in_pci_order_whatever_their_files_numbers_are",),
+    ),
+)
