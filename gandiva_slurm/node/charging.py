@@ -47,6 +47,15 @@ def charge_ran(node: Node, resident: Resident, ran_ns: int) -> None:
     counts.awake_ns += ran_ns
 
 
+def charge_elsewhere(node: Node, resident: Resident, used_ns: int) -> None:
+    """Charge a gang for so much time on one GPU that was not given to it."""
+    node.local.charge_work(resident.key, resident.user, used_ns, used_ns, resident.vc)
+    # Of each of its GPUs, as all that is counted as held.
+    each_ns = used_ns // len(resident.gpus)
+    resident.counts.held_ns += each_ns
+    resident.counts.over_ns += each_ns
+
+
 def own_ns(node: Node, resident: Resident, now: int) -> int:
     """Return how long a gang has held its GPUs here by now; of a time in which it shared them half."""
     counts = resident.counts

@@ -1,8 +1,9 @@
 """Who uses this node's GPUs, by NVML: what each job takes, and processes on a GPU not given to their job.
 
 Where devices are not closed (`devices`), a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
-others hold. Such a process is told of; where the site says so, and it is a job's that lives here, it is
-stopped. What belongs to no job of ours is never touched.
+others hold. Such a process is told of, and its job charged; where the site says so, and it is a job's that
+lives here, it is stopped. What belongs to no job of ours is never touched. A job that uses a GPU while it holds
+none (`parked: trust`) is charged, and frozen until its next turn.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import nvml, procs
+from gandiva_slurm.node.charging import charge_elsewhere, charge_ran
 from gandiva_slurm.node.context import Node, Stranger
 from gandiva_slurm.node.jobs import Resident, Usage
 from gandiva_slurm.node.members import Membership, membership
@@ -28,6 +30,8 @@ LOOK_S = 5.0
 ANSWER_S = 30.0
 #: A stranger is stopped when it is there in so many looks in a row.
 STOP_LOOKS = 2
+#: The driver's samples of how busy a process kept a GPU are so old at most.
+SAMPLE_NS = 1_000_000_000
 #: A job that tells of mini-batches while its GPUs are idle in so many looks in a row is doubted.
 DOUBT_LOOKS = 6
 
@@ -37,11 +41,17 @@ Find = Callable[[int], Membership | None]
 
 
 class Strangers:
-    """Looks at the processes on the GPUs again and again; `find` tells a process's job."""
+    """Looks at the processes on the GPUs again and again.
 
-    def __init__(self, node: Node, find: Find = membership) -> None:
+    `find` tells a process's job; `freeze` stops all of one that holds no GPU.
+    """
+
+    def __init__(self, node: Node, freeze: Callable[[Resident], None], find: Find = membership) -> None:
         self._node = node
+        self._freeze = freeze
         self._find = find
+        #: monotonic time of this look, and of the one before it
+        self._now_ns = self._last_ns = node.clock.mono()
         #: in how many looks in a row each stranger was there
         self._seen: dict[tuple[ProcId, int], int] = {}
 
@@ -56,6 +66,7 @@ class Strangers:
     def take(self, uses: Iterable[Use]) -> None:
         """Take a picture of all GPUs."""
         node = self._node
+        self._last_ns, self._now_ns = self._now_ns, node.clock.mono()
         found: dict[Resident, list[Use]] = {resident: [] for resident in node.residents.values()}
         strangers: dict[tuple[ProcId, int], Stranger] = {}
         for use in uses:
@@ -70,9 +81,29 @@ class Strangers:
         self._seen = {who: self._seen.get(who, 0) + 1 for who in strangers}
         for (proc_id, _), stranger in strangers.items():
             self._tell(proc_id, stranger)
+        self._charge_strangers(strangers)
         node.strangers = tuple(strangers.values())
         for resident, own in found.items():
             _note_usage(node, resident, own)
+            self._look_at_parked(resident)
+
+    def _charge_strangers(self, strangers: dict[tuple[ProcId, int], Stranger]) -> None:
+        """Charge jobs for others' GPUs that they had at the last look, too; a GPU once for all processes."""
+        known = {(one.job_id, one.gpu) for key, one in strangers.items() if self._seen[key] > 1}
+        for resident in self._node.residents.values():
+            for gpu in sorted(gpu for job_id, gpu in known if job_id == resident.key.job_id):
+                log.debug("job %s is charged for GPU %d, not given to it", resident.key, gpu)
+                charge_elsewhere(self._node, resident, self._now_ns - self._last_ns)
+
+    def _look_at_parked(self, resident: Resident) -> None:
+        """Charge and freeze what has used a GPU since the last look, though it held none all that time."""
+        is_off = resident.state == SUSPENDED and not resident.awake_until_ns
+        if not is_off or resident.usage.percent <= 0 or self._last_ns < resident.since_ns + SAMPLE_NS:
+            return
+        charge_ran(self._node, resident, self._now_ns - self._last_ns)
+        if resident.part is None and not resident.is_frozen:
+            self._node.note("loose", resident, why="it used a GPU while it was parked")
+            self._freeze(resident)
 
     def _tell(self, proc: ProcId, stranger: Stranger) -> None:
         looks, node = self._seen[(proc, stranger.gpu)], self._node

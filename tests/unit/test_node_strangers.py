@@ -9,7 +9,7 @@ import pytest
 
 from gandiva_slurm.controller import views
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.job import RUNNING
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import nvml, strangers
 from gandiva_slurm.node.jobs import Resident, Usage
 from gandiva_slurm.node.members import JobProcesses, Membership
@@ -32,8 +32,11 @@ class World(Bench):
     def __init__(self, directory):
         super().__init__(directory, 2)
         self.homes = {}
+        self.frozen = []
         self.strangers = Strangers(
-            self.node, lambda pid: Membership(self.homes[pid], None, "0") if pid in self.homes else None
+            self.node,
+            self.frozen.append,
+            lambda pid: Membership(self.homes[pid], None, "0") if pid in self.homes else None,
         )
         key = JobKey(1, 0)
         self.job = Resident(
@@ -162,6 +165,39 @@ def test_memory_that_torch_does_not_count_is_what_nvml_sees(world):
     assert memory_of(world.job).peak == 3 * GIB
     world.job.ranks[0].page.write([(wire.W_PEAK, 2 * GIB)])
     assert memory_of(world.job).peak == 2 * GIB
+
+
+def take_after(world, seconds, *uses):
+    world.clock.now_ns += round(seconds * 1e9)
+    world.strangers.take(uses)
+
+
+def test_a_job_pays_for_a_gpu_that_was_not_given_to_it_from_when_it_was_seen_there(world, child):
+    """Once for all its processes there; not for one that is gone at the next look."""
+    world.homes = {child.pid: 1, os.getpid(): 1}
+    for _ in range(3):
+        take_after(world, 5, Use(1, child.pid, GIB, 30), Use(1, os.getpid(), GIB, -1))
+    assert world.job.counts.held_ns == world.job.counts.over_ns == 10_000_000_000
+    take_after(world, 5)
+    assert world.job.counts.held_ns == 10_000_000_000
+
+
+def test_a_parked_job_that_uses_its_gpu_is_charged_and_frozen(world):
+    world.homes = {os.getpid(): 1}
+    world.job.state, world.job.since_ns = SUSPENDED, world.clock.mono()
+    take_after(world, 5, Use(0, os.getpid(), GIB, 40))
+    assert world.frozen == [], "the samples are of its turn, as far as can be known"
+    take_after(world, 5, Use(0, os.getpid(), GIB, 40))
+    assert world.frozen == [world.job] and world.job.counts.held_ns == 5_000_000_000
+
+
+@pytest.mark.parametrize("percent", [-1, 0])
+def test_memory_alone_is_what_a_parked_job_may_keep(world, percent):
+    world.homes = {os.getpid(): 1}
+    world.job.state = SUSPENDED
+    for _ in range(4):
+        take_after(world, 5, Use(0, os.getpid(), GIB, percent))
+    assert (world.frozen, world.job.counts.held_ns) == ([], 0)
 
 
 class Library:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.variant_kit import Variant
 
 NODE = "tests/node/test_devices.py"
+SEEN = "tests/unit/test_node_strangers.py"
 UNIT = "tests/unit/test_devices.py"
 ROOM = "gandiva_slurm/node/devices.py"
 
@@ -56,6 +57,30 @@ VARIANTS = (
         "if False:",
         "A job whose tasks were not bound opens every GPU.",
         (f"{NODE}::test_a_job_whose_tasks_were_not_bound_opens_no_others_either",),
+    ),
+    Variant(
+        "gpus-of-others-for-nothing",
+        "gandiva_slurm/node/strangers.py:Strangers._charge_strangers",
+        "charge_elsewhere(self._node, resident, self._now_ns - self._last_ns)",
+        "pass",
+        "Where devices are not closed, a job uses its neighbour's GPU and pays for its own alone.",
+        (f"{SEEN}::test_a_job_pays_for_a_gpu_that_was_not_given_to_it_from_when_it_was_seen_there",),
+    ),
+    Variant(
+        "trusted-and-works",
+        "gandiva_slurm/node/strangers.py:Strangers._look_at_parked",
+        "charge_ran(self._node, resident, self._now_ns - self._last_ns)",
+        "return",
+        "A parked job that is not frozen works on its GPU, and pays nothing.",
+        (f"{SEEN}::test_a_parked_job_that_uses_its_gpu_is_charged_and_frozen",),
+    ),
+    Variant(
+        "frozen-for-its-last-turn",
+        "gandiva_slurm/node/strangers.py:Strangers._look_at_parked",
+        "self._last_ns < resident.since_ns + SAMPLE_NS",
+        "False",
+        "The driver's samples of a job's turn are taken for work after it: the honest are charged and frozen.",
+        (f"{SEEN}::test_a_parked_job_that_uses_its_gpu_is_charged_and_frozen",),
     ),
     Variant(
         "gpus-by-their-files-numbers",
