@@ -2,8 +2,8 @@
 
 Where devices are not closed (`devices`), a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
 others hold. Such a process is told of, and its job charged; where the site says so, and it is a job's that
-lives here, it is stopped. What belongs to no job of ours is never touched. A job that uses a GPU while it holds
-none (`parked: trust`) is charged, and frozen until its next turn.
+lives here, it is stopped. What belongs to no job of ours is never touched. A job that uses a GPU while it
+holds none (`parked: trust`) is charged, and frozen until its next turn.
 """
 
 from __future__ import annotations

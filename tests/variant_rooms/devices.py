@@ -79,7 +79,7 @@ VARIANTS = (
         "gandiva_slurm/node/strangers.py:Strangers._look_at_parked",
         "self._last_ns < resident.since_ns + SAMPLE_NS",
         "False",
-        "The driver's samples of a job's turn are taken for work after it: the honest are charged and frozen.",
+        "The driver's samples of a job's turn are taken for work after it: the honest pay.",
         (f"{SEEN}::test_a_parked_job_that_uses_its_gpu_is_charged_and_frozen",),
     ),
     Variant(
