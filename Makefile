@@ -49,12 +49,14 @@ REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
 REAL := -n 3 --dist loadfile $(REAL_FLOORS)
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
 FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
-# Two command lines: the first beside the second, and at low priority. Sets `failed` where one fails.
+# Two command lines: the first beside the second, and at low priority until that has ended (an ordinary user cannot
+# raise it again: on a machine with other load it takes longer then). Sets `failed` where one fails.
 define BESIDE
 mkdir -p build; \
-	nice -n 10 env $(1) >build/beside.log 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null; exit 130' INT TERM HUP; \
+	setsid nice -n 10 env $(1) >build/beside.log 2>&1 & beside=$$!; \
+	trap 'kill -- -$$beside 2>/dev/null; exit 130' INT TERM HUP; \
 	$(2) || failed=1; \
+	renice -n 0 -g $$beside >/dev/null 2>&1; \
 	wait $$beside || failed=1; \
 	cat build/beside.log
 endef
