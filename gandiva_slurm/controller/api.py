@@ -1,7 +1,7 @@
 """POST /v1/query: what the command line asks, and the one change that it makes (`update`).
 
-Everybody may see jobs, shares and nodes, as Slurm lets everybody see its queue; holds, the raw intervals, are
-for operators (root and SlurmUser). A job is changed by its owner and by operators.
+Everybody may see jobs, shares and nodes, but for what Slurm's PrivateData hides (`privacy`); holds, the raw
+intervals, are for root and SlurmUser. A job is changed by its owner and by these two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.accounting.fairness import user_shares
 from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_job, holds_in, job_usage
 from gandiva_slurm.config import NS_PER_S
+from gandiva_slurm.controller import curtained
 from gandiva_slurm.controller.loop import Controller
+from gandiva_slurm.controller.privacy import JOBS, NODES, Curtain, Privacy, Rules, Viewer, curtain
 from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
@@ -53,11 +55,14 @@ log = logging.getLogger(__name__)
 class Api:
     """Answers questions from the controller's memory and its ledger."""
 
-    def __init__(self, controller: Controller, operators: frozenset[int]) -> None:
+    def __init__(
+        self, controller: Controller, operators: frozenset[int], rules: Callable[[], Awaitable[Rules]]
+    ) -> None:
         self._controller = controller
         self._operators = operators
+        self._privacy = Privacy(rules, operators)
         self._readers = ThreadPoolExecutor(READERS, "ledger-reader")
-        self._asks: dict[str, Callable[[Args], Awaitable[Any]]] = {
+        self._asks: dict[str, Callable[[Args, Viewer], Awaitable[Any]]] = {
             "queue": self._queue,
             "acct": self._acct,
             "share": self._share,
@@ -92,10 +97,11 @@ class Api:
             return await self._changes[ask](args, uid)
         if ask == "holds" and uid not in self._operators:
             raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
-        return await self._asks[ask](args)
+        return await self._asks[ask](args, await self._privacy.viewer(uid))
 
-    async def _queue(self, args: Args) -> list[dict[str, Any]]:
+    async def _queue(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         rows = queue_rows(self._world(), await self._shares_of_nodes())
+        rows = curtained.queue(rows, viewer, self._curtain(viewer))
         user, jobs, wanted = _text(args, "user"), _numbers(args, "job_ids"), _texts(args, "states")
         return [
             row
@@ -105,14 +111,14 @@ class Api:
             and (wanted is None or row["state"] in wanted)
         ]
 
-    async def _acct(self, args: Args) -> list[dict[str, Any]]:
+    async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
         names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
         wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
-        return [{**row, **_folded(row["node"])} for row in rows]
+        return [{**row, **_folded(row["node"])} for row in rows if curtained.may_see_usage(row, viewer)]
 
-    async def _share(self, args: Args) -> dict[str, Any]:
+    async def _share(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()
         capacity = sum(node.gpus for node in self._controller.engine.nodes.values())
         users, accounts = _texts(args, "users"), _texts(args, "accounts")
@@ -123,18 +129,19 @@ class Api:
             for row in rows
             if (users is None or row["user"] in users)
             and (accounts is None or accounts & set(row["account"].split(",")))
+            and curtained.may_see_usage(row, viewer)
         ]
         return {"window": [window.start_ns / NS_PER_S, window.end_ns / NS_PER_S], "users": shown}
 
-    async def _why(self, args: Args) -> dict[str, Any]:
+    async def _why(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         job_ids = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
         (job_id,) = job_ids
         record = self._controller.engine.jobs.get(job_id)
-        if record is None:
+        if record is None or not viewer.sees(JOBS, record.job.user, [record.job.account]):
             raise GandivaError(f"Gandiva has no job {job_id} now; `gandiva acct -j {job_id}` looks back")
         row = why_row(self._world(), record, bool(args.get("story")))
         row["evidence"] += self._controller.spans.evidence(record.key)
-        return row
+        return curtained.why(row, self._curtain(viewer))
 
     async def _update(self, args: Args, uid: int) -> list[dict[str, Any]]:
         """Change all of these jobs, or none."""
@@ -160,15 +167,17 @@ class Api:
             raise GandivaError(f"job {job_id} is of {record.job.user}: its owner and operators may change it")
         return record
 
-    async def _nodes(self, args: Args) -> list[dict[str, Any]]:
-        return node_rows(self._world())
+    async def _nodes(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
+        if not viewer.sees_every(NODES):
+            raise GandivaError("Slurm's PrivateData hides nodes from all but its operators")
+        return curtained.nodes(node_rows(self._world()), self._curtain(viewer))
 
-    async def _holds(self, args: Args) -> list[dict[str, Any]]:
+    async def _holds(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
         return await self._read(lambda db: holds_in(db, window, holds))
 
-    async def _ping(self, args: Args) -> dict[str, Any]:
-        status = self._controller.status
+    async def _ping(self, args: Args, viewer: Viewer) -> dict[str, Any]:
+        status, curtain = self._controller.status, self._curtain(viewer)
         return {
             "version": __version__,
             "cluster": self._controller.config.cluster,
@@ -178,11 +187,18 @@ class Api:
             "slurm": self._controller.back_end(),
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
-            "policy_errors": self._controller.troubles,
+            "policy_errors": curtain.over_all(self._controller.troubles),
             "rounds": self._controller.nodes.lateness(),
             "errors": status.errors,
-            "last_error": status.last_error,
+            "last_error": curtain.over(status.last_error),
         }
+
+    def _curtain(self, viewer: Viewer) -> Curtain:
+        """Return what takes others' jobs out of an answer."""
+        state = self._controller.engine.state
+        jobs = [record.job for record in state.jobs.values()]
+        users = {job.user for job in jobs} | {row.user for row in state.associations}
+        return curtain(viewer, jobs, users)
 
     def _world(self) -> World:
         links = {link.name: link for link in self._controller.nodes}

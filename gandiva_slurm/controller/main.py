@@ -19,6 +19,7 @@ from gandiva_slurm import __version__, logs, watchdog
 from gandiva_slurm.config import Config, find_config, load_config
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.loop import Controller
+from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.controller.settings import leader
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import ConfigError, GandivaError
@@ -88,7 +89,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
         controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
-        answer = Api(controller, peers).answer
+        answer = Api(controller, peers, lambda: read_rules(port)).answer
         bounds = http.MAX_QUESTION_BYTES, http.QUESTIONS_PER_USER
         route = http.signed_route(signer, lambda uid: True, answer, *bounds)
         server = await open_door({QUERY_PATH: route}, limits.host, limits.port)

@@ -1,9 +1,10 @@
-"""The association tree, from `sacctmgr`: who has how many shares."""
+"""The association tree, from `sacctmgr`: who has how many shares; and whom Slurm lets see everything."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gandiva_slurm.logs import warn_once
 from gandiva_slurm.model.snapshot import Association
@@ -14,6 +15,34 @@ log = logging.getLogger(__name__)
 COLUMNS = ("Account", "User", "ParentName", "Share", "Partition")
 #: Shares of an association that says "parent" or nothing: Slurm's own default.
 DEFAULT_SHARES = 1
+
+
+#: AdminLevels that see what is private.
+OPERATORS = ("Operator", "Administrator")
+PEOPLE = ("sacctmgr", "-nP", "show", "user", "withcoord", "format=User,AdminLevel,Coord")
+
+
+@dataclass(frozen=True)
+class Person:
+    """A user as slurmdbd knows it: whether it is an operator, and the accounts that it coordinates."""
+
+    user: str
+    is_operator: bool = False
+    coordinates: frozenset[str] = frozenset()
+
+
+async def read_people(commands: Commands, timeout_s: float) -> tuple[Person, ...]:
+    """Return the operators and coordinators; GandivaError when slurmdbd is away."""
+    people = []
+    for line in (await commands.output(PEOPLE, timeout_s)).splitlines():
+        cells = line.split("|")
+        if len(cells) != 3:
+            warn_once(log, f"user ignored, not three cells: {line[:80]!r}")
+            continue
+        accounts = frozenset(filter(None, cells[2].split(",")))
+        if cells[1] in OPERATORS or accounts:
+            people.append(Person(cells[0], cells[1] in OPERATORS, accounts))
+    return tuple(people)
 
 
 async def read_associations(commands: Commands, cluster: str, timeout_s: float) -> tuple[Association, ...]:

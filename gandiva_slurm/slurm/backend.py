@@ -15,6 +15,7 @@ from typing import Any
 
 from gandiva_slurm.model.errors import GandivaError, SlurmUnreachable
 from gandiva_slurm.model.snapshot import Snapshot
+from gandiva_slurm.slurm.accounts import Person
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
 from gandiva_slurm.slurm.reader import release
@@ -137,6 +138,10 @@ class ChosenPort:
     async def slurm_config(self) -> Mapping[str, str]:
         """Return Slurm's running configuration."""
         return await (await self._chosen()).slurm_config()
+
+    async def people(self) -> tuple[Person, ...]:
+        """Return Slurm's operators and coordinators."""
+        return await (await self._chosen()).people()
 
     async def close(self) -> None:
         """Let go of the back end; the next call chooses anew."""

@@ -11,7 +11,7 @@ from gandiva_slurm.logs import Trouble, warn_once
 from gandiva_slurm.model.errors import GandivaError, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import Association, SlurmJob, Snapshot
 from gandiva_slurm.slurm import arrays
-from gandiva_slurm.slurm.accounts import read_associations
+from gandiva_slurm.slurm.accounts import Person, read_associations, read_people
 from gandiva_slurm.slurm.control import Control
 from gandiva_slurm.slurm.reader import Picture, read_picture, release
 from gandiva_slurm.slurm.run import Commands, together
@@ -110,6 +110,10 @@ class CommandsPort:
         """Return Slurm's running configuration; (null) reads as nothing."""
         text = await self._commands.output(("scontrol", "show", "config"), self._timeouts.read_s)
         return parse_config(text)
+
+    async def people(self) -> tuple[Person, ...]:
+        """Return Slurm's operators and coordinators."""
+        return await read_people(self._commands, self._timeouts.accounts_s)
 
     async def partitions(self) -> Mapping[str, Mapping[str, str]]:
         """Return every partition's settings by name, for `gandiva check`."""

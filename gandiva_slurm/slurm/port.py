@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gandiva_slurm.model.snapshot import Snapshot
+from gandiva_slurm.slurm.accounts import Person
 
 
 class SlurmPort(Protocol):
@@ -52,3 +53,6 @@ class SlurmPort(Protocol):
 
     async def slurm_config(self) -> Mapping[str, str]:
         """Slurm's running configuration, key to value, as `scontrol show config` prints it."""
+
+    async def people(self) -> tuple[Person, ...]:
+        """Slurm's operators and coordinators; GandivaError when slurmdbd is away."""

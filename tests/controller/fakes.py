@@ -14,6 +14,7 @@ from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import PeerError, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import FINISHED, Association, JobOptions, SlurmJob, SlurmNode, Snapshot
+from gandiva_slurm.slurm.accounts import Person
 from gandiva_slurm.wire.messages import Hold, NodePlan, NodeReport, Resident, decode_plan, encode
 from tests import patience
 
@@ -29,6 +30,8 @@ class FakeSlurm:
         self.nodes = {name: _node(name, gpus) for name, gpus in nodes.items()}
         self.associations: tuple[Association, ...] = (Association("root", "", "", 1),)
         self.is_down = False
+        #: PrivateData, and operators and coordinators as slurmdbd knows them
+        self.private, self.known_people = "none", tuple[Person, ...]()
         self.refuse_start = ""
         #: released jobs stay pending while this is set
         self.is_full = False
@@ -97,7 +100,11 @@ class FakeSlurm:
         return "22.05.8"
 
     async def slurm_config(self) -> Mapping[str, str]:
-        return {"ClusterName": "mini", "SlurmdTimeout": "300 sec"}
+        self._need()
+        return {"ClusterName": "mini", "SlurmdTimeout": "300 sec", "PrivateData": self.private}
+
+    async def people(self) -> tuple[Person, ...]:
+        return self.known_people
 
     def calls_of(self, job_id: int) -> list[str]:
         return [name for name, job, _ in self.calls if job == job_id]

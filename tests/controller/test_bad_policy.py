@@ -15,6 +15,7 @@ import pytest
 from gandiva_slurm.cli import check
 from gandiva_slurm.controller import bounded
 from gandiva_slurm.controller.api import Api
+from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.engine.apply import decider as deciders
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
@@ -141,7 +142,7 @@ def turns(world: World) -> dict[int, bool | None]:
 
 async def told(world: World, ask: str, **args: Any) -> Any:
     """What the command line is told."""
-    api = Api(world.controller, frozenset({0}))
+    api = Api(world.controller, frozenset({0}), lambda: read_rules(world.slurm))
     return json.loads(await api.answer(json.dumps({"ask": ask, "args": args}).encode(), 0))["data"]
 
 

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from gandiva_slurm.controller.api import Api
+from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.wire.messages import Hold
 from tests.controller.test_controller_restart import restart
@@ -22,7 +23,7 @@ HOSTILE = (b'{"ask": []}', b'{"ask": {}}', b"[" * 100_000)
 @pytest.fixture
 async def ask(world):
     await world.start()
-    api = Api(world.controller, frozenset({ROOT, SLURM}))
+    api = Api(world.controller, frozenset({ROOT, SLURM}), lambda: read_rules(world.slurm))
 
     async def _ask(name, uid=USER, /, **args):
         return json.loads(await api.answer(json.dumps({"ask": name, "args": args}).encode(), uid))
@@ -248,7 +249,7 @@ async def test_owners_and_operators_change_a_priority_and_nobody_else(world, ask
     assert changed == [{"job_id": job_id, "priority": 80, "was": 50}]
     await restart(world, "kept")
     await world.until(lambda: world.runs(job_id))
-    api = Api(world.controller, frozenset({ROOT, SLURM}))
+    api = Api(world.controller, frozenset({ROOT, SLURM}), lambda: read_rules(world.slurm))
     told = json.loads(await api.answer(json.dumps({"ask": "why", "args": {"job_id": job_id}}).encode(), USER))
     assert "priority 80 by gandiva update; submitted with 50" in told["data"]["evidence"]
     again = json.dumps({"ask": "update", "args": {"job_ids": [job_id], "priority": 0}}).encode()
@@ -317,5 +318,6 @@ async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff", *HOSTILE])
 async def test_noise_is_a_usage_error(world, payload):
     await world.start()
-    answer = json.loads(await Api(world.controller, frozenset()).answer(payload, USER))
+    api = Api(world.controller, frozenset(), lambda: read_rules(world.slurm))
+    answer = json.loads(await api.answer(payload, USER))
     assert (answer["ok"], answer["exit"]) == (False, 2)

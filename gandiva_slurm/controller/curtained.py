@@ -1,0 +1,48 @@
+"""Answers without what is not the asker's to see (`privacy`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gandiva_slurm.controller.privacy import JOBS, USAGE, Curtain, Viewer
+
+Row = dict[str, Any]
+#: What a row of the queue says in sentences.
+_SENTENCES = ("detail",)
+#: What a row of a node has of jobs, one by one.
+_LISTS = ("residents", "strangers")
+#: Who holds a GPU where that is not to be seen; that it is held remains.
+_NOBODY = {"job_id": None, "user": "", "packed_with": None}
+
+
+def queue(rows: Iterable[Row], viewer: Viewer, curtain: Curtain) -> list[Row]:
+    """Return the jobs that may be seen."""
+    mine = [row for row in rows if viewer.sees(JOBS, row["user"], [row["account"]])]
+    return [row | {name: curtain.over(row[name]) for name in _SENTENCES} for row in mine]
+
+
+def why(row: Row, curtain: Curtain) -> Row:
+    """Return what is said of a job, without others."""
+    story = [line | {"text": curtain.over(line["text"])} for line in row["story"]]
+    evidence = curtain.over_all(row["evidence"])
+    return row | {"sentence": curtain.over(row["sentence"]), "evidence": evidence, "story": story}
+
+
+def nodes(rows: Iterable[Row], curtain: Curtain) -> list[Row]:
+    """Return the nodes; of jobs that may not be seen only that their GPUs are held."""
+    return [_node(row, curtain) for row in rows]
+
+
+def may_see_usage(row: Row, viewer: Viewer) -> bool:
+    """True when what a job or a user has used is the viewer's to see."""
+    accounts = [name for name in row["account"].split(",") if name]
+    return all(viewer.sees(what, row["user"], accounts) for what in (JOBS, USAGE))
+
+
+def _node(row: Row, curtain: Curtain) -> Row:
+    holders = [one if curtain.shows(one["job_id"]) else one | _NOBODY for one in row["holders"]]
+    packs = [pack for pack in row["packs"] if all(map(curtain.shows, pack["jobs"]))]
+    lists = {name: [one for one in row[name] if curtain.shows(one["job_id"])] for name in _LISTS}
+    return row | lists | {"holders": holders, "packs": packs, "reason": curtain.over(row["reason"])}
+

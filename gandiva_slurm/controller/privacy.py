@@ -1,0 +1,153 @@
+"""Who may see what, as Slurm has it: PrivateData, its operators and administrators, its coordinators.
+
+Slurm's words mean here what they mean there: `jobs` hides others' jobs, `usage` what others have used and
+`nodes` the nodes. Operators see all, coordinators what is of their accounts. As long as Slurm has not said
+what is private, everything is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pwd
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+from gandiva_slurm.logs import warn_once
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.snapshot import SlurmJob
+from gandiva_slurm.slurm.accounts import Person
+from gandiva_slurm.slurm.port import SlurmPort
+
+JOBS, USAGE, NODES = "jobs", "usage", "nodes"
+#: How old what Slurm has said may be before it is asked again, and how long a question waits for the first.
+FRESH_S, FIRST_S = 60.0, 2.0
+#: When it is asked again after it has not answered.
+AGAIN_S = 5.0
+_JOB = re.compile(r"\bjob (\d+)(?:_\d+)?\b")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is private, and who sees it all the same."""
+
+    hidden: frozenset[str] = frozenset({JOBS, USAGE, NODES})
+    people: tuple[Person, ...] = ()
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """One who asks. `accounts` are those that this user coordinates."""
+
+    user: str
+    sees_all: bool = False
+    accounts: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
+
+    def sees(self, what: str, user: str, accounts: Collection[str] = ()) -> bool:
+        """True when something of this kind, of that user and of those accounts, is this viewer's to see."""
+        is_open = self.sees_all or what not in self.hidden
+        return is_open or user == self.user or (bool(accounts) and self.accounts >= {*accounts})
+
+    def sees_every(self, what: str) -> bool:
+        """True when nothing of this kind is hidden."""
+        return self.sees_all or what not in self.hidden
+
+
+@dataclass(frozen=True)
+class Curtain:
+    """Takes jobs and users that are not to be seen out of what is said.
+
+    `jobs` are those that are; None: all.
+    """
+
+    jobs: frozenset[int] | None = None
+    users: frozenset[str] = frozenset()
+
+    def shows(self, job_id: int | None) -> bool:
+        """True for a job that may be seen, and for none."""
+        return not job_id or self.jobs is None or job_id in self.jobs
+
+    def over(self, text: str) -> str:
+        """Return the sentence without them."""
+        text = _JOB.sub(lambda match: match[0] if self.shows(int(match[1])) else "another job", text)
+        for user in sorted(self.users, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", "another user", text)
+        return text
+
+    def over_all(self, texts: Iterable[str]) -> list[str]:
+        """Return all of them without."""
+        return [self.over(text) for text in texts]
+
+
+def curtain(viewer: Viewer, jobs: Iterable[SlurmJob], users: Iterable[str]) -> Curtain:
+    """Return what hides these jobs and users from a viewer, as far as they are hidden."""
+    if viewer.sees_every(JOBS):
+        return Curtain()
+    seen = [job for job in jobs if viewer.sees(JOBS, job.user, [job.account])]
+    mine = {viewer.user, *(job.user for job in seen)}
+    return Curtain(frozenset(job.job_id for job in seen), frozenset(user for user in users if user) - mine)
+
+
+class Privacy:
+    """Knows Slurm's rules, as they were a minute ago at most while Slurm answers."""
+
+    def __init__(self, read: Callable[[], Awaitable[Rules]], operators: frozenset[int]) -> None:
+        self._read = read
+        self._operators = operators
+        self._rules = Rules()
+        self._fresh_until_s = 0.0
+        self._reading: asyncio.Task[None] | None = None
+        self._is_known = False
+
+    async def viewer(self, uid: int) -> Viewer:
+        """Return what a user may see."""
+        if uid in self._operators:
+            return Viewer("", sees_all=True)
+        if time.monotonic() >= self._fresh_until_s and self._reading is None:
+            self._reading = asyncio.create_task(self._refresh())
+        if not self._is_known and self._reading is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._reading), FIRST_S)
+        if not self._rules.hidden:
+            return Viewer("")
+        # The directory of users may be on another machine.
+        user = await asyncio.to_thread(_name_of, uid)
+        person = next((one for one in self._rules.people if one.user == user), Person(user))
+        return Viewer(user, person.is_operator, person.coordinates, self._rules.hidden)
+
+    async def _refresh(self) -> None:
+        try:
+            self._rules, self._is_known = await self._read(), True
+            self._fresh_until_s = time.monotonic() + FRESH_S
+        except GandivaError as err:
+            log.debug("Slurm does not say what is private: %s", err)
+            self._fresh_until_s = time.monotonic() + AGAIN_S
+        finally:
+            self._reading = None
+
+
+async def read_rules(port: SlurmPort) -> Rules:
+    """Ask Slurm what is private, and slurmdbd for whom it is not; GandivaError: Slurm does not say."""
+    words = (await port.slurm_config()).get("PrivateData", "").lower().split(",")
+    rules = Rules(frozenset(word.strip() for word in words) & Rules().hidden)
+    if not rules.hidden:
+        return rules
+    try:
+        return replace(rules, people=await port.people())
+    except GandivaError as err:
+        warn_once(log, f"operators and coordinators are not known: {err}")
+        return rules
+
+
+def _name_of(uid: int) -> str:
+    """The name of a user; one that no job can have where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

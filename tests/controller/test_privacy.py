@@ -1,0 +1,148 @@
+"""What Slurm's PrivateData hides is hidden by every answer, but not from its operators and coordinators."""
+
+import asyncio
+import json
+
+import pytest
+
+from gandiva_slurm.controller import privacy
+from gandiva_slurm.controller.api import Api
+from gandiva_slurm.controller.privacy import Curtain, Rules, Viewer, read_rules
+from gandiva_slurm.model.errors import SlurmUnreachable
+from gandiva_slurm.slurm.accounts import Person
+from tests.controller.test_controller_api import hold_now, running
+
+ROOT = 0
+ONE, TWO, THREE = 1001, 1002, 1003
+
+
+@pytest.fixture
+async def ask(world, monkeypatch):
+    """Ask as a user; user1's job runs, and so does user2's."""
+    monkeypatch.setattr(privacy, "_name_of", lambda uid: f"user{uid - 1000}")
+    await world.start()
+    await running(world, "user1", 2)
+    other = await running(world, "user2", 2)
+    hold_now(world, other, 5)
+    await world.cycles(3)
+    world.slurm.private = "jobs,usage"
+    return asker(world)
+
+
+def asker(world):
+    api = Api(world.controller, frozenset({ROOT}), lambda: read_rules(world.slurm))
+
+    async def _ask(name, uid, /, **args):
+        answer = json.loads(await api.answer(json.dumps({"ask": name, "args": args}).encode(), uid))
+        return answer["data"] if answer["ok"] else answer["error"]
+
+    return _ask
+
+
+def users(rows):
+    return {row["user"] for row in rows}
+
+
+async def test_others_are_in_no_answer(world, ask):
+    assert users(await ask("queue", ONE)) == {"user1"}
+    assert users(await ask("acct", TWO, start_s=0)) == {"user2"}
+    assert await ask("acct", THREE, start_s=0) == []
+    assert users((await ask("share", ONE, start_s=0))["users"]) <= {"user1"}
+    for name in ("queue", "acct", "share", "nodes", "ping", "why"):
+        said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True))
+        assert "user2" not in said and "102" not in said, name
+
+
+async def test_anothers_job_is_as_one_that_is_not_there(ask):
+    there, not_there = await ask("why", ONE, job_id=102), await ask("why", ONE, job_id=999)
+    assert there.replace("102", "999") == not_there
+    assert (await ask("why", TWO, job_id=102))["job_id"] == 102
+
+
+async def test_that_a_gpu_is_held_is_told(world, ask):
+    rows = await ask("nodes", ONE)
+    whole = await ask("nodes", ROOT)
+    states = [[holder["state"] for holder in row["holders"]] for row in rows]
+    assert states == [[holder["state"] for holder in row["holders"]] for row in whole]
+    assert {item["job_id"] for row in rows for item in row["residents"]} == {101}
+    assert {item["job_id"] for row in whole for item in row["residents"]} == {101, 102}
+
+
+@pytest.mark.parametrize(
+    "person",
+    [Person("user3", is_operator=True), Person("user3", coordinates=frozenset({"lab"}))],
+    ids=["operator", "coordinator"],
+)
+async def test_operators_and_coordinators_see_them(world, ask, person):
+    world.slurm.known_people = (person,)
+    assert users(await ask("queue", THREE)) == {"user1", "user2"}
+    assert users(await ask("acct", THREE, start_s=0)) == {"user1", "user2"}
+    assert (await ask("why", THREE, job_id=101))["job_id"] == 101
+
+
+async def test_a_coordinator_of_another_account_does_not(world, ask):
+    world.slurm.known_people = (Person("user3", coordinates=frozenset({"other"})),)
+    assert await ask("queue", THREE) == []
+
+
+async def test_private_nodes_are_refused(world, ask):
+    world.slurm.private = "nodes"
+    assert "PrivateData" in await ask("nodes", ONE)
+    assert len(await ask("nodes", ROOT)) == len(world.slurm.nodes)
+    assert users(await ask("queue", ONE)) == {"user1", "user2"}
+
+
+async def test_until_slurm_has_said_what_is_private_everything_is(world, ask, monkeypatch):
+    monkeypatch.setattr(privacy, "AGAIN_S", 0)
+    world.slurm.private = "none"
+    world.slurm.is_down = True
+    assert users(await ask("queue", ONE)) == {"user1"}
+    world.slurm.is_down = False
+    assert users(await ask("queue", ONE)) == {"user1", "user2"}
+    world.slurm.is_down = True
+    assert users(await ask("queue", ONE)) == {"user1", "user2"}
+
+
+async def test_a_slurm_that_hangs_keeps_a_question_for_a_moment(monkeypatch):
+    monkeypatch.setattr(privacy, "FIRST_S", 0.01)
+    asked = []
+
+    async def hang():
+        asked.append(1)
+        await asyncio.Event().wait()
+
+    rules = privacy.Privacy(hang, frozenset({ROOT}))
+    for _ in range(3):
+        assert not (await rules.viewer(ONE)).sees_every("jobs")
+    assert (await rules.viewer(ROOT)).sees_all and len(asked) == 1
+
+
+async def test_without_slurmdbd_root_alone_sees_everything():
+    class Slurm:
+        async def slurm_config(self):
+            return {"PrivateData": "accounts,Jobs,users"}
+
+        async def people(self):
+            raise SlurmUnreachable("sacctmgr: error: Problem talking to the database")
+
+    assert await read_rules(Slurm()) == Rules(frozenset({"jobs"}))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("packed with job 7, on trial", "packed with another job, on trial"),
+        ("job 71_3 needs its place; job 5 waits", "another job needs its place; job 5 waits"),
+        ("ann held 40 % of late, ann-2 none", "another user held 40 % of late, ann-2 none"),
+        ("GPU 7 of n7", "GPU 7 of n7"),
+    ],
+)
+def test_sentences_lose_what_is_hidden_and_nothing_else(said, shown):
+    assert Curtain(frozenset({5}), frozenset({"ann"})).over(said) == shown
+    assert Curtain().over(said) == said
+
+
+def test_several_accounts_are_seen_by_those_who_coordinate_all():
+    viewer = Viewer("ann", accounts=frozenset({"a", "b"}), hidden=frozenset({"usage"}))
+    assert viewer.sees("usage", "bob", ["a", "b"])
+    assert not viewer.sees("usage", "bob", ["a", "c"]) and not viewer.sees("usage", "bob", [])

@@ -1,0 +1,51 @@
+"""Known-wrong variants. What keeps private what Slurm keeps private."""
+
+from __future__ import annotations
+
+from tests.variant_kit import Variant
+
+TESTS = "tests/controller/test_privacy.py"
+ROOM = "gandiva_slurm/controller/privacy.py"
+
+VARIANTS = (
+    Variant(
+        "others-jobs-in-the-queue",
+        "gandiva_slurm/controller/curtained.py:queue",
+        'if viewer.sees(JOBS, row["user"], [row["account"]])',
+        "",
+        "Others' jobs are in the queue though Slurm hides them.",
+        (f"{TESTS}::test_others_are_in_no_answer",),
+    ),
+    Variant(
+        "others-in-sentences",
+        "gandiva_slurm/controller/curtained.py:_node",
+        '[one for one in row[name] if curtain.shows(one["job_id"])]',
+        "row[name]",
+        "A node's residents are told with their users though Slurm hides them.",
+        (f"{TESTS}::test_that_a_gpu_is_held_is_told", f"{TESTS}::test_others_are_in_no_answer"),
+    ),
+    Variant(
+        "anothers-job-is-there",
+        "gandiva_slurm/controller/api.py:Api._why",
+        "if record is None or not viewer.sees(JOBS, record.job.user, [record.job.account]):",
+        "if record is None:",
+        "`gandiva why` tells of another's job.",
+        (f"{TESTS}::test_anothers_job_is_as_one_that_is_not_there",),
+    ),
+    Variant(
+        "open-until-slurm-speaks",
+        f"{ROOM}:Privacy.viewer",
+        "if not self._rules.hidden:",
+        "if not self._is_known or not self._rules.hidden:",
+        "While Slurm is away after a start of gandivactld nothing is private.",
+        (f"{TESTS}::test_until_slurm_has_said_what_is_private_everything_is",),
+    ),
+    Variant(
+        "coordinators-of-one-account-see-all",
+        f"{ROOM}:Viewer.sees",
+        "self.accounts >= {*accounts}",
+        "bool(self.accounts)",
+        "A coordinator sees the jobs of accounts that are another's.",
+        (f"{TESTS}::test_a_coordinator_of_another_account_does_not",),
+    ),
+)
