@@ -111,8 +111,9 @@ class Adoption:
         node, now = self._node, self._node.clock.mono()
         holds = resident.key in node.ledger.open
         resident.state = RESUMING if holds else SUSPENDED
+        is_by_signals = resident.is_frozen and not resident.is_shut
         node.freezer.adopt(resident)
-        if resident.is_frozen:
+        if is_by_signals:
             resident.stopped |= resident.processes.stopped_by_us(resident.left_stopped)
         node.note("adopt", resident, now, holds=holds, frozen=resident.is_frozen, ranks=len(resident.ranks))
         for proc in [*resident.processes.stepds, *(rank.proc for rank in resident.ranks)]:

@@ -60,7 +60,7 @@ def thaw(state_dir: Path) -> int:
 
 def _thaw_job(row: dict[str, Any], node: str) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
-    if row["is_frozen"]:
+    if row["is_frozen"] and not row.get("is_shut"):
         stepds = {ProcId(*proc) for proc in row["stepds"]}
         whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
         stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])

@@ -252,7 +252,7 @@ class Resident:
         rank not at all.
         """
         # Tasks of a span that were stopped at their birth have nobody yet who waits for them.
-        is_frozen = bool(self.stopped) if self.part is None else self.is_frozen
+        is_frozen = self.is_frozen or (bool(self.stopped) and self.part is None)
         if not (is_frozen or self.refusal.is_frozen):
             return self.since_ns + max_park_ns
         # Frozen in a collective, its ranks must be back before one of their groups gives it up.

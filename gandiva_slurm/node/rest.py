@@ -49,9 +49,14 @@ class Rest:
             self._node.freezer.shut(resident)
         if self._may_wake(resident) and any(map(procs.has_caught, _heads(resident))):
             self._wake(resident, now)
-        elif resident.ranks and not resident.stopped and self._beats % BREATH_BEATS == 0:
+        elif self._is_to_breathe(resident):
             self._breathe(resident)
         return True
+
+    def _is_to_breathe(self, resident: Resident) -> bool:
+        """True once in some beats for parked ranks; one that was frozen in mid-step would go on with it."""
+        is_parked = bool(resident.ranks) and not resident.stopped and not resident.is_frozen
+        return is_parked and self._beats % BREATH_BEATS == 0
 
     def _may_wake(self, resident: Resident) -> bool:
         counts = resident.counts

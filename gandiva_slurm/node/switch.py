@@ -133,16 +133,19 @@ class Switcher:
         self.follow(resident)
 
     def stop_processes(self, resident: Resident, only: Iterable[ProcId] | None = None) -> None:
-        """SIGSTOP all processes of a job that does not hold its GPUs, or those that have just come to it."""
+        """Freeze a job that does not hold its GPUs whole, or stop those that have just come to it.
+
+        SIGSTOP is for these, and for a job without a control group: 5,000 processes take seconds.
+        """
         if only is None:
             resident.is_frozen, resident.stopped_ns = True, self._node.clock.mono()
         resident.stopped |= set(only or ())
         # The guard reads the state file: what is stopped must be there first.
         self._node.save()
-        ours, before = resident.processes.stop(only)
-        if only is None and not resident.is_trusted:
-            # SIGSTOP as well: what it reaches stays stopped whatever becomes of the group.
-            self._node.freezer.shut(resident)
+        if only is None and not resident.is_trusted and self._node.freezer.shut(resident):
+            ours, before = set[ProcId](), set[ProcId]()
+        else:
+            ours, before = resident.processes.stop(only)
         resident.left_stopped |= before - resident.stopped
         resident.stopped |= ours
         self._node.note("freeze", resident, processes=len(ours), whole=only is None)
@@ -222,11 +225,11 @@ class Switcher:
             self._out_of_time(resident, now)
 
     def _tick_freezing(self, resident: Resident, now: int) -> None:
-        found = [procs.read_proc(proc.pid) for proc in resident.stopped]
+        found = [] if resident.is_shut else [procs.read_proc(proc.pid) for proc in resident.stopped]
         runs = [
             proc for proc in found if proc is not None and proc.id in resident.stopped and not proc.is_stopped
         ]
-        is_still = not runs or self._node.freezer.stands_still(resident)
+        is_still = self._node.freezer.stands_still(resident) if resident.is_shut else not runs
         if is_still or now - resident.stopped_ns > _STOP_NS:
             self._arrived(resident, now)
 

@@ -34,6 +34,23 @@ def test_a_job_without_client_is_frozen_whole_and_pays_like_the_rest(make_node):
     assert max(e["park_ms"] for e in node.events("parked", 1)) < 10_000, "no park's deadline was waited for"
 
 
+def test_what_its_user_stopped_stays_so_and_none_of_many_processes_is_signalled(make_node):
+    """A group is frozen by one order, however many are in it."""
+    node = make_node(gpus=1, quantum_s=0.3, client_wait_ns=NO_WAIT_NS)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, [str(HERE / "scripts/family.py"), "40"])
+    node.wait((node.out / "family.1").exists)
+    node.start_job(2, LOOP)
+    (step,) = node.steps[(1, 0)]
+    child = max(tree(step.pid))
+    os.kill(child, signal.SIGSTOP)
+    node.wait(lambda: node.resident(1).suspends >= 3)
+    node.give_turn(1)
+    assert procs.read_proc(child).is_stopped
+    assert {e["processes"] for e in node.events("freeze", 1) if e["whole"]} == {0}
+    assert not any(procs.read_proc(pid).is_stopped for pid in tree(step.pid) if pid != child)
+
+
 def test_a_start_up_keeps_its_gpu_beyond_the_quantum_and_pays_for_it(make_node):
     node = make_node(gpus=1, quantum_s=0.2)
     node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))

@@ -167,7 +167,7 @@ def test_it_holds_at_least_as_long_as_it_was_frozen(scene, others):
     bench = scene(freeze_bound=20)
     gang = bench.refuser(1, (0, 1))
     for job_id in range(2, 2 + others):
-        bench.add(job_id, f"user{job_id}", (0,))
+        bench.refuser(job_id, (0,)).is_willing = True  # its parks have no such bound as a freeze has
     bench.quantum(250)
     holds = [e["held_ms"] / 1000 for e in bench.events() if e["event"] == "release" and e["job"] == 1]
     frozen = bench.freezes(gang.job)

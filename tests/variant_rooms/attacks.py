@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.variant_kit import Variant
 
 ATTACKS = "tests/node/test_attacks.py::test_no_way_to_cheat_gains_anything"
+FREEZE = "tests/node/test_freeze.py"
 STOPS = "tests/node/test_attacks.py::test_nor_does_it_where_no_group_can_be_frozen"
 
 VARIANTS = (
@@ -27,10 +28,10 @@ VARIANTS = (
     Variant(
         "frozen-by-signals-only",
         "gandiva_slurm/node/switch.py:Switcher.stop_processes",
-        "if only is None and not resident.is_trusted:",
+        "if only is None and not resident.is_trusted and self._node.freezer.shut(resident):",
         "if False:",
-        "A job frozen whole is sent SIGSTOP only, which its user undoes until it has arrived.",
-        (f"{ATTACKS}[continued]",),
+        "Each process of a job frozen whole is sent SIGSTOP: thousands take seconds.",
+        (f"{FREEZE}::test_what_its_user_stopped_stays_so_and_none_of_many_processes_is_signalled",),
     ),
     Variant(
         "a-wake-is-free",
