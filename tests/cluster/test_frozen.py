@@ -39,14 +39,15 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
 
 
 @pytest.fixture
-def parked(fleet: Fleet) -> int:
+def parked(fleet: Fleet, request: pytest.FixtureRequest) -> int:
     """A job of user1 that is parked and frozen, beside one of user2 that trains."""
+    flags: list[str] = getattr(request, "param", [])
     script = f"exec python - ~/said ~/saving.stop <<'END'{SAVING}END"
     fleet.home("user1", "said").unlink(missing_ok=True)
     for user in ("user1", "user2"):
         for path in fleet.home(user).glob("*.stop"):
             path.unlink()
-    job = fleet.submit("user1", script)
+    job = fleet.submit("user1", script, *flags)
     other = fleet.train("user2", "other")
     fleet.wait_suspends((job, other), 1)
     wait_for(lambda: is_frozen(fleet, job), f"job {job} to be frozen")
@@ -132,3 +133,13 @@ def test_its_node_is_restarted(fleet: Fleet, parked: int) -> None:
     fleet.wait_suspends(parked, 1)
     fleet.stop("user1", "saving")
     fleet.wait_ended(parked, "COMPLETED")
+
+
+@slow("90 s; other ways that a frozen job is left or ended are in make test")
+@pytest.mark.parametrize("parked", [["--time=1"]], indirect=True)
+def test_its_time_limit_ends_it(fleet: Fleet, parked: int) -> None:
+    """Nobody gives parked time back where gandivactld is dead."""
+    fleet.mini.kill("gandivactld")
+    fleet.wait_ended(parked, "TIMEOUT", deadline_s=180)
+    assert said(fleet) == ["SIGTERM"]
+    fleet.start_dead()
