@@ -87,7 +87,7 @@ def test_yaml_template_shows_every_key_with_its_default() -> None:
 @pytest.mark.parametrize("unit", ["gandivactld.service", "gandivad.service"])
 def test_units_start_what_the_package_installs(unit: str) -> None:
     text = (CLONE / "slurm_conf/systemd" / unit).read_text()
-    programs = {Path(word).name for word in re.findall(r"^ExecSt\w+=(\S+)", text, re.M)}
+    programs = {Path(word).name for word in re.findall(r"^ExecSt(?:art|op)=(\S+)", text, re.M)}
     assert programs == {unit.removesuffix(".service")}
     assert programs <= set(re.findall(r"^(\w+) = ", (CLONE / "pyproject.toml").read_text(), re.M))
 
