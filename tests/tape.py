@@ -23,21 +23,21 @@ class Tape:
         """`leader_of` makes the policy of what was recorded again."""
         self._leader_of = leader_of
         config = SimpleNamespace(controller=SimpleNamespace(replay_hours=24, replay_mib=256))
-        self._recorder = Recorder(lambda: config)  # type: ignore[arg-type,return-value]
-        self._batches: list[Batch] = []
+        self.recorder = Recorder(lambda: config)  # type: ignore[arg-type,return-value]
+        self.batches: list[Batch] = []
 
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
-        actions = self._recorder.handle(engine, events, now_ns)
-        batch = self._recorder.batch
+        actions = self.recorder.handle(engine, events, now_ns)
+        batch = self.recorder.batch
         assert batch is not None
         batch.fate = WRITTEN
-        self._batches.append(batch)
+        self.batches.append(batch)
         return actions
 
     def replay(self) -> Tally:
         """Return what was compared."""
         tally, engine, cycles, frame = Tally(), None, [], None
-        for batch in self._batches:
+        for batch in self.batches:
             if batch.frame is not None:
                 engine, cycles = self._end(frame, cycles, tally, batch.frame), []
                 frame = batch.frame

@@ -66,6 +66,9 @@ def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
         yield error("gandivactld", told["state_error"], "free or mend its state_dir")
     for sentence in told.get("policy_errors", ()):
         yield error("gandivactld", sentence, "mend what keeps it, or name another in gandiva.yaml: policy")
+    for sentence in told.get("set_aside", ()):
+        cure = "`gandiva why` has more; see gandivactld's log and report it"
+        yield error("gandivactld", sentence, cure)
     for row in nodes:
         if row["state"] == "silent":
             yield error(f"gandivad on {row['node']}", row["reason"], "start it (`systemctl start gandivad`)")

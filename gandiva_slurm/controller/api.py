@@ -188,6 +188,10 @@ class Api:
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
             "policy_errors": curtain.over_all(self._controller.troubles),
+            "set_aside": [
+                f"job {job_id} is {aside.reason.text}"
+                for job_id, aside in sorted(self._controller.engine.state.aside.items())
+            ],
             "rounds": self._controller.nodes.lateness(),
             "errors": status.errors,
             "last_error": curtain.over(status.last_error),

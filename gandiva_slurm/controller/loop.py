@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.config import NS_PER_S, Config
+from gandiva_slurm.controller.blaming import Guarded
 from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
@@ -69,6 +69,7 @@ class Controller:
         self.books = Books(Path(config.controller.state_dir))
         self.engine = self._restore()
         self._recorder = Recorder(lambda: self.config)
+        self._guarded = Guarded(self._recorder, self.engine)
         epoch_ns = self.books.begin_epoch(clock_ns())
         self.nodes = Nodes(transport, link_settings(config, epoch_ns))
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
@@ -218,7 +219,7 @@ class Controller:
 
     def decide(self, events: Sequence[Event]) -> list[Action]:
         """Step 3: the engine."""
-        actions = self._recorder.handle(self.engine, events, self._clock_ns())
+        self.engine, actions = self._guarded.handle(self.engine, events, self._clock_ns())
         has_ticked = any(isinstance(event, CycleTick | RoundTick) for event in events)
         self._lead.heard(self.engine.decider, has_ticked)
         promises = promised_too_much(self.engine.state, self.engine.settings)
@@ -239,7 +240,7 @@ class Controller:
     async def keep(self, actions: Sequence[Action], is_look: bool) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
         now_ns, books = self._clock_ns(), self.books
-        state = json.dumps(self.engine.to_json(), separators=(",", ":"))
+        state = self._guarded.note(self.engine)
         released, self._executor.released = self._executor.released, {}
         await books.write(
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
@@ -312,20 +313,25 @@ class Controller:
         if state is None:
             return Engine(settings, led_by)
         try:
-            return Engine.from_json(settings, state, led_by)
+            engine = Engine.from_json(settings, state, led_by)
         except (KeyError, TypeError, ValueError) as err:
             log.error("the journalled state cannot be used (%r); it is rebuilt from Slurm and nodes", err)
             return Engine(settings, led_by)
+        for sentence in engine.state.unread:
+            log.error("%s; that job is taken up anew from Slurm and its nodes", sentence)
+        return engine
 
     def _start_over(self) -> None:
         """After an error nothing of the last cycle is trusted: journalled state, and all pictures anew."""
         self.engine = self._restore()
+        self._guarded.note(self.engine)
         self.picture, self.reports, self._early, self._alive = None, {}, {}, {}
         self._bounds.forget()
 
     def _held(self) -> dict[int, SlurmJob]:
-        records = self.engine.jobs.items()
-        return {job_id: record.job for job_id, record in records if record.state != states.ENDED}
+        records, aside = self.engine.jobs.items(), self.engine.state.aside.items()
+        held = {job_id: record.job for job_id, record in records if record.state != states.ENDED}
+        return held | {job_id: each.seen for job_id, each in aside if each.seen is not None}
 
     def _watch_leaves(self, picture: Picture) -> None:
         """A user never seen before may have shares: read them with the next picture."""

@@ -17,6 +17,7 @@ from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
 from gandiva_slurm.engine.state.sizes import gpus_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.reason import Reason
 from gandiva_slurm.slurm.jobs import fold_nodes
 from gandiva_slurm.wire.messages import NodeReport, Resident
 
@@ -70,13 +71,14 @@ def why_row(world: World, record: JobRecord, with_story: bool) -> Row:
         {"t_s": line.t_s, "from": line.from_, "to": line.to, "code": line.code, "text": line.text}
         for line in record.story
     ]
+    reason = _reason(world, record)
     return {
         "job_id": record.job.job_id,
         "state": record.state,
-        "code": record.code,
-        "sentence": record.text,
-        "evidence": [*record.evidence, *_evidence(world, record)],
-        "next": record.reason.next,
+        "code": reason.code,
+        "sentence": reason.text,
+        "evidence": [*reason.evidence, *_evidence(world, record)],
+        "next": reason.next,
         "story": story if with_story else [],
     }
 
@@ -88,6 +90,7 @@ def node_rows(world: World) -> list[Row]:
 
 def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) -> Row:
     seen = list(world.residents(record).values())
+    reason = _reason(world, record)
     job, homes = record.job, [world.engine.nodes.get(name) for name in record.nodes]
     kinds = [home.node.gpu_type for home in homes if home is not None]
     return {
@@ -108,8 +111,8 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "share": shares.get(record.key, 0.0) if record.places else None,
         "rate": min((item.rate for item in seen), default=None),
         "parked_s": max((item.parked_ns / NS_PER_S for item in seen), default=None),
-        "reason": record.code,
-        "detail": record.text,
+        "reason": reason.code,
+        "detail": reason.text,
         "tickets": record.options.tickets,
         "restart": job.restart,
         "submit_s": float(job.submit_s) or None,
@@ -121,6 +124,12 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "world": max((item.world for item in seen), default=0),
         "ranks": sum(item.ranks for item in seen),
     }
+
+
+def _reason(world: World, record: JobRecord) -> Reason:
+    """The dominant reason: whatever a job does meanwhile, that it is set aside."""
+    aside = world.engine.state.aside.get(record.job.job_id)
+    return record.reason if aside is None else aside.reason
 
 
 def _evidence(world: World, record: JobRecord) -> Iterable[str]:

@@ -18,6 +18,7 @@ from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits
 from gandiva_slurm.engine.lifecycle.fencing import fence_strays
 from gandiva_slurm.engine.lifecycle.owners import note_owners
 from gandiva_slurm.engine.lifecycle.placing import ask_holds, in_order, need_of, watch_starts
+from gandiva_slurm.engine.lifecycle.setting_aside import bring_back_of_other_releases, pass_on, set_aside
 from gandiva_slurm.engine.state import held
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import (
@@ -55,6 +56,7 @@ _HANDLERS: dict[type, Callable[[Cycle, Any], None]] = {
     ev.ActionDone: event_handlers.action_done,
     ev.PriorityAsked: event_handlers.priority_asked,
     ev.PolicyLate: event_handlers.policy_late,
+    ev.JobSetAside: set_aside,
 }
 
 
@@ -91,7 +93,7 @@ class Engine:
         at = Cycle(self.state, self.settings, now_ns)
         self._placements = self._fences = None
         self.decider.was_late = False
-        for event in events:
+        for event in (part for each in events for part in pass_on(at, each)):
             if isinstance(event, ev.CycleTick):
                 self._decide(at)
             elif isinstance(event, ev.RoundTick):
@@ -109,8 +111,8 @@ class Engine:
 
     @property
     def jobs(self) -> Mapping[int, JobRecord]:
-        """Every job known, finished ones for a while."""
-        return MappingProxyType(self.state.jobs)
+        """Every job known, finished ones for a while, those that are set aside by their stand-ins."""
+        return MappingProxyType(self.state.jobs | self.state.hidden if self.state.hidden else self.state.jobs)
 
     @property
     def nodes(self) -> Mapping[str, NodeRecord]:
@@ -174,6 +176,7 @@ class Engine:
         """
         engine = cls(settings, leader)
         engine.state = EngineState.from_json(data)
+        bring_back_of_other_releases(engine.state)
         engine.decider = Decider(leader, data.get("policy"))
         engine.decider.has_plan |= bool(engine.state.on)
         return engine
@@ -218,7 +221,7 @@ class Engine:
     def _plan(self) -> dict[str, tuple[Placement, ...]]:
         """Split each user's tickets over his placed jobs: all he has is on the nodes, once in each group."""
         placed = sorted(
-            (record for record in self.state.jobs.values() if record.is_placed and record.is_bound),
+            (record for record in self.jobs.values() if record.is_placed and record.is_bound),
             key=lambda record: record.order,
         )
         weighed = [(each.job, each.priority, each.vc, each.is_opportunistic) for each in placed]
@@ -235,7 +238,7 @@ class Engine:
         plan: dict[str, list[Placement]] = {}
         for record in placed:
             job_id = record.job.job_id
-            is_on = None if on is None else job_id in on
+            is_on = None if on is None or job_id in self.state.hidden else job_id in on
             for node, place in self._places(record, tickets[job_id], mates.get(job_id, 0), is_on):
                 plan.setdefault(node, []).append(place)
         self._placed = {record.job.job_id: self._placed[record.job.job_id] for record in placed}

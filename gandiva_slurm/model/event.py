@@ -118,6 +118,18 @@ class PriorityAsked:
 
 
 @dataclass(frozen=True)
+class JobSetAside:
+    """A job alone causes an error, `why`: it is to be set aside (`lifecycle.setting_aside`) before the rest.
+
+    `is_hidden`: from the policy, too.
+    """
+
+    job_id: int
+    why: str
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True)
 class PolicyLate:
     """The policy took too long for this cycle's question. Only a recording tells it: live, it is seen."""
 
@@ -145,6 +157,7 @@ Event = (
     | DaemonSeen
     | ActionDone
     | PriorityAsked
+    | JobSetAside
     | PolicyLate
     | CycleTick
     | RoundTick

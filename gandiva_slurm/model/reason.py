@@ -116,6 +116,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "its turn comes, as for other guaranteed jobs",
     ),
     "Started": ("Slurm started it", "its ranks register at their first boundary"),
+    "SetAside": (
+        "not scheduled, for it alone causes an error in gandivactld: {why}; all others are",
+        "it is tried again when it is changed or requeued (`gandiva update JOB --priority=N`, `scontrol "
+        "requeue`), or by another release; gandivactld's log has the traceback: report it",
+    ),
     "Adopted": ("found running on {node}", "nothing to be done"),
     "Unbound": ("runs on {node}, which GPUs is not known yet", "the node reports them, or they are assigned"),
     "NodeDown": ("its node {node} is down; Slurm has not given it up", "Slurm requeues it or {node} returns"),

@@ -174,6 +174,8 @@ class Room:
                 self.take(record, record.places)
             elif record.target:
                 self.take(record, record.target)
+        for record in at.state.hidden.values():
+            self.take(record, record.places)
 
     def take(self, record: JobRecord, places: Places) -> None:
         """A job is to live there."""

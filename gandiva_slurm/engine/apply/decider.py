@@ -70,12 +70,16 @@ class Decider:
         self.ahead: Mapping[int, tuple[int, int]] = {}
         #: what was wrong with its last answer; "": nothing
         self.fault = ""
+        #: it raised an error of its own
+        self.has_raised = False
         #: why what it knew could not be kept, or not be read; "": it could
         self.memory_fault = ""
         #: False before its first good plan: until then each node goes by its own stride
         self.has_plan = False
         #: the last question took too long
         self.was_late = False
+        #: ask it in each cycle, also where nothing has changed: an error of its is looked for
+        self.asks_always = False
         self._rest_until_ns = 0
         self._notes: Mapping[int, str] = {}
         #: the account tree, and what stands for it
@@ -159,7 +163,7 @@ class Decider:
         if self._tree[0] is not view.associations:
             self._tree = (view.associations, digest(view.associations))
         seen = fingerprint(view, self._tree[1])
-        if self._asked is not None and self._asked.holds(view, seen):
+        if self._asked is not None and not self.asks_always and self._asked.holds(view, seen):
             return self._asked.plan
         plan = self._ask(view, is_late)
         if plan is None and self._is_remembered and not self.was_late:  # what it knew may be the fault
@@ -189,6 +193,7 @@ class Decider:
         """Return the policy's plan; None: there is none that can be. `is_late`: it took too long then."""
         if view.now_ns < self._rest_until_ns:
             return None
+        self.has_raised = False
         try:
             if is_late:
                 raise TooSlow("took too long")
@@ -200,7 +205,7 @@ class Decider:
             self.was_late, self._rest_until_ns = True, view.now_ns + REST_NS
             self._begin_anew()
         except Exception as err:  # whatever a policy of others does
-            plan, wrong = None, f"fails: {type(err).__name__}: {err}"
+            plan, wrong, self.has_raised = None, f"fails: {type(err).__name__}: {err}", True
         self.fault = f"policy {self.policy.name} {wrong}" if wrong else ""
         return None if wrong else plan
 

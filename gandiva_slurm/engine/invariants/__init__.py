@@ -156,7 +156,7 @@ def tickets_are_conserved(engine: Engine) -> list[str]:
     for node in sorted({name for record in _placed(state) for name in record.nodes}):
         for place in engine.plan_jobs(node):
             planned.setdefault(place.key.job_id, {})[node] = place.tickets
-    jobs = [state.jobs[job_id] for job_id in planned]
+    jobs = [engine.jobs[job_id] for job_id in planned]
     found = [
         f"job {record.key} is planned on {sorted(planned[record.job.job_id])}, its nodes are {record.nodes}"
         for record in jobs
@@ -209,7 +209,8 @@ def stories_follow_the_table(state: EngineState) -> list[str]:
 
 def no_job_is_lost(state: EngineState, in_slurm: Mapping[int, int]) -> list[str]:
     """Every live job of ours in Slurm (id -> restart count) is known, newest incarnation, and no other."""
-    live = {job_id: record for job_id, record in state.jobs.items() if record.state != states.ENDED}
+    known = state.jobs | state.hidden
+    live = {job_id: record for job_id, record in known.items() if record.state != states.ENDED}
     found = [f"job {job_id} is in Slurm, not known" for job_id in sorted(in_slurm.keys() - live.keys())]
     found += [f"job {job_id} is known, not in Slurm" for job_id in sorted(live.keys() - in_slurm.keys())]
     for job_id in sorted(live.keys() & in_slurm.keys()):

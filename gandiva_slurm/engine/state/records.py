@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from gandiva_slurm.engine.state.aside import Aside
 from gandiva_slurm.engine.state.migration_record import Travels
 from gandiva_slurm.engine.state.packs import Pack
 from gandiva_slurm.engine.state.plain import build, plain
@@ -297,6 +298,9 @@ class EngineState:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     associations: tuple[Association, ...] = ()
     sightings: dict[tuple[str, JobKey], Sighting] = field(default_factory=dict)
+    #: jobs set aside, and their records where they are not among `jobs`
+    aside: dict[int, Aside] = field(default_factory=dict)
+    hidden: dict[int, JobRecord] = field(default_factory=dict)
     #: parked time and time limits, by job id
     givings: dict[int, Giving] = field(default_factory=dict)
     #: which jobs share a GPU at the same time
@@ -308,6 +312,8 @@ class EngineState:
     rates: Learnt = field(default_factory=Learnt)
     #: read anew in each life; None until then
     bounds: Bounds | None = None
+    #: what of single jobs could not be read, a sentence each
+    unread: tuple[str, ...] = field(default=(), compare=False)
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
     has_read_slurm: bool = False
 
@@ -317,6 +323,8 @@ class EngineState:
             "schema": SCHEMA,
             "jobs": [plain(record) for record in self.jobs.values()],
             "nodes": [plain(record) for record in self.nodes.values()],
+            "aside": [[job_id, plain(aside)] for job_id, aside in self.aside.items()],
+            "hidden": [plain(record) for record in self.hidden.values()],
             "associations": [plain(row) for row in self.associations],
             "packs": [plain(pack) for pack in self.packs],
             "on": sorted(self.on),
@@ -331,14 +339,21 @@ class EngineState:
         """Read what `to_json` wrote; KeyError, TypeError or ValueError when it is something else."""
         if data["schema"] != SCHEMA:
             raise ValueError(f"engine state of schema {data['schema']}, {SCHEMA} expected")
-        jobs = [_job_record(raw) for raw in data["jobs"]]
+        unread: list[str] = []
+        jobs = _readable(data["jobs"], _job_record, unread)
+        hidden = _readable(data.get("hidden", ()), _job_record, unread)
+        if unread and not jobs:
+            raise ValueError(unread[0])
         nodes = [_node_record(raw) for raw in data["nodes"]]
         return cls(
+            unread=tuple(unread),
             jobs={record.job.job_id: record for record in jobs},
             nodes={record.node.name: record for record in nodes},
+            aside={job_id: Aside.from_json(raw) for job_id, raw in data.get("aside", ())},
+            hidden={record.job.job_id: record for record in hidden},
             associations=tuple(build(Association, raw) for raw in data["associations"]),
             packs=[build(Pack, raw) for raw in data.get("packs", ())],
-            on=set(data.get("on", ())),
+            on={*data.get("on", ())} & {record.job.job_id for record in jobs},
             followed_ns=data.get("followed_ns", 0),
             rates=Learnt.from_json(data.get("rates", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
@@ -347,6 +362,17 @@ class EngineState:
                 for node, job_id, restart, raw in data["sightings"]
             },
         )
+
+
+def _readable(raws: Iterable[Any], read: Callable[[Any], JobRecord], unread: list[str]) -> list[JobRecord]:
+    """Read those records that can be; of each other a sentence."""
+    found = []
+    for raw in raws:
+        try:
+            found.append(read(raw))
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            unread.append(f"a job's record, {str(raw)[:100]}...: {err!r}")
+    return found
 
 
 def _sighting(raw: Mapping[str, Any]) -> Sighting:
