@@ -12,7 +12,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -188,10 +188,7 @@ class Api:
             "slurm_error": status.slurm_error,
             "state_error": self._controller.books.error,
             "policy_errors": curtain.over_all(self._controller.troubles),
-            "set_aside": [
-                f"job {job_id} is {aside.reason.text}"
-                for job_id, aside in sorted(self._controller.engine.state.aside.items())
-            ],
+            "set_aside": [*self._set_aside(viewer)],
             "rounds": self._controller.nodes.lateness(),
             "errors": status.errors,
             "last_error": curtain.over(status.last_error),
@@ -199,10 +196,23 @@ class Api:
 
     def _curtain(self, viewer: Viewer) -> Curtain:
         """Return what takes others' jobs out of an answer."""
-        state = self._controller.engine.state
-        jobs = [record.job for record in state.jobs.values()]
-        users = {job.user for job in jobs} | {row.user for row in state.associations}
+        engine = self._controller.engine
+        jobs = [record.job for record in engine.jobs.values()]
+        users = {job.user for job in jobs} | {row.user for row in engine.state.associations}
         return curtain(viewer, jobs, users)
+
+    def _set_aside(self, viewer: Viewer) -> Iterator[str]:
+        """Say of the jobs that this viewer may see what keeps them from being scheduled, or read."""
+        engine = self._controller.engine
+        for job_id, aside in sorted(engine.state.aside.items()):
+            record = engine.jobs.get(job_id)
+            if viewer.sees_every(JOBS) or (
+                record is not None and viewer.sees(JOBS, record.job.user, [record.job.account])
+            ):
+                yield f"job {job_id} is {aside.reason.text}"
+        unread = self._controller.status.unread if viewer.sees_every(JOBS) else {}
+        for job_id, why in sorted(unread.items()):
+            yield f"job {job_id} cannot be read, and stays as it was: {why}"
 
     def _world(self) -> World:
         links = {link.name: link for link in self._controller.nodes}

@@ -42,7 +42,8 @@ def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob])
     """Pick Gandiva's jobs and nodes out of a snapshot.
 
     `held` are the jobs the engine has: one whose AdminComment somebody overwrote keeps its options, for a
-    job that Slurm still shows is not gone. Associations that were not read this time stay.
+    job that Slurm still shows is not gone; nor is one whose record cannot be read. Associations that were not
+    read this time stay.
     """
     jobs: dict[int, SlurmJob] = {}
     others: dict[int, SlurmJob] = {}
@@ -50,6 +51,11 @@ def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob])
         if job.options is None and job.job_id in held:
             job = replace(job, options=held[job.job_id].options)
         (others if job.options is None else jobs)[job.job_id] = job
+    for job_id in snapshot.unread:  # as it was, as far as it is known
+        if last is not None and job_id in last.others:
+            others[job_id] = last.others[job_id]
+        elif job_id in held:
+            jobs[job_id] = held[job_id]
     associations = snapshot.associations
     if associations is None and last is not None:
         associations = last.associations

@@ -120,6 +120,9 @@ class SlurmSide:
         if status.slurm_error:
             log.info("Slurm is read: %d jobs, %d nodes", len(snapshot.jobs), len(snapshot.nodes))
         status.slurm_error = ""
+        for job_id in snapshot.unread.keys() - status.unread.keys():
+            log.error("job %d cannot be read, and stays as it was: %s", job_id, snapshot.unread[job_id])
+        status.unread = snapshot.unread
         status.fresh_s = time.monotonic()
         if with_associations:
             self._associations_s = time.monotonic() + ASSOCIATIONS_EVERY_S

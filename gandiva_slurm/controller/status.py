@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -15,6 +16,8 @@ class Status:
     errors: int = 0
     last_error: str = ""
     slurm_error: str = "Slurm has not been read yet"
+    #: jobs whose records Slurm shows so that they cannot be read, each with a sentence
+    unread: Mapping[int, str] = field(default_factory=dict)
     fresh_s: float = field(default_factory=time.monotonic)
 
     def fail(self, sentence: str) -> None:

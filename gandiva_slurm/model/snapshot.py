@@ -5,7 +5,8 @@ Filled by `slurm.reader` (either back end), read by the engine. Immutable; times
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 #: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive:
 #: unknown never means finished.
@@ -132,3 +133,5 @@ class Snapshot:
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     associations: tuple[Association, ...] | None = None
+    #: jobs whose records could not be read, each with a sentence
+    unread: Mapping[int, str] = field(default_factory=dict)

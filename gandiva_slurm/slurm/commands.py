@@ -65,7 +65,7 @@ class CommandsPort:
         )
         self._task_names = arrays.names_of_tasks(picture.jobs)
         await self._split(picture.joint, picture.jobs)
-        return Snapshot(picture.jobs, picture.nodes, associations)
+        return Snapshot(picture.jobs, picture.nodes, associations, picture.unread)
 
     async def start(self, job_id: int, nodes: Sequence[str]) -> None:
         """Start a held job on just these nodes; SlurmRefused with Slurm's sentence."""

@@ -30,7 +30,7 @@ from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.control import check_nodes, insist
 from gandiva_slurm.slurm.pyslurm_fields import Told
 from gandiva_slurm.slurm.pyslurm_link import Worker
-from gandiva_slurm.slurm.reader import Picture, pick_jobs, pick_nodes
+from gandiva_slurm.slurm.reader import Picture, Unread, pick_jobs, pick_nodes
 from gandiva_slurm.slurm.run import Commands, error_of
 
 log = logging.getLogger(__name__)
@@ -128,8 +128,9 @@ class PyslurmPort(CommandsPort):
             records = fields.job_records(raw["jobs"], told), fields.node_records(raw["nodes"])
         except (KeyError, TypeError, ValueError) as err:
             raise SlurmUnreachable(f"pyslurm's answer has another form than 25.11.2's: {err!r}") from err
-        jobs, joint = pick_jobs(records[0], self._partitions)
-        return Picture(jobs, pick_nodes(records[1], self._partitions), joint)
+        unread: Unread = {}
+        jobs, joint = pick_jobs(records[0], self._partitions, unread)
+        return Picture(jobs, pick_nodes(records[1], self._partitions), joint, unread)
 
     async def _ask_squeue(self, unsure: Sequence[Mapping[str, Any]]) -> dict[int, Told]:
         """Return what squeue knows better of these jobs; what it said is kept while nothing changes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
 from gandiva_slurm.slurm import arrays, gres
@@ -30,7 +30,12 @@ SCONTROL_JSON = (23, 2)
 #: It takes half the time of the plain one, which writes three words for most numbers.
 SHORT_FORMS = {(24, 11): "--json=v0.0.42+complex", (26, 5): "--json=v0.0.45+complex"}
 
+#: More jobs than this that cannot be read are another form of Slurm's answer, not faults of single jobs.
+MOST_UNREAD = 4
+
 Jobs = tuple[tuple[SlurmJob, ...], tuple[arrays.JointTasks, ...]]
+#: Jobs that could not be read, each with a sentence.
+Unread = dict[int, str]
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Picture:
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     joint: tuple[arrays.JointTasks, ...]
+    unread: Unread = field(default_factory=dict)
 
 
 async def read_picture(
@@ -48,8 +54,9 @@ async def read_picture(
     """Read jobs and nodes; SlurmUnreachable when either read fails. `version` is the commands' release."""
     squeue, nodes = jobs_command(version), nodes_command(version)
     told = await together(commands.output(squeue, timeout_s), commands.output(nodes, timeout_s))
-    jobs, joint = read_jobs(told[0], partitions, squeue)
-    return Picture(jobs, read_nodes(told[1], partitions, nodes), joint)
+    unread: Unread = {}
+    jobs, joint = read_jobs(told[0], partitions, squeue, unread)
+    return Picture(jobs, read_nodes(told[1], partitions, nodes), joint, unread)
 
 
 def jobs_command(version: tuple[int, int]) -> tuple[str, ...]:
@@ -68,14 +75,22 @@ def release(version: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def read_jobs(answer: str, partitions: frozenset[str], command: Sequence[str] = SQUEUE) -> Jobs:
-    """Read the answer of `jobs_command`."""
-    return pick_jobs(records(answer, " ".join(command), "jobs"), partitions)
+def read_jobs(
+    answer: str,
+    partitions: frozenset[str],
+    command: Sequence[str] = SQUEUE,
+    unread: Unread | None = None,
+) -> Jobs:
+    """Read the answer of `jobs_command`; `unread` takes in the jobs that cannot be read."""
+    return pick_jobs(records(answer, " ".join(command), "jobs"), partitions, unread)
 
 
-def pick_jobs(found: Iterable[Fields], partitions: frozenset[str]) -> Jobs:
-    """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays."""
-    everything = [(record, read_job(record)) for record in found]
+def pick_jobs(found: Iterable[Fields], partitions: frozenset[str], unread: Unread | None = None) -> Jobs:
+    """Return the jobs that are Gandiva's or in our partitions, and the joint records of Gandiva arrays.
+
+    `unread` takes in some jobs that cannot be read; without it, and for many, the error is raised.
+    """
+    everything = _read_each(found, {} if unread is None else unread, 0 if unread is None else MOST_UNREAD)
     dependencies = Dependencies(job for _, job in everything)
     jobs: list[SlurmJob] = []
     joint: list[arrays.JointTasks | None] = []
@@ -86,6 +101,21 @@ def pick_jobs(found: Iterable[Fields], partitions: frozenset[str]) -> Jobs:
         jobs.append(job)
         joint.append(tasks)
     return tuple(jobs), tuple(filter(None, joint))
+
+
+def _read_each(found: Iterable[Fields], unread: Unread, most: int) -> list[tuple[Fields, SlurmJob]]:
+    jobs = []
+    for record in found:
+        try:
+            jobs.append((record, read_job(record)))
+        except Exception as err:  # whatever one job's record makes of the code that reads it
+            if len(unread) >= most:
+                raise
+            unread[record.number("job_id")] = str(err) or type(err).__name__
+            last = err
+    if unread and not jobs:
+        raise last
+    return jobs
 
 
 def read_nodes(

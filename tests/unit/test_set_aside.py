@@ -1,4 +1,4 @@
-"""One job that causes errors in the engine is set aside with a sentence; all others start, take turns and move."""
+"""A job that causes errors in the engine is set aside with a sentence; others start, take turns and move."""
 
 from __future__ import annotations
 

@@ -346,3 +346,20 @@ def test_restart_count_and_the_memory_of_each_node_are_read(answer: dict[str, An
     record |= tres | {"restart_cnt": 3}
     ((job,), _) = reader.read_jobs(json.dumps(answer), OURS)
     assert (job.restart, job.node_count, job.memory_mib) == (3, 2, 4096)
+
+
+def test_one_job_that_cannot_be_read_is_left_out_alone(answer: dict[str, Any]) -> None:
+    whole = answer["jobs"][0]
+    bad = {key: value for key, value in whole.items() if key != "tres_req_str"} | {"job_id": 900}
+    unread: dict[int, str] = {}
+    jobs, _ = reader.read_jobs(json.dumps(answer | {"jobs": [bad, whole]}), OURS, unread=unread)
+    assert [job.job_id for job in jobs] == [whole["job_id"]]
+    assert [*unread] == [900] and "jobs[0].tres_req_str is missing" in unread[900]
+
+
+def test_many_jobs_that_cannot_be_read_are_another_form(answer: dict[str, Any]) -> None:
+    whole = answer["jobs"][0]
+    bad = {key: value for key, value in whole.items() if key != "tres_req_str"}
+    for jobs in ([bad], [whole, *({**bad, "job_id": 900 + n} for n in range(reader.MOST_UNREAD + 1))]):
+        with pytest.raises(SlurmUnreachable, match="tres_req_str is missing"):
+            reader.read_jobs(json.dumps(answer | {"jobs": jobs}), OURS, unread={})
