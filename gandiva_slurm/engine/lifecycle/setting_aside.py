@@ -32,7 +32,7 @@ def set_aside(at: Cycle, event: ev.JobSetAside) -> None:
     state.givings.pop(job_id, None)
     state.packs = [pack for pack in state.packs if job_id not in pack.jobs]
     if old is not None:
-        _keep(at, job_id, _stand_in(old, at))
+        _keep(at, job_id, _stand_in(at, old, seen or old.job))
 
 
 def bring_back(state: EngineState, job_id: int) -> SlurmJob | None:
@@ -71,13 +71,16 @@ def pass_on(at: Cycle, event: ev.Event) -> Iterator[ev.Event]:
 
 
 def _seen(at: Cycle, event: ev.JobSeen, aside: Aside) -> Iterator[ev.Event]:
-    job_id, is_new = event.job.job_id, aside.seen is None
+    state, job_id = at.state, event.job.job_id
     was, aside.seen = aside.seen, event.job
-    if is_new:
-        _keep(at, job_id, _stand_in(JobRecord(event.job, since_ns=at.now_ns), at))
-    elif was is not None and _told(was) != _told(event.job) and _may_try(at, aside):
-        bring_back(at.state, job_id)
+    if was is not None and _told(was) == _told(event.job):
+        return
+    if was is not None and _may_try(at, aside):
+        bring_back(state, job_id)
         yield event
+        return
+    old = state.hidden.pop(job_id, None) or state.jobs.pop(job_id, None) or JobRecord(event.job)
+    _keep(at, job_id, _stand_in(at, old, event.job))
 
 
 def _gone(at: Cycle, event: ev.JobSeen | ev.JobGone, job_id: int, aside: Aside) -> Iterator[ev.Event]:
@@ -118,18 +121,17 @@ def _keep(at: Cycle, job_id: int, record: JobRecord) -> None:
     state.sightings = {spot: seen for spot, seen in state.sightings.items() if spot[1].job_id != job_id}
 
 
-def _stand_in(old: JobRecord, at: Cycle) -> JobRecord:
+def _stand_in(at: Cycle, old: JobRecord, job: SlurmJob) -> JobRecord:
     """Return a record of a job that every step can read."""
-    places = old.places if old.is_placed else {}
-    if not places and old.job.state in ON_NODE:
-        places = {node: () for node in old.job.nodes if isinstance(node, str)}
-    record, to = JobRecord(_sound_job(old.job), since_ns=at.now_ns), states.RUNNING if places else states.HELD
+    places = _places(old, job)
+    shown = replace(_sound_job(job), nodes=tuple(places), state="RUNNING" if places else "PENDING")
+    record, to = JobRecord(shown, since_ns=at.now_ns), states.RUNNING if places else states.HELD
     if old.state in states.STATES and all(isinstance(line, StoryLine) for line in old.story):
         record.state, record.story = old.state, old.story
     record.vc = old.vc if isinstance(old.vc, str) else ""
     record.held_ns = old.held_ns if isinstance(old.held_ns, int) else 0
     record.asked_priority = old.asked_priority if isinstance(old.asked_priority, int) else None
-    reason = because("SetAside", why=at.state.aside[old.job.job_id].why)
+    reason = because("SetAside", why=at.state.aside[job.job_id].why)
     if record.state == to or (places and record.state in states.SLICED):
         record.stay(reason, at.now_ns)
     elif to in states.STATES[record.state].then:
@@ -138,6 +140,14 @@ def _stand_in(old: JobRecord, at: Cycle) -> JobRecord:
         record.state, record.story, record.reason = to, [], reason
     record.places = dict(places)
     return record
+
+
+def _places(old: JobRecord, job: SlurmJob) -> dict[str, tuple[int, ...]]:
+    """Where a job lives, or is about to: what has been released may start at any moment."""
+    is_same = old.job.restart == job.restart and old.is_placed
+    if job.state in ON_NODE and job.nodes:
+        return {node: old.places.get(node, ()) if is_same else () for node in job.nodes}
+    return old.places if is_same and (job.state != "PENDING" or old.state == states.STARTING) else {}
 
 
 def _sound_job(job: SlurmJob) -> SlurmJob:
