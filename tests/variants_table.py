@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 from tests.variant_rooms import (
+    aside,
     attacks,
     books,
     cells,
@@ -61,6 +62,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "Nobody gets round it: work without paying": attacks.VARIANTS,
     "Nobody gets round it: GPUs of others": devices.VARIANTS,
     "What is private": privacy.VARIANTS,
+    "Jobs that cause errors": aside.VARIANTS,
     "The daemons' TCP door and signs of life": door.VARIANTS,
     "Wire and configuration": wire.VARIANTS,
     "Slurm: reading and acting": slurm.VARIANTS,

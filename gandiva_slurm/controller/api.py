@@ -217,7 +217,8 @@ class Api:
     def _world(self) -> World:
         links = {link.name: link for link in self._controller.nodes}
         controller = self._controller
-        return World(controller.engine, links, controller.reports, tuple(controller.troubles))
+        now_ns = controller.clock.now_ns()
+        return World(controller.engine, links, controller.reports, tuple(controller.troubles), now_ns)
 
     async def _shares_of_nodes(self) -> dict[JobKey, float]:
         world, now_ns = self._world(), time.time_ns()

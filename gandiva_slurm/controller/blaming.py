@@ -43,29 +43,29 @@ class Guarded:
     def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> tuple[Engine, list[Action]]:
         """Return the actions, and the engine that goes on: another one where a job was set aside."""
         then = blame.before(self.state, engine)
-        has_raised = engine.decider.has_raised
+        had_raised = engine.decider.raised
         try:
             actions = self.recorder.handle(engine, events, now_ns)
             blame.read_out(engine)
         except Exception as err:
-            done = self._without_culprits(then, events, now_ns, err)
+            done = self._without_culprits(then, events, now_ns, err, is_policys=False)
             if done is None:
                 raise
             return done
-        is_new = engine.decider.has_raised and not has_raised
-        done = self._without_culprits(then, events, now_ns, engine.decider.fault) if is_new else None
-        return done or (engine, actions)
+        raised = engine.decider.raised
+        if raised is None or had_raised is not None:
+            return engine, actions
+        return self._without_culprits(then, events, now_ns, raised, is_policys=True) or (engine, actions)
 
     def _without_culprits(
-        self, then: blame.Before, events: Sequence[Event], now_ns: int, fault: Exception | str
+        self, then: blame.Before, events: Sequence[Event], now_ns: int, err: Exception, is_policys: bool
     ) -> tuple[Engine, list[Action]] | None:
-        """Do the cycle again without the jobs that cause a fault (a policy's: its words); None: none does."""
-        is_policys = isinstance(fault, str)
-        why, now_s = fault if isinstance(fault, str) else blame.in_words(fault), time.monotonic()
+        """Do the cycle again without the jobs that cause an error; None: it is no job's."""
+        why, now_s = blame.in_words(err), time.monotonic()
         if now_s - self._vain.get(why, float("-inf")) < AGAIN_S:
             return None
         end_s = now_s + LONGEST_S
-        found = blame.culprits(then, events, now_ns, is_policys, lambda: time.monotonic() < end_s)
+        found = blame.culprits(then, events, now_ns, err, lambda: time.monotonic() < end_s, is_policys)
         if not found:
             self._vain = {each: at_s for each, at_s in self._vain.items() if now_s - at_s < AGAIN_S}
             self._vain[why] = time.monotonic()
@@ -73,10 +73,10 @@ class Guarded:
         engine = blame.again(then)
         actions = self.recorder.handle(engine, [*found, *events], now_ns)
         blame.read_out(engine)
-        self._tell(engine, [each.job_id for each in found], None if isinstance(fault, str) else fault)
+        self._tell(engine, [each.job_id for each in found], err)
         return engine, actions
 
-    def _tell(self, engine: Engine, jobs: Sequence[int], err: Exception | None) -> None:
+    def _tell(self, engine: Engine, jobs: Sequence[int], err: Exception) -> None:
         now_s = time.monotonic()
         self._told = {job_id: at_s for job_id, at_s in self._told.items() if now_s - at_s < AGAIN_S}
         for job_id in jobs:

@@ -19,6 +19,7 @@ from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.blaming import Guarded
 from gandiva_slurm.controller.books import Books
 from gandiva_slurm.controller.bounds import BoundsWatch
+from gandiva_slurm.controller.clock import Clock
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.controller.later import Later
@@ -36,7 +37,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle.owners import promised_too_much
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Requeue
-from gandiva_slurm.model.event import ActionDone, CycleTick, Event, JobGone, RoundTick
+from gandiva_slurm.model.event import ActionDone, ClockSkew, CycleTick, Event, JobGone, RoundTick
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.model.span import lease_ns
 from gandiva_slurm.slurm.limits import Limits
@@ -49,6 +50,8 @@ SHORTEST_ROUND_S = 0.02
 STOP_GRACE_S = 1.0
 #: The record of spans, in the state directory.
 RECORD_NAME = "spans.jsonl"
+#: Its even time, there too.
+CLOCK_NAME = "clock.json"
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +64,17 @@ class Controller:
         config: Config,
         port: SlurmPort,
         transport: Transport,
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock: Clock | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.config = config
-        self.status = Status(clock_ns() / NS_PER_S)
         self.books = Books(Path(config.controller.state_dir))
+        self.clock = clock or Clock(Path(config.controller.state_dir) / CLOCK_NAME)
+        self.status = Status(self.clock.shown_ns() / NS_PER_S)
         self.engine = self._restore()
         self._recorder = Recorder(lambda: self.config)
         self._guarded = Guarded(self._recorder, self.engine)
-        epoch_ns = self.books.begin_epoch(clock_ns())
+        epoch_ns = self.books.begin_epoch(self.clock.now_ns())
         self.nodes = Nodes(transport, link_settings(config, epoch_ns))
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
         record = Record(Path(config.controller.state_dir) / RECORD_NAME)
@@ -78,9 +82,9 @@ class Controller:
         self.picture: Picture | None = None
         #: the reports the ledger has taken in: closed holds of these are in the file
         self.reports: dict[str, NodeReport] = {}
-        self._clock_ns = clock_ns
+        self._clock_ns = self.clock.now_ns
         self._bounds = BoundsWatch(limits)
-        self._executor = Executor(port, limits, self.nodes, clock_ns)
+        self._executor = Executor(port, limits, self.nodes, self.clock.shown_ns)
         self._slurm = SlurmSide(port, self._bounds, self._executor, self.status, self._write_outcomes)
         #: names the way to Slurm and the versions, for `gandiva check`
         self.back_end: Callable[[], str] = lambda: ""
@@ -170,6 +174,8 @@ class Controller:
         outcomes = [*self._overtaken, *self._slurm.outcomes()]
         events: list[Event] = [*outcomes, *self._bounds.take(), *self.requests.take()]
         self._overtaken = []
+        if self.clock.look() != self.engine.state.skew_ns:
+            events.insert(0, ClockSkew(self.clock.skew_ns))
         if snapshot is not None:
             picture = look(snapshot, self.picture, self._held())
             events += slurm_events(self.picture, picture, self._held(), self.engine.nodes)
@@ -239,15 +245,16 @@ class Controller:
 
     async def keep(self, actions: Sequence[Action], is_look: bool) -> None:
         """Step 4: journal first; then the ledger, and only then are holds acknowledged to their nodes."""
-        now_ns, books = self._clock_ns(), self.books
+        now_ns, shown_ns, books = self._clock_ns(), self.clock.shown_ns(), self.books
         state = self._guarded.note(self.engine)
         released, self._executor.released = self._executor.released, {}
         await books.write(
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
-            *(self._job_records(now_ns) if is_look else ()),
+            partial(self.clock.save),
+            *(self._job_records(shown_ns) if is_look else ()),
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
-            *(partial(books.ledger.record_move, a.key, now_ns) for a in actions if isinstance(a, Requeue)),
+            *(partial(books.ledger.record_move, a.key, shown_ns) for a in actions if isinstance(a, Requeue)),
         )
         if not books.is_failing(books.journal.write):
             self.requests.note_kept()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,8 @@ class World:
     reports: Mapping[str, NodeReport]
     #: what is wrong with the policy's decisions now
     troubles: tuple[str, ...] = ()
+    #: this moment, by the clock of the engine's cycles
+    now_ns: int = 0
 
     def residents(self, record: JobRecord) -> dict[str, Resident]:
         """Return what each of its nodes says of a job, as far as it says anything of this incarnation."""
@@ -67,8 +68,9 @@ def queue_rows(world: World, shares: Mapping[JobKey, float]) -> list[Row]:
 
 def why_row(world: World, record: JobRecord, with_story: bool) -> Row:
     """Return the dominant reason of a job's state, what proves it, and what will change it."""
+    skew_s = world.engine.state.skew_ns / NS_PER_S
     story = [
-        {"t_s": line.t_s, "from": line.from_, "to": line.to, "code": line.code, "text": line.text}
+        {"t_s": line.t_s + skew_s, "from": line.from_, "to": line.to, "code": line.code, "text": line.text}
         for line in record.story
     ]
     reason = _reason(world, record)
@@ -140,15 +142,15 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     engine = world.engine
     if record.state != states.ENDED:
         yield from world.troubles
-        yield from engine.decider.explain(job.job_id, time.time_ns())
+        yield from engine.decider.explain(job.job_id, world.now_ns)
     if record.asked_priority is not None:
         yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
     yield from owners.told(record, engine.settings)
     yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
-    yield from moving.told(record, time.time_ns())
+    yield from moving.told(record, world.now_ns)
     yield from sizes.told(record)
-    yield from promotion.told(record, time.time_ns())
+    yield from promotion.told(record, world.now_ns)
     pack = packs.pack_of(engine.state.packs, job.job_id)
     if pack is not None and record.code not in ("Packed", "PackTrial"):
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")

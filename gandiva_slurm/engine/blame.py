@@ -1,21 +1,24 @@
 """Finds the jobs that cause an error each by itself, by doing the cycle again without them. Pure.
 
-Jobs are set aside all together first: where the error comes all the same, it is no job's. Then halves are
-taken back in, and halves of those that bring the error back. What is left at the end was tried: without
-these jobs the cycle does not fail, and with any of them it does.
+The jobs that stand in the error's frames are suspected first. Where that is not it, all jobs are set aside
+together: where the error comes all the same, it is no job's. Then halves are taken back in, and halves of
+those that bring the error back. Either way it was tried that without these jobs the cycle does not fail.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state.records import EngineSettings, EngineState
+from gandiva_slurm.engine.state.records import EngineSettings, JobRecord
 from gandiva_slurm.model.event import Event, JobGone, JobSeen, JobSetAside, PriorityAsked, ResidentSeen
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import SlurmJob
+from gandiva_slurm.policy.port import JobView
 
 #: An error that jobs of more arrays (or single ones) than this bring is taken for one of ours.
 MOST = 4
@@ -75,23 +78,21 @@ def culprits(
     then: Before,
     events: Sequence[Event],
     now_ns: int,
-    heeds_policy: bool,
+    err: Exception,
     may_go_on: Callable[[], bool] = lambda: True,
+    heeds_policy: bool = False,
 ) -> list[JobSetAside]:
-    """Return which jobs are to be set aside for the cycle not to fail; []: the error is no job's.
+    """Return which jobs are to be set aside for the cycle not to fail with `err`; []: that is no job's.
 
-    `heeds_policy`: an error that the policy raises is one, too. `may_go_on`: there is time for another try.
+    `may_go_on`: there is time for another try. `heeds_policy`: what the policy raises is an error, too.
     """
     search = _Search(then, events, now_ns, heeds_policy)
-    state = search.state
-    jobs = sorted(
-        {*state.jobs, *state.aside, *_named(events)}, key=lambda job_id: (_array(search, job_id), job_id)
-    )
-    if not search.fails(()):
-        return []
-    for search.is_hidden in (False, True):
-        if not search.fails(jobs):
-            return search.split(jobs, may_go_on)
+    found = search.suspect(err, may_go_on)
+    if found or search.fails({}) is None:
+        return found
+    for is_hidden in (False, True):
+        if may_go_on() and search.fails(dict.fromkeys(search.jobs, is_hidden)) is None:
+            return search.split(is_hidden, may_go_on)
     return []
 
 
@@ -99,43 +100,88 @@ class _Search:
     def __init__(self, then: Before, events: Sequence[Event], now_ns: int, heeds_policy: bool) -> None:
         self._then, self._events, self._now_ns = then, events, now_ns
         self._heeds_policy = heeds_policy
-        self.is_hidden = False
-        self.state: EngineState = again(then).state
-        self.arrays = {
-            event.job.job_id: event.job.array_job_id for event in events if isinstance(event, JobSeen)
-        }
+        state = again(then).state
+        shown = {event.job.job_id: event.job for event in events if isinstance(event, JobSeen)}
+        known = {job_id: record.job for job_id, record in state.jobs.items()} | shown
+        #: by job: its array, or itself
+        self.arrays = {job_id: job_id for job_id in _named(events)}
+        self.arrays |= {job_id: job.array_job_id or job_id for job_id, job in known.items()}
+        self.jobs = sorted(self.arrays, key=lambda job_id: (self.arrays[job_id], job_id))
 
-    def fails(self, aside: Iterable[int]) -> str:
-        """Say how the cycle fails without these jobs; "": it does not."""
+    def fails(self, aside: Mapping[int, bool]) -> Exception | None:
+        """Return what the cycle raises without these jobs (True: hidden from the policy, too)."""
         engine = again(self._then)
         engine.decider.asks_always = self._heeds_policy
         try:
-            engine.handle(
-                [*(JobSetAside(job_id, "", self.is_hidden) for job_id in aside), *self._events], self._now_ns
-            )
+            asked = [JobSetAside(job_id, "", is_hidden) for job_id, is_hidden in aside.items()]
+            engine.handle([*asked, *self._events], self._now_ns)
             read_out(engine)
             as_json(engine)
         except Exception as err:  # it is what we look for
-            return in_words(err)
-        return engine.decider.fault if self._heeds_policy and engine.decider.has_raised else ""
+            return err
+        return engine.decider.raised if self._heeds_policy else None
 
-    def split(self, jobs: Sequence[int], may_go_on: Callable[[], bool]) -> list[JobSetAside]:
+    def suspect(self, err: Exception, may_go_on: Callable[[], bool]) -> list[JobSetAside]:
+        """Set aside what stands in the error's frames, and in those of the next one, where that helps."""
+        aside: dict[int, bool] = {}
+        why: dict[int, str] = {}
+        failed: Exception | None = err
+        while failed is not None and may_go_on():
+            ids = [job_id for job_id in in_frames(failed) if job_id in self.arrays and not aside.get(job_id)]
+            if not ids:
+                return []
+            array = self.arrays[ids[0]]
+            # a task of an array like another that was found: they are all alike
+            is_next = any(self.arrays[job_id] == array and job_id != ids[0] for job_id in aside)
+            part = [job_id for job_id in self.jobs if self.arrays[job_id] == array] if is_next else ids[:1]
+            for job_id in part:
+                aside[job_id] = job_id in aside
+                why.setdefault(job_id, in_words(failed))
+            if len({self.arrays[job_id] for job_id in aside}) > MOST:
+                return []
+            failed = self.fails(aside)
+        if failed is not None:
+            return []
+        return [JobSetAside(job_id, why[job_id], is_hidden) for job_id, is_hidden in aside.items()]
+
+    def split(self, is_hidden: bool, may_go_on: Callable[[], bool]) -> list[JobSetAside]:
         """Take jobs back in by halves; what does not fit in is left."""
-        aside, found, todo = {*jobs}, list[JobSetAside](), [jobs]
+        aside, found, todo = {*self.jobs}, list[JobSetAside](), [self.jobs]
         while todo:
             part = todo.pop()
             if not may_go_on():
                 return []
-            why = self.fails(aside.difference(part))
-            if not why:
+            failed = self.fails(dict.fromkeys(sorted(aside.difference(part)), is_hidden))
+            if failed is None:
                 aside.difference_update(part)
             elif len(part) > 1:
                 todo += [part[len(part) // 2 :], part[: len(part) // 2]]
             else:
-                found.append(JobSetAside(part[0], why, self.is_hidden))
-                if len({_array(self, each.job_id) for each in found}) > MOST:
+                found.append(JobSetAside(part[0], in_words(failed), is_hidden))
+                if len({self.arrays[each.job_id] for each in found}) > MOST:
                     return []
         return found
+
+
+def in_frames(err: BaseException) -> list[int]:
+    """Return the jobs that are values of the error's frames, those of the innermost first."""
+    frames, trace = list[Mapping[str, object]](), err.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    found = (_job_id(name, value) for values in reversed(frames) for name, value in values.items())
+    return [*dict.fromkeys(job_id for job_id in found if job_id is not None)]
+
+
+def _job_id(name: str, value: object) -> int | None:
+    """The job that a value is of: its id, its record, what is shown of it, news of it."""
+    if isinstance(value, JobSeen | JobRecord):
+        value = value.job
+    if isinstance(value, ResidentSeen):
+        value = value.key
+    if isinstance(value, SlurmJob | JobView | JobGone | JobKey | PriorityAsked):
+        return value.job_id
+    return value if name == "job_id" and isinstance(value, int) else None
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
@@ -143,11 +189,6 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
         code = trace.tb_frame.f_code
         yield code.co_filename, trace.tb_lineno, code.co_name
         trace = trace.tb_next
-
-
-def _array(search: _Search, job_id: int) -> int:
-    record = search.state.jobs.get(job_id)
-    return search.arrays.get(job_id) or (record.job.array_job_id if record is not None else 0) or job_id
 
 
 def _named(events: Collection[Event]) -> Iterable[int]:

@@ -57,6 +57,7 @@ _HANDLERS: dict[type, Callable[[Cycle, Any], None]] = {
     ev.PriorityAsked: event_handlers.priority_asked,
     ev.PolicyLate: event_handlers.policy_late,
     ev.JobSetAside: set_aside,
+    ev.ClockSkew: event_handlers.clock_skew,
 }
 
 

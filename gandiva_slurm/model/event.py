@@ -118,6 +118,13 @@ class PriorityAsked:
 
 
 @dataclass(frozen=True)
+class ClockSkew:
+    """By how much the system's clock, and so Slurm's times, are ahead of the cycles' (`controller.clock`)."""
+
+    skew_ns: int
+
+
+@dataclass(frozen=True)
 class JobSetAside:
     """A job alone causes an error, `why`: it is to be set aside (`lifecycle.setting_aside`) before the rest.
 
@@ -157,6 +164,7 @@ Event = (
     | DaemonSeen
     | ActionDone
     | PriorityAsked
+    | ClockSkew
     | JobSetAside
     | PolicyLate
     | CycleTick

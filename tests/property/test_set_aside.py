@@ -70,7 +70,7 @@ def lived(jobs: list[Other], bad: int, spoil: Callable[[FakeWorld, int], None]) 
 
 
 @given(scripts, st.sampled_from(KINDS))
-@settings(max_examples=drawn(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=drawn(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_one_that_waits_changes_nothing_for_others(script: tuple[list[Other], int], kind: Poison) -> None:
     jobs, index = script
     bad, came = index + 1, jobs[index].comes
@@ -85,7 +85,7 @@ def test_one_that_waits_changes_nothing_for_others(script: tuple[list[Other], in
 
 
 @given(scripts, st.integers(1, 60))
-@settings(max_examples=drawn(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=drawn(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_one_that_runs_keeps_its_turns_and_others_theirs(script: tuple[list[Other], int], after: int) -> None:
     """Beside a job that may not move anyhow nothing changes for anybody when it is set aside."""
     jobs, index = script

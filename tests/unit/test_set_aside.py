@@ -11,10 +11,10 @@ from gandiva_slurm.engine import blame
 from gandiva_slurm.engine import engine as engines
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle import setting_aside
-from gandiva_slurm.engine.state.records import EngineState
+from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from tests.fake_world import FakeWorld
+from tests.fake_world import FakeWorld, starts
 from tests.guarded import Guard, news_of, the_policys_look, the_view, what_slurm_shows
 
 Poison = Callable[[pytest.MonkeyPatch, FakeWorld, int], None]
@@ -64,6 +64,16 @@ def starts_beside(world: FakeWorld, poison: Callable[[int], None] | None) -> set
     return {*world.running()}
 
 
+@pytest.fixture(params=["suspects", "halves"])
+def search(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The error's frames name jobs, or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "halves":
+            patch.setattr(blame, "in_frames", lambda err: [])
+        yield
+
+
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("poison", WAITING.values(), ids=WAITING)
 def test_a_job_that_waits_is_set_aside_and_all_others_go_on(
     world: FakeWorld, poison: Poison, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +87,7 @@ def test_a_job_that_waits_is_set_aside_and_all_others_go_on(
     assert world.state_of(3) == states.ENDED and is_aside(world, bad)
 
 
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("poison", RUNNING.values(), ids=RUNNING)
 def test_a_job_that_runs_goes_on_beside_all_others(
     world: FakeWorld, poison: Poison, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +126,9 @@ def test_what_its_owner_changes_is_tried_again(world: FakeWorld, monkeypatch: py
     assert not is_aside(world, bad) and bad in world.running()
 
 
-def test_what_is_still_wrong_is_set_aside_again(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_still_wrong_is_set_aside_again_and_told_once_a_minute(
+    world: FakeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     bad, other = world.submit(), world.submit("user2")
     what_slurm_shows(monkeypatch, world, bad)
     world.run(5)
@@ -123,8 +136,23 @@ def test_what_is_still_wrong_is_set_aside_again(world: FakeWorld, monkeypatch: p
     world.jobs[bad] = replace(world.jobs[bad], account="lab2")
     world.run(2)
     assert world.engine.state.aside[bad].since_ns > since_ns and other in world.running()
+    assert len(caplog.records) == 1
 
 
+def test_a_slot_of_one_that_the_policy_may_not_see_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = FakeWorld({"n1": 1}, EngineSettings(slots_per_gpu=1))
+    Guard(world)
+    bad = world.submit()
+    world.run(5)
+    the_policys_look(monkeypatch, world, bad)
+    other = world.submit("user2")
+    assert not starts(world.run(20)) and bad in world.engine.state.hidden
+    world.finish(bad)
+    world.run(5)
+    assert other in world.running()
+
+
+@pytest.mark.usefixtures("search")
 def test_a_requeue_and_an_operators_word_try_it_again(
     world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +217,7 @@ def test_an_error_of_no_job_is_raised_as_before(bare: FakeWorld, monkeypatch: py
     assert not world.engine.state.aside
 
 
+@pytest.mark.usefixtures("search")
 def test_what_many_jobs_cause_is_ours(bare: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = bare
     jobs = [world.submit() for _ in range(blame.MOST + 1)]

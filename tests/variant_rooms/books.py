@@ -6,6 +6,30 @@ from tests.variant_kit import Variant
 
 VARIANTS = (
     Variant(
+        "time-is-the-walls",
+        "gandiva_slurm/controller/clock.py:Clock.now_ns",
+        "return self._since_boot_ns() + self._offset_ns",
+        "return self._system_ns()",
+        "The system's clock is set back an hour, and a retry of five seconds waits for an hour.",
+        ("tests/controller/test_clock_steps.py::test_a_retry_comes_when_it_is_due",),
+    ),
+    Variant(
+        "begin-time-by-even-time",
+        "gandiva_slurm/engine/lifecycle/waiting.py:obstacle",
+        "at.slurm_ns < job.eligible_s",
+        "at.now_ns < job.eligible_s",
+        "After the system's clock was set a begin time is met early, or late, by the step.",
+        ("tests/unit/test_controller_clock.py::test_slurms_begin_times_are_slurms_and_retries_ours",),
+    ),
+    Variant(
+        "reboot-takes-time-back",
+        "gandiva_slurm/controller/clock.py:Clock.__init__",
+        'max(system_ns() - self.skew_ns, saved.get("last_ns", 0))',
+        "system_ns() - self.skew_ns",
+        "A host that boots with its clock set back takes the engine's time back with it.",
+        ("tests/unit/test_controller_clock.py::test_a_reboot_goes_on_by_the_systems_time_and_never_back",),
+    ),
+    Variant(
         "epoch-may-fall",
         "gandiva_slurm/controller/journal.py:Journal.begin_epoch",
         "max(now_ns, last + 1)",

@@ -70,8 +70,8 @@ class Decider:
         self.ahead: Mapping[int, tuple[int, int]] = {}
         #: what was wrong with its last answer; "": nothing
         self.fault = ""
-        #: it raised an error of its own
-        self.has_raised = False
+        #: what it raised when it was asked last
+        self.raised: Exception | None = None
         #: why what it knew could not be kept, or not be read; "": it could
         self.memory_fault = ""
         #: False before its first good plan: until then each node goes by its own stride
@@ -193,7 +193,7 @@ class Decider:
         """Return the policy's plan; None: there is none that can be. `is_late`: it took too long then."""
         if view.now_ns < self._rest_until_ns:
             return None
-        self.has_raised = False
+        self.raised = None
         try:
             if is_late:
                 raise TooSlow("took too long")
@@ -205,7 +205,7 @@ class Decider:
             self.was_late, self._rest_until_ns = True, view.now_ns + REST_NS
             self._begin_anew()
         except Exception as err:  # whatever a policy of others does
-            plan, wrong, self.has_raised = None, f"fails: {type(err).__name__}: {err}", True
+            plan, wrong, self.raised = None, f"fails: {type(err).__name__}: {err}", err
         self.fault = f"policy {self.policy.name} {wrong}" if wrong else ""
         return None if wrong else plan
 

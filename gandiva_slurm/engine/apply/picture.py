@@ -153,7 +153,7 @@ def may_leave(at: Cycle, record: JobRecord) -> bool:
 def _is_kept(at: Cycle, record: JobRecord) -> bool:
     """True while the site has a job stay where it is, after a start or for the moves it has made."""
     settings, travels = at.settings, record.travels
-    since_ns = max(record.job.start_s * SECOND_NS, *travels.moved_ns[-1:], 0)
+    since_ns = max(record.job.start_s * SECOND_NS - at.state.skew_ns, *travels.moved_ns[-1:], 0)
     if settings.min_run_ns and at.now_ns - since_ns < settings.min_run_ns:
         return True
     return bool(settings.moves_per_hour) and len(travels.lately(at.now_ns)) >= settings.moves_per_hour

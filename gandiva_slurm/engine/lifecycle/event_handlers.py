@@ -208,6 +208,11 @@ def policy_late(at: Cycle, event: ev.PolicyLate) -> None:
     at.is_late = True
 
 
+def clock_skew(at: Cycle, event: ev.ClockSkew) -> None:
+    """The system's clock was set: Slurm's times are of another clock than before."""
+    at.state.skew_ns = event.skew_ns
+
+
 def start_failed(at: Cycle, record: JobRecord, why: str, is_busy: bool = False) -> None:
     """Take the place back and wait before the next try: twice as long after each failure, `busy` aside."""
     record.failures += not is_busy

@@ -19,7 +19,7 @@ def closed_nodes(at: Cycle, record: JobRecord) -> Mapping[str, str]:
     bounds = at.state.bounds
     if bounds is None or not (bounds.reservations or record.options.reservation):
         return {}
-    now_s = at.now_ns // SECOND_NS
+    now_s = at.slurm_ns // SECOND_NS
     own = next((each for each in bounds.reservations if each.name == record.options.reservation), None)
     closed: dict[str, str] = {}
     if record.options.reservation:

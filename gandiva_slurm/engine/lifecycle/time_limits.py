@@ -88,7 +88,7 @@ def _settle(at: Cycle, record: JobRecord, giving: Giving) -> None:
 
 def _due_s(at: Cycle, record: JobRecord, giving: Giving) -> int:
     """The limit a running job is to have now; the one it has when nothing is due."""
-    job, bounds, now_s = record.job, at.state.bounds, at.now_ns // SECOND_NS
+    job, bounds, now_s = record.job, at.state.bounds, at.slurm_ns // SECOND_NS
     limit_s = job.time_limit_s
     if bounds is None or not job.start_s:
         return limit_s

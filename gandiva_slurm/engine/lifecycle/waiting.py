@@ -33,7 +33,7 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     if not job.is_held:
         return record.reason  # taken back; Slurm does not show it held yet
     # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
-    if job.restart == 0 and at.now_ns < job.eligible_s * SECOND_NS < OWNER_HOLD_S * SECOND_NS:
+    if job.restart == 0 and at.slurm_ns < job.eligible_s * SECOND_NS < OWNER_HOLD_S * SECOND_NS:
         return because("BeginTime")
     if job.node_count != record.options.nodes:
         return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)

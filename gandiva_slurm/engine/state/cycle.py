@@ -20,3 +20,8 @@ class Cycle:
     left: set[tuple[int, str]] = field(default_factory=set)
     #: the policy took too long in this cycle (of a recording)
     is_late: bool = False
+
+    @property
+    def slurm_ns(self) -> int:
+        """This moment by the clock that Slurm's times are of."""
+        return self.now_ns + self.state.skew_ns

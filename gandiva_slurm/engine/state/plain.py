@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -27,3 +27,14 @@ def build(kind: type[T], raw: Mapping[str, Any]) -> T:
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     values = {name: item for name, item in raw.items() if name in known}
     return kind(**{name: tuple(item) if isinstance(item, list) else item for name, item in values.items()})
+
+
+def readable(raws: Iterable[Any], read: Callable[[Any], T], unread: list[str]) -> list[T]:
+    """Read those records that can be; of each other a sentence."""
+    found = []
+    for raw in raws:
+        try:
+            found.append(read(raw))
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            unread.append(f"a record, {str(raw)[:100]}...: {err!r}")
+    return found

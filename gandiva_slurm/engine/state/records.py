@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gandiva_slurm.engine.state.aside import Aside
 from gandiva_slurm.engine.state.migration_record import Travels
 from gandiva_slurm.engine.state.packs import Pack
-from gandiva_slurm.engine.state.plain import build, plain
+from gandiva_slurm.engine.state.plain import build, plain, readable
 from gandiva_slurm.engine.state.settings import SECOND_NS as SECOND_NS
 from gandiva_slurm.engine.state.settings import EngineSettings as EngineSettings
 from gandiva_slurm.engine.state.sighting import Sighting as Sighting
@@ -312,6 +312,8 @@ class EngineState:
     rates: Learnt = field(default_factory=Learnt)
     #: read anew in each life; None until then
     bounds: Bounds | None = None
+    #: by how much the clock that Slurm's times are of is ahead of the cycles'
+    skew_ns: int = 0
     #: what of single jobs could not be read, a sentence each
     unread: tuple[str, ...] = field(default=(), compare=False)
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
@@ -329,6 +331,7 @@ class EngineState:
             "packs": [plain(pack) for pack in self.packs],
             "on": sorted(self.on),
             "followed_ns": self.followed_ns,
+            "skew_ns": self.skew_ns,
             "rates": self.rates.to_json(),
             "givings": [[job_id, plain(giving)] for job_id, giving in self.givings.items()],
             "sightings": [[node, *key, plain(seen)] for (node, key), seen in self.sightings.items()],
@@ -340,8 +343,8 @@ class EngineState:
         if data["schema"] != SCHEMA:
             raise ValueError(f"engine state of schema {data['schema']}, {SCHEMA} expected")
         unread: list[str] = []
-        jobs = _readable(data["jobs"], _job_record, unread)
-        hidden = _readable(data.get("hidden", ()), _job_record, unread)
+        jobs = readable(data["jobs"], _job_record, unread)
+        hidden = readable(data.get("hidden", ()), _job_record, unread)
         if unread and not jobs:
             raise ValueError(unread[0])
         nodes = [_node_record(raw) for raw in data["nodes"]]
@@ -355,6 +358,7 @@ class EngineState:
             packs=[build(Pack, raw) for raw in data.get("packs", ())],
             on={*data.get("on", ())} & {record.job.job_id for record in jobs},
             followed_ns=data.get("followed_ns", 0),
+            skew_ns=data.get("skew_ns", 0),
             rates=Learnt.from_json(data.get("rates", {})),
             givings={job_id: Giving.from_json(raw) for job_id, raw in data["givings"]},
             sightings={
@@ -362,17 +366,6 @@ class EngineState:
                 for node, job_id, restart, raw in data["sightings"]
             },
         )
-
-
-def _readable(raws: Iterable[Any], read: Callable[[Any], JobRecord], unread: list[str]) -> list[JobRecord]:
-    """Read those records that can be; of each other a sentence."""
-    found = []
-    for raw in raws:
-        try:
-            found.append(read(raw))
-        except (AttributeError, KeyError, TypeError, ValueError) as err:
-            unread.append(f"a job's record, {str(raw)[:100]}...: {err!r}")
-    return found
 
 
 def _sighting(raw: Mapping[str, Any]) -> Sighting:

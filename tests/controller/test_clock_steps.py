@@ -1,0 +1,56 @@
+"""gandivactld while the system's clock is set: retries come when they are due, over restarts too."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gandiva_slurm.controller import clock
+from gandiva_slurm.controller.api import Api
+
+HOUR_NS = 3600 * 10**9
+STEPS = pytest.mark.parametrize("step_ns", [-HOUR_NS, HOUR_NS, -24 * HOUR_NS, 24 * HOUR_NS])
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+    """Set the system's clock as gandivactld sees it, by so much from the true one."""
+    by = [0]
+    monkeypatch.setattr(clock.Clock.__init__, "__defaults__", (
+        clock.boot_ns, lambda: time.time_ns() + by[0], clock.host_boot,
+    ))  # fmt: skip
+    return lambda by_ns: by.__setitem__(0, by_ns)
+
+
+@STEPS
+async def test_a_retry_comes_when_it_is_due(world, set_clock, step_ns):
+    controller = await world.start()
+    world.slurm.refuse_start = "Requested node configuration is not available"
+    job = world.slurm.submit("user1")
+    await world.until(lambda: len(world.slurm.calls_of(job)) >= 1 and world.state(job) == "HELD", "a refusal")
+    retry_ns = controller.engine.jobs[job].retry_ns
+    left_s = (retry_ns - controller.clock.now_ns()) / 1e9
+    set_clock(step_ns)
+    await world.until(lambda: abs(controller.engine.state.skew_ns - step_ns) < 10**9, "the step heard of")
+    assert left_s < 30
+    world.slurm.refuse_start = ""
+    begin_s = time.monotonic()
+    await world.until(lambda: world.runs(job), "the retry")
+    assert time.monotonic() - begin_s > left_s - 5
+    story = (await Api(controller, frozenset({0}))._why({"job_id": job, "story": True}))["story"]
+    assert abs(story[-1]["t_s"] - (time.time() + step_ns / 1e9)) < 60
+
+
+async def test_a_restart_after_a_step_moves_no_retry(world, set_clock):
+    await world.start()
+    world.slurm.refuse_start = "Requested node configuration is not available"
+    job = world.slurm.submit("user1")
+    await world.until(lambda: len(world.slurm.calls_of(job)) >= 1 and world.state(job) == "HELD", "a refusal")
+    await world.cycles(2)
+    await world.stop()
+    set_clock(-HOUR_NS)
+    controller = await world.start()
+    assert 0 < controller.engine.jobs[job].retry_ns - controller.clock.now_ns() < 30 * 10**9
+    world.slurm.refuse_start = ""
+    await world.until(lambda: world.runs(job), "the retry")
