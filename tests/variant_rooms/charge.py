@@ -8,6 +8,14 @@ CRASHES = "tests/property/test_hold_crashes.py::test_no_gpu_second_is_charged_tw
 
 VARIANTS = (
     Variant(
+        "charge-by-the-wall",
+        "gandiva_slurm/node/clock.py:Clock.correct",
+        "max(-SLEW_NS_PER_S, min(SLEW_NS_PER_S, error))",
+        "error",
+        "The system's clock is set, or its host suspended, and the hold that goes on is charged the step.",
+        ("tests/unit/test_node_clock.py::test_a_step_moves_no_hold",),
+    ),
+    Variant(
         "held-as-told-last",
         "gandiva_slurm/engine/state/held.py:held_ns",
         "return record.held_ns + sum(each.planned_ns for each in sightings if each is not None)",
