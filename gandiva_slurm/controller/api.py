@@ -153,7 +153,12 @@ class Api:
             {"job_id": job_id, "priority": priority, "was": self._changed_by(job_id, uid).priority}
             for job_id in job_ids
         ]
-        events = [PriorityAsked(row["job_id"], priority) for row in rows if row["was"] != priority]
+        aside = self._controller.engine.state.aside  # an operator's word has these tried again
+        events = [
+            PriorityAsked(row["job_id"], priority)
+            for row in rows
+            if row["was"] != priority or row["job_id"] in aside
+        ]
         if events:
             await self._controller.requests.ask(events, UPDATE_S)
         return rows

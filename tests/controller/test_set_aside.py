@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
 from gandiva_slurm.cli.check import _daemons
+from gandiva_slurm.controller import privacy
 from gandiva_slurm.controller.api import Api
+from gandiva_slurm.controller.privacy import read_rules
 from tests.controller.fakes import World
 
 
-async def ask(world: World, name: str, **args: object):
-    return await getattr(Api(world.controller, frozenset({0})), f"_{name}")(args)
+def _api(world: World) -> Api:
+    return Api(world.controller, frozenset({0}), lambda: read_rules(world.slurm))
+
+
+async def ask(world: World, name: str, uid: int = 0, **args: object):
+    question = json.dumps({"ask": name, "args": args}).encode()
+    return json.loads(await _api(world).answer(question, uid))["data"]
 
 
 async def test_one_jobs_error_stops_nobody_else(world, caplog):
@@ -71,6 +79,20 @@ async def test_a_job_that_slurm_shows_unreadably_stays_as_it_was(world, monkeypa
     await world.cycles(3)
     assert world.runs(bad) and world.controller.status.unread
     assert "cannot be read" in (await ask(world, "ping"))["set_aside"][0]
+
+
+async def test_what_is_private_stays_so_and_an_operators_word_is_heard(world, monkeypatch):
+    monkeypatch.setattr(privacy, "_name_of", lambda uid: f"user{uid - 1000}")
+    await world.start()
+    bad = world.slurm.submit("user2", time_limit_s=None)
+    await world.until(lambda: bad in world.controller.engine.state.aside, "it set aside")
+    world.slurm.private = "jobs"
+    assert (await ask(world, "ping", 1001))["set_aside"] == []
+    assert len((await ask(world, "ping", 1002))["set_aside"]) == 1
+    since_ns = world.controller.engine.state.aside[bad].since_ns
+    priority = world.controller.engine.jobs[bad].priority
+    await ask(world, "update", job_ids=[bad], priority=priority)
+    await world.until(lambda: world.controller.engine.state.aside[bad].since_ns > since_ns, "another try")
 
 
 def test_check_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
