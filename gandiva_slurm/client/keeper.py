@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from gandiva_slurm.client import checkpoint, rng, start
+from gandiva_slurm.client import checkpoint, rng, start, vault
 from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.checkpoint import Store
 from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.client.rank import this_rank
-from gandiva_slurm.client.vault import Vault, open_vault, saying_why_not
+from gandiva_slurm.client.rank import cannot_be_moved, this_rank
+from gandiva_slurm.client.vault import Vault, saying_why_not
 from gandiva_slurm.wire.page import KIND_HOOK, KIND_RUN, KIND_STEPS
 
 _ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: the callback does nothing"
@@ -25,16 +26,21 @@ _PART = "framework"
 class Keeper:
     """Boundaries and checkpoints of such a training on this rank; `saved` is where it goes on, or None."""
 
-    def __init__(self, save: Callable[[str], None]) -> None:
+    def __init__(self, save: Callable[[str], None], tell: Callable[[], Dict[str, Any]] = dict) -> None:
         """Look for a checkpoint.
 
         `save` lets the framework write one into a directory, which it makes; on all ranks, of which one may
-        fail: none may wait for another behind its own part.
+        fail: none may wait for another behind its own part. `tell` gives what else is to be kept of a rank,
+        which `saved` has under "told".
         """
-        self._save_into = save
+        self._save_into, self._tell = save, tell
         self._rank = this_rank()
         is_alone = self._rank is None and start.checkpoint_dir() is None
-        self._vault = None if is_alone else open_vault([], lockstep=True)
+        # What the script has trained before is in no checkpoint of this one's.
+        is_later = not is_alone and not vault.is_first()
+        if is_later:
+            cannot_be_moved("it is not the script's first training")
+        self._vault = None if is_alone or is_later else vault.open_vault([], lockstep=True)
         self.is_alone = self._vault is None and self._rank is None
         self.saved: Optional[Dict[str, Any]] = self._vault.find() if self._vault is not None else None
         self._count = self._vault.first_count if self._vault is not None else 0
@@ -43,10 +49,15 @@ class Keeper:
         self._loaders: List[Any] = []
         self._began: Optional[Dict[str, Any]] = None
         self._is_save_wanted = False
-        if self.is_alone:
+        if is_alone:
             say(_ALONE)
         elif self._vault is not None:
             self._vault.say_where(self.saved)
+
+    @property
+    def can_save(self) -> bool:
+        """True where this training is saved when it is to be."""
+        return self._vault is not None
 
     @property
     def path(self) -> str:
@@ -58,6 +69,7 @@ class Keeper:
         """Mark the boundaries of this process from now on."""
         if self._rank is not None and self._vault is not None:
             self._rank.claim(KIND_RUN, self._save)
+            self._rank.tell_unmoved("")
         elif self._rank is not None:
             self._rank.claim(KIND_STEPS)
 
@@ -118,24 +130,25 @@ class Keeper:
             self._write()
 
     def _write(self) -> None:
-        vault = self._vault
-        if vault is None or self.saved is not None:
+        store = self._vault
+        if store is None or self.saved is not None:
             raise NotSaved("the training has not come back yet to where it was saved")
         now = rng.capture(self._loaders)
-        self._let_framework_write(vault)
+        self._let_framework_write(store.store)
         state = {
             "done": self._done,
             "is_borrower": False,
             "parts": {},
             "now": now,
             "began": self._began,
+            "told": self._tell(),
         }
-        vault.write(self._count, state)
+        store.write(self._count, state)
 
-    def _let_framework_write(self, vault: Vault) -> None:
-        path = os.path.join(checkpoint.path_of(vault.store, self._count), _PART)
+    def _let_framework_write(self, store: Store) -> None:
+        path = os.path.join(checkpoint.path_of(store, self._count), _PART)
         try:
-            checkpoint.prepare(vault.store, self._count)
+            checkpoint.prepare(store, self._count)
             self._save_into(path)
         except OSError as err:
             raise NotSaved(f"no checkpoint in {path}: {err.strerror or err}") from err

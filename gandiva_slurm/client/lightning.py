@@ -1,18 +1,22 @@
 """Lightning: with `Trainer(callbacks=[GandivaCallback()])` a training can be moved.
 
 Lightning writes it as `hpc_ckpt_1.ckpt` into a checkpoint of ours and is given that to load when the job is
-started again; its own requeueing on a signal is off meanwhile. A boundary is the top of its batch loop,
-behind all hooks and validations: no hook of Lightning's is called there, so the loop is wrapped.
+started again; its own requeueing on a signal is off meanwhile, if it is the script that put the callback in.
+A boundary is the top of its batch loop, behind all hooks and validations: no hook of Lightning's is called
+there, so the loop is wrapped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
 import sys
 import threading
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
+
+import torch
 
 from gandiva_slurm.client.keeper import Keeper
 from gandiva_slurm.client.notice import say
@@ -23,25 +27,31 @@ else:
     from lightning.pytorch import Callback
 
 
+#: Lightning's ways to train that this was run with.
+STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+
+
 class GandivaCallback(Callback):  # type: ignore[misc]
     """Lets a training be parked and saved between two batches; does nothing outside Gandiva."""
 
-    def __init__(self) -> None:
-        """Look for nothing before a training is set up."""
+    def __init__(self, is_asked: bool = True) -> None:
+        """Look for nothing before a training is set up; `is_asked=False`: the script did not put it in."""
         self._keeper: Optional[Keeper] = None
+        self._is_asked = is_asked
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Look for a checkpoint, and stand at the top of the batch loop from now on."""
-        if stage != "fit":
+        if stage != "fit" or "advance" in vars(trainer.fit_loop.epoch_loop):  # where another one stands
             return
-        keeper = Keeper(functools.partial(_save, trainer))
+        keeper = Keeper(functools.partial(_save, trainer), lambda: {"step": trainer.global_step})
         self._keeper = None if keeper.is_alone else keeper
         if self._keeper is None:
             return
         _wrap(trainer.fit_loop.epoch_loop, "advance", functools.partial(_stand, trainer, keeper))
         if keeper.saved is not None:
-            _wrap(trainer._checkpoint_connector, "resume_start", functools.partial(_load, _file(keeper.path)))
-        _disarm(trainer, keeper)
+            _wrap(trainer._checkpoint_connector, "resume_start", functools.partial(_load, keeper))
+        if self._is_asked and keeper.can_save:
+            _disarm(trainer, keeper)
         keeper.go_on()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -66,16 +76,42 @@ class GandivaCallback(Callback):  # type: ignore[misc]
         keeper.put_now()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """A later pass is begun behind this."""
-        if self._keeper is not None and trainer.current_epoch > 0:
+        """A later pass is begun behind this; the first one was, where the script itself goes on in its midst."""
+        if self._keeper is not None and trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._keeper.begin_pass(_loaders(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave Lightning's loop as it was."""
-        if stage == "fit" and self._keeper is not None:
+        if stage == "fit":
+            self.leave(trainer)
+
+    def leave(self, trainer: Any) -> None:
+        """Leave Lightning's loop as it was, however the training ended."""
+        if self._keeper is not None:
             self._keeper.stop()
+            self._keeper = None
             vars(trainer.fit_loop.epoch_loop).pop("advance", None)
             vars(trainer._checkpoint_connector).pop("resume_start", None)
+
+
+def why_not(trainer: Any) -> str:
+    """Return why what this Trainer trains cannot be moved; "" where it can."""
+    strategy = type(trainer.strategy).__name__
+    return "" if strategy in STRATEGIES else f"it trains by {strategy}, known are {' and '.join(STRATEGIES)}"
+
+
+@contextlib.contextmanager
+def attached(trainer: Any, own: Any, args: Any, options: Any) -> Iterator[Any]:
+    """Attach one `fit`, by the script's own callback if there is one; yield what it is to be begun with."""
+    callback = own or GandivaCallback(is_asked=False)
+    if own is None:
+        trainer.callbacks.append(callback)
+    try:
+        yield args, options
+    finally:
+        callback.leave(trainer)
+        if own is None and callback in trainer.callbacks:
+            trainer.callbacks.remove(callback)
 
 
 def _replay(trainer: Any, keeper: Keeper, batches: int) -> None:
@@ -110,9 +146,25 @@ def _save(trainer: Any, path: str) -> None:
     trainer.strategy.save_checkpoint(checkpoint, _file(path))
 
 
-def _load(path: str, resume_start: Any, *_: Any, **options: Any) -> Any:
-    # It is the user's own file, which may hold whatever his callbacks put into it.
-    return resume_start(path, **{name: False for name in options if name == "weights_only"})
+def _load(keeper: Keeper, resume_start: Any, theirs: Any = None, **options: Any) -> Any:
+    """Load what was saved, whatever the script names; but for what it has saved itself since."""
+    if keeper.saved is None or _step_of(theirs) > keeper.saved.get("told", {}).get("step", 0):
+        say(f"goes on from {theirs} after all, which was saved later")
+        keeper.saved = None
+        return resume_start(theirs, **options)
+    # It is the user's own file, which may hold whatever the script's callbacks put into it.
+    return resume_start(
+        _file(keeper.path), **{name: False for name in options if name == "weights_only"}
+    )
+
+
+def _step_of(path: Any) -> int:
+    """Return how far the training had come that a file of Lightning's was saved from; 0: not known."""
+    try:
+        found = torch.load(path, map_location="meta", mmap=True, weights_only=False)
+        return int(found["global_step"])
+    except Exception:  # none, no local file, or none of Lightning's: it has a word to say itself
+        return 0
 
 
 def _disarm(trainer: Any, keeper: Keeper) -> None:

@@ -30,6 +30,8 @@ from gandiva_slurm.wire.page import (
     KIND_RUN,
     NEVER,
     PAGE_BYTES,
+    UNMOVED_BYTES,
+    UNMOVED_OFFSET,
     W_AT,
     W_ELASTIC,
     W_FIRST_NS,
@@ -78,6 +80,7 @@ class Rank:
         self._tries = 0
         self._again_ns = 0
         self._first_ns = 0
+        self._unmoved = ""
 
     def boundary(self, mini_batches: int = 1) -> None:
         """Pass a boundary, or stop at it; `mini_batches` are the user's own that end here.
@@ -110,6 +113,12 @@ class Rank:
         if kind != self.kind:
             self.kind = kind
             self.words[W_KIND] = kind
+
+    def tell_unmoved(self, why: str) -> None:
+        """Show the node why this training cannot be moved; "": it can."""
+        self._unmoved = why
+        shown = why.encode()[:UNMOVED_BYTES].ljust(UNMOVED_BYTES, b"\0")
+        self.words.cast("B")[UNMOVED_OFFSET : UNMOVED_OFFSET + UNMOVED_BYTES] = shown
 
     def see(self, thing: Any) -> None:
         """Note an optimizer, a module, or what else keeps tensors of the training."""
@@ -176,6 +185,7 @@ class Rank:
         grace_s = float(page.answer.get("wake_grace_s", WAKE_GRACE_S)) + jitter_s
         self._introduce(page.words)
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
+        self.tell_unmoved(self._unmoved)
         self.share = Share(page.words)
         self.stop.save = self.save
         if wants_to_move():
@@ -218,6 +228,14 @@ def this_rank() -> Optional[Rank]:
         os.register_at_fork(after_in_child=_rank.disarm)
         atexit.register(_rank.finish)
     return _rank
+
+
+def cannot_be_moved(why: str) -> None:
+    """Say, here and to the node, that this training is parked like any other and not moved."""
+    rank = this_rank()
+    if rank is not None:
+        rank.tell_unmoved(why)
+    say(f"this training is not saved and cannot be moved: {why}")
 
 
 def _private_words() -> memoryview:

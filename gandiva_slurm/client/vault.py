@@ -18,11 +18,17 @@ from gandiva_slurm.client.facts import differences, facts
 from gandiva_slurm.client.identity import find_identity, process_group
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.parts import Part, are_replicas, borrow, check, deal, has_hidden_shards
+from gandiva_slurm.client.rank import cannot_be_moved
 
 #: Says to every rank what this one has, and returns what all have.
 Exchange = Callable[[Any], List[Any]]
 
 _opened = 0
+
+
+def is_first() -> bool:
+    """Return True while this process has opened none."""
+    return _opened == 0
 
 
 def open_vault(parts: List[Part], lockstep: bool) -> Optional[Vault]:
@@ -37,7 +43,7 @@ def open_vault(parts: List[Part], lockstep: bool) -> Optional[Vault]:
         else why
     )
     if directory is None or why:
-        say(f"this training is not saved and cannot be moved: {why}")
+        cannot_be_moved(why)
         return None
     script = start.script_name() + (f".{_opened}" if _opened > 1 else "")
     store = Store(directory, script, identity.rank, identity.world, start.job_id(), start.restart_count())

@@ -19,7 +19,7 @@ from gandiva_slurm.wire import page as wire
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: All words that are ever looked at, in one read.
-_WORDS = 64
+_WORDS = 80
 _FORMAT = struct.Struct(f"={_WORDS}Q")
 _WORD = struct.Struct("=Q")
 #: x86-64, aarch64 and every newer port of Linux number it so.
@@ -111,8 +111,16 @@ def incarnation(key: JobKey) -> int:
 
 def error_text(words: tuple[int, ...]) -> str:
     """Return the rank's error text, made printable."""
-    first = wire.ERROR_OFFSET // wire.WORD_BYTES
-    count = wire.ERROR_BYTES // wire.WORD_BYTES
+    return _text(words, wire.ERROR_OFFSET, wire.ERROR_BYTES)
+
+
+def unmoved_text(words: tuple[int, ...]) -> str:
+    """Return why the rank's training cannot be moved, made printable; "" where nothing is told."""
+    return _text(words, wire.UNMOVED_OFFSET, wire.UNMOVED_BYTES)
+
+
+def _text(words: tuple[int, ...], offset: int, size: int) -> str:
+    first, count = offset // wire.WORD_BYTES, size // wire.WORD_BYTES
     raw = struct.pack(f"={count}Q", *words[first : first + count])
     text = raw.split(b"\0", 1)[0].decode(errors="replace")
     return "".join(char if char.isprintable() else " " for char in text)

@@ -18,6 +18,8 @@ from gandiva_slurm.client import hf, rng
 from gandiva_slurm.client.lightning import GandivaCallback
 
 ITEMS, BATCH = 20, 2
+#: What a Trainer tells of a training.
+LOGGED = ("eval_loss", "loss", "grad_norm", "train_loss")
 
 
 class Killed(BaseException):
@@ -136,7 +138,7 @@ def by_lightning(workers=0, make=None, interval=0.5, **options):
     return life
 
 
-def by_trainer(directory, is_told=True, **options):
+def by_trainer(directory, is_told=True, is_noisy=False, **options):
     class Script(transformers.Trainer):
         def compute_loss(self, *args, **kwargs):
             if not self.model.training:
@@ -148,14 +150,15 @@ def by_trainer(directory, is_told=True, **options):
         callback = hf.GandivaCallback()
         args = transformers.TrainingArguments(
             str(directory), num_train_epochs=3, per_device_train_batch_size=BATCH, eval_strategy="steps",
-            eval_steps=5, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, **options,
+            eval_steps=5, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, logging_steps=3,
+            **options,
         )  # fmt: skip
         data = Data(is_noisy=False)
-        trainer = Script(Net(), args, train_dataset=data, eval_dataset=data, callbacks=[callback])
+        trainer = Script(Net(), args, train_dataset=Data(is_noisy), eval_dataset=data, callbacks=[callback])
         trainer.life = Life(losses, trail, death, callback)
         trainer.train(resume_from_checkpoint=callback.last_checkpoint() if is_told else None)
-        rows = [row for row in trainer.state.log_history if "eval_loss" in row]
-        trail += [(row["step"], row["eval_loss"]) for row in rows]
+        told = [(row["step"], row[name]) for row in trainer.state.log_history for name in LOGGED if name in row]
+        trail += told
         assert not list(directory.iterdir()), "what the script puts out is its own"
 
     return life
@@ -200,12 +203,21 @@ def test_lightning_goes_on_to_the_last_bit(case, lives):
     assert lives(by_lightning(**options), *deaths) == want
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_trainer_goes_on_to_the_last_bit(steps, lives, tmp_path):
-    life = by_trainer(tmp_path / "out", gradient_accumulation_steps=steps)
+TRAINER = {
+    "as it is": {},
+    "accumulating gradients": {"gradient_accumulation_steps": 2},
+    "drawing as it reads": {"is_noisy": True},
+    "drawing, accumulating": {"is_noisy": True, "gradient_accumulation_steps": 4},
+    "drawing in workers": {"is_noisy": True, "dataloader_num_workers": 2},
+}
+
+
+@pytest.mark.parametrize("case", TRAINER)
+def test_trainer_goes_on_to_the_last_bit(case, lives, tmp_path):
+    life = by_trainer(tmp_path / "out", **TRAINER[case])
     want = lives(life)
-    assert len(want[0]) == 30 and len(want[1]) == 6 // steps
-    assert lives(life, 4, 10, 16) == want
+    assert len(want[0]) == 30 and len(want[1]) > 6
+    assert lives(life, 4, 10, 18) == want
 
 
 @pytest.mark.parametrize("life", [by_lightning, by_trainer])
