@@ -39,3 +39,7 @@ def _end_at_once() -> None:
 
 # Before all others that ask for it, and so behind them: their last words are said.
 atexit.register(_end_at_once)
+
+
+class Killed(BaseException):
+    """The process ends here, as far as a training within a test can tell."""

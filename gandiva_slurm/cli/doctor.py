@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import to_json
-from gandiva_slurm.cli.lone import LoneNode
+from gandiva_slurm.cli.lone import LoneNode, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire.page import (
@@ -32,16 +32,13 @@ KINDS = {
     KIND_HOOK: "the return of the outermost Optimizer.step, found by the hook",
     KIND_STEPS: "gandiva.steps() in the script",
     KIND_STEP: "gandiva.step() in the script",
-    KIND_RUN: "run.steps() of gandiva.attach(), or a GandivaCallback, in the script: it can be saved there",
+    KIND_RUN: "run.steps() of gandiva.attach(), or a framework's own loop: it can be saved there",
 }
 NO_BOUNDARY = (
     "none: no optimizer of torch was seen to step, or its Python does not heed PYTHONPATH (python -I, or the "
     "script sets it anew); next: `for batch in gandiva.steps(loader)` in it, or `gandiva hook install`"
 )
-NO_MOVE = (
-    "no: the script has no gandiva.attach() (Lightning, Hugging Face: no GandivaCallback), so it is parked "
-    "where it is, and not moved"
-)
+NO_MOVE = "no: {}; so it is parked where it is, and not moved"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True})
@@ -86,7 +83,7 @@ def diagnose(node: LoneNode, path: Path, deadline_s: float) -> dict[str, str]:
         "optimizers": "; ".join(map(_optimizer, facts.get("optimizers", []))) or "none seen",
         "memory": _memory(facts),
         "parked": _park(node, deadline_s),
-        "moved": _move(node, path, deadline_s) if view[W_KIND] == KIND_RUN else NO_MOVE,
+        "moved": _move(node, path, deadline_s),
     }
     warnings = "; ".join(_warnings(facts))
     return {**found, "mind": warnings} if warnings else found
@@ -142,6 +139,8 @@ def _park(node: LoneNode, deadline_s: float) -> str:
 
 def _move(node: LoneNode, path: Path, deadline_s: float) -> str:
     start = time.monotonic()
+    if node.views()[0][W_KIND] != KIND_RUN:
+        return NO_MOVE.format(why_unmoved(node))
     if node.is_over() or node.status is not None:
         return "not tried: the script was over; next: fewer --steps"
     if not node.park(True, deadline_s):

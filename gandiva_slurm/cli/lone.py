@@ -23,7 +23,7 @@ from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.door import peer_of
-from gandiva_slurm.node.pages import Page, reopen
+from gandiva_slurm.node.pages import Page, reopen, unmoved_text
 from gandiva_slurm.node.park import Gang, Write
 from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ, W_STATE, W_TIER
 
@@ -31,8 +31,8 @@ from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ
 TICK_S = 0.001
 #: Ranks count as trained after so many boundaries, as on a node.
 FIRST_BOUNDARIES = 3
-#: What a user may wish of the memory of parked ranks: that is to be tried, too.
-WISHES = ("GANDIVA_TIER", "GANDIVA_PINNED_MIB", "GANDIVA_LAYERED")
+#: What a user may wish of the memory of parked ranks, and of Trainers: that is to be tried, too.
+WISHES = ("GANDIVA_TIER", "GANDIVA_PINNED_MIB", "GANDIVA_LAYERED", "GANDIVA_AUTO_ATTACH")
 _BEAT_NS = 500_000_000
 _HOOK = Path(gandiva_slurm.__file__).parent / "client" / "hook"
 
@@ -207,6 +207,12 @@ class LoneNode:
             os.close(fd)
         self.pages[rank], self._ranks[rank], self.kind = page, proc, hello["kind"]
         reader.readline()  # it has mapped the page
+
+
+def why_unmoved(node: LoneNode) -> str:
+    """Say why the script cannot be moved, by its own word if it has one."""
+    told = next(filter(None, map(unmoved_text, node.views())), "")
+    return told or "the script has no gandiva.attach(), and no framework's Trainer that is known"
 
 
 def _leave(number: int, _: object) -> None:

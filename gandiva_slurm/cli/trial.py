@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from gandiva_slurm.cli.lone import LoneNode
+from gandiva_slurm.cli.lone import LoneNode, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.node.pages import error_text
@@ -47,6 +47,8 @@ class Trial:
     refused: list[str] = field(default_factory=list)
     moves: int = 0
     is_attached: bool = False
+    #: why it is not
+    unmoved: str = ""
     #: The run alone that came far enough for the comparison.
     alone: str = "alone"
 
@@ -103,7 +105,7 @@ def try_(steps: int, seed: int, deadline: float, command: tuple[str, ...]) -> in
             click.echo(f"moved:   {_count(trial.losses('moved'))}, {trial.moves} moves")
             verdict = compare(trial, "moved")
         if not trial.is_attached:
-            click.echo("moved:   no: only a script with gandiva.attach() can be moved, or a GandivaCallback")
+            click.echo(f"moved:   no: {trial.unmoved}")
         click.echo(verdict or "the losses are identical, bit for bit")
         return int(bool(verdict))
 
@@ -141,6 +143,7 @@ def run_parked(trial: Trial) -> None:
             if trial.parks == 1:
                 trial.compare_behind("parked")
             trial.is_attached |= any(view[W_KIND] == KIND_RUN for view in node.views())
+            trial.unmoved = why_unmoved(node)
             _pause(node, trial.chance.random() * PARK_S)
             node.resume(trial.deadline_s)
         node.wait(lambda: trial.is_enough("parked"), trial.deadline_s)

@@ -1,4 +1,4 @@
-"""Frameworks without a line: what a Trainer trains is saved and goes on, though its script knows nothing of us.
+"""Frameworks without a line: a Trainer is saved and goes on, though its script knows nothing of us.
 
 `install` is called when a module with a Trainer in it has just been imported (client/hook). It stands around
 the one method that trains, `train` or `fit`; what overrides that and drives a loop of its own is left alone.

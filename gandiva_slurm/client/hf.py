@@ -111,7 +111,8 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
         """Let the Trainer save itself there instead of in its output directory, which is the script's."""
         args = self._trainer.args
         # With a strategy it looks for its best model, behind a barrier; the rank that writes may have failed.
-        ours = {"output_dir": path, "push_to_hub": False, "save_strategy": SaveStrategy.NO, "save_only_model": False}
+        ours: Dict[str, Any] = {"output_dir": path, "save_strategy": SaveStrategy.NO}
+        ours.update(push_to_hub=False, save_only_model=False)
         kept = {name: getattr(args, name) for name in ours}
         vars(args).update(ours)
         try:

@@ -1,17 +1,15 @@
-"""What a Trainer of Hugging Face's has read ahead: how the generators stood before each read, to read it again.
+"""What a Trainer of Hugging Face's has read ahead: how the generators stood before each read.
 
-At its boundary it holds the batches of a whole optimizer step, and accelerate's loader one more; a data set or
-a collator that draws random numbers drew for those, between what the model drew. On the way back the loader
-skips what was done, and the batches that were held are read once more, each from where the generators stood.
-Loader workers draw from generators of their own, which stand right only if all batches of the pass are read.
+At its boundary it holds the batches of a whole optimizer step, and accelerate's loader one more; a data set
+or a collator that draws random numbers drew for those, between what the model drew. On the way back the
+loader skips what was done, and the batches that were held are read once more, each from where the generators
+stood. Loader workers have generators of their own, which stand right only if all batches are read again.
 """
 
 from __future__ import annotations
 
 import sys
 from typing import Any, Dict, Iterator, List
-
-from accelerate import skip_first_batches
 
 from gandiva_slurm.client import rng
 from gandiva_slurm.client.keeper import Keeper
@@ -24,7 +22,8 @@ class Reads:
     def __init__(self, trainer: Any, keeper: Keeper) -> None:
         """Note nothing yet."""
         self._trainer, self._keeper = trainer, keeper
-        self._module = sys.modules["transformers.trainer"]
+        self._module: Any = sys.modules["transformers.trainer"]
+        self._skip = sys.modules["accelerate"].skip_first_batches
         self._loaders: List[Any] = []
         #: How the generators stood before each read of this optimizer step, the last one before it in front.
         self._noted: List[Dict[str, Any]] = []
@@ -49,7 +48,7 @@ class Reads:
 
     def leave(self) -> None:
         """Leave the Trainer as it was."""
-        self._module.skip_first_batches = skip_first_batches
+        self._module.skip_first_batches = self._skip
         vars(self._trainer).pop("get_batch_samples", None)
 
     def _noting(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -67,10 +66,10 @@ class Reads:
 
     def _begin_behind(self, loader: Any, count: int) -> Any:
         """Return the loader for a pass of which so many batches are done."""
-        self._module.skip_first_batches = skip_first_batches
+        self._module.skip_first_batches = self._skip
         # The loader reads one ahead: of two reads that are left out, the second makes it hold the right one.
         left_out = count if getattr(loader, "num_workers", 0) else min(2, count)
-        rest = loader if left_out == count else skip_first_batches(loader, count - left_out)
+        rest = loader if left_out == count else self._skip(loader, count - left_out)
         held, self._again = self._again[0], self._again[1:]
         self._noted = [held]
 

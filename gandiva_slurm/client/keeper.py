@@ -15,7 +15,7 @@ from gandiva_slurm.client.checkpoint import Store
 from gandiva_slurm.client.errors import NotSaved
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.rank import cannot_be_moved, this_rank
-from gandiva_slurm.client.vault import Vault, saying_why_not
+from gandiva_slurm.client.vault import saying_why_not
 from gandiva_slurm.wire.page import KIND_HOOK, KIND_RUN, KIND_STEPS
 
 _ALONE = "neither GANDIVA_SOCKET nor GANDIVA_CHECKPOINT_DIR here: the callback does nothing"

@@ -76,7 +76,7 @@ class GandivaCallback(Callback):  # type: ignore[misc]
         keeper.put_now()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """A later pass is begun behind this; the first one was, where the script itself goes on in its midst."""
+        """A later pass is begun behind this; the first one was before."""
         if self._keeper is not None and trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._keeper.begin_pass(_loaders(trainer))
 

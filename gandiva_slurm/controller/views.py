@@ -170,6 +170,10 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
 
 def _told(item: Resident) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
+    if item.is_movable:
+        yield "it can be moved: it saves itself and goes on from there"
+    elif item.ranks:
+        yield f"it cannot be moved: {item.unmoved or moving.NOT_ATTACHED}"
     if item.duty < 100:
         yield f"may run {item.duty} % of the time beside its guaranteed mate"
     if item.peak_bytes > 1:

@@ -11,6 +11,8 @@ class Measured:
 
     #: it can save itself and go on elsewhere
     is_movable: bool = False
+    #: why it cannot, by its own word
+    unmoved: str = ""
     #: what it saves, or has saved to leave, can be loaded by another number of ranks
     is_elastic: bool = False
     #: mini-batches a second alone on its GPUs, and beside the job it is packed with

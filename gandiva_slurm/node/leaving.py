@@ -12,7 +12,7 @@ from __future__ import annotations
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Leave, Resident
-from gandiva_slurm.node.pages import error_text
+from gandiva_slurm.node.pages import error_text, unmoved_text
 from gandiva_slurm.node.ranks import have_saved
 from gandiva_slurm.wire import page as wire
 
@@ -36,6 +36,13 @@ def tell(resident: Resident, is_leaving: bool) -> None:
 def is_movable(resident: Resident) -> bool:
     """True when it, or its part here, can save itself and go on elsewhere: all its ranks are attached."""
     return resident.has_client() and all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
+
+
+def unmoved(resident: Resident) -> str:
+    """Say why it cannot be moved, by its ranks' own word; "" when it can, or none of them tells."""
+    if is_movable(resident):
+        return ""
+    return next((text for rank in resident.ranks if (text := unmoved_text(rank.look()))), "")
 
 
 def is_elastic(resident: Resident) -> bool:

@@ -65,6 +65,7 @@ def _resident(node: Node, job: Job) -> Resident:
         reason=reason,
         detail=detail,
         is_movable=leaving.is_movable(job),
+        unmoved=leaving.unmoved(job),
         has_left=leaving.has_left(job),
         is_elastic=leaving.is_elastic(job),
         rate_alone=round(job.gauge.alone.rate, 6),

@@ -36,7 +36,7 @@ W_ELASTIC = 44
 W_GROUP_MS = 45
 #: lines 6-7: rank's error text, UTF-8, zero-padded.
 ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
-#: lines 8-9: why the training cannot be moved, by its rank's word, as above; "" where it can, or nothing is told.
+#: lines 8-9: why the training cannot be moved, by its rank's word; "" where it can, or it tells nothing.
 UNMOVED_OFFSET, UNMOVED_BYTES = 64 * WORD_BYTES, 128
 
 # commands: WORD = generation << 8 | command

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gandiva_slurm.client import notice, rank, run, vault
+from tests.stopping import Killed
 
 
 def finish_writing():
@@ -46,3 +47,24 @@ def fresh(monkeypatch):
         monkeypatch.setattr(notice, "_said", set())
 
     return _fresh
+
+
+@pytest.fixture
+def lives(fresh, monkeypatch, tmp_path):
+    """Run a training to its end, killed behind each of the given numbers of losses."""
+
+    def _lives(life, *deaths):
+        monkeypatch.setenv("GANDIVA_CHECKPOINT_DIR", str(tmp_path / f"killed{deaths}"))
+        losses, trail = [], []
+        for death in (*deaths, None):
+            fresh()
+            torch.manual_seed(0)
+            try:
+                life(losses, trail, death)
+            except Killed:
+                assert len(losses) == death
+                continue
+            assert death is None, f"it never came to {death} losses"
+        return losses, trail
+
+    return _lives

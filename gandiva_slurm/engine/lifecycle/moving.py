@@ -27,6 +27,8 @@ from gandiva_slurm.model.reason import because
 #: The longest rest after moves that failed.
 LONGEST_REST_NS = 8 * 3600 * SECOND_NS
 
+#: What is known of a job that tells nothing.
+NOT_ATTACHED = "not all its ranks are attached, by gandiva.attach() or a framework that is known"
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
 
@@ -58,7 +60,8 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
         return f"gandivad on {','.join(silent)} does not answer"
     seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
     if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
-        return "it cannot save itself: not all its ranks have called attach()"
+        told = (sighting.measured.unmoved for sighting in seen if sighting is not None)
+        return f"it cannot save itself: {next(filter(None, told), NOT_ATTACHED)}"
     return "its last move failed not long ago" if record.travels.wait_until_ns > at.now_ns else ""
 
 
