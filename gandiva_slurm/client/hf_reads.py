@@ -24,6 +24,7 @@ class Reads:
         self._trainer, self._keeper = trainer, keeper
         self._module: Any = sys.modules["transformers.trainer"]
         self._skip = sys.modules["accelerate"].skip_first_batches
+        self._own: Any = None
         self._loaders: List[Any] = []
         #: How the generators stood before each read of this optimizer step, the last one before it in front.
         self._noted: List[Dict[str, Any]] = []
@@ -35,7 +36,7 @@ class Reads:
         self._again = list(noted)
         if self._again:
             self._module.skip_first_batches = self._begin_behind
-        read = self._trainer.get_batch_samples
+        read, self._own = self._trainer.get_batch_samples, vars(self._trainer).get("get_batch_samples")
         self._trainer.get_batch_samples = lambda batches, *args: read(self._noting(batches), *args)
 
     def begin_pass(self, loaders: List[Any]) -> None:
@@ -50,6 +51,8 @@ class Reads:
         """Leave the Trainer as it was."""
         self._module.skip_first_batches = self._skip
         vars(self._trainer).pop("get_batch_samples", None)
+        if self._own is not None:
+            self._trainer.get_batch_samples = self._own
 
     def _noting(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches of one optimizer step."""

@@ -1,5 +1,6 @@
 """`gandiva try` on scripts of frameworks, as users start them."""
 
+import random
 import sys
 
 import pytest
@@ -8,7 +9,8 @@ from submitit.core.utils import DelayedSubmission
 
 from gandiva_slurm.cli import trial
 from gandiva_slurm.cli.main import main
-from tests.slow import slow
+from gandiva_slurm.cli.trial import Trial, compare, run_alone, run_moved
+from tests.slow import by_need, slow
 
 IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
 #: A step takes 20 ms, so that a training of 80 has not ended when a busy machine asks it to park.
@@ -66,6 +68,18 @@ def train():
 """
 
 
+UNASKED = {
+    "trainer": """
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments("out", num_train_epochs=4, per_device_train_batch_size=2, report_to=[], use_cpu=True)
+Trainer(Net(), args, train_dataset=Data()).train()
+""",
+    "lightning": LIGHTNING.replace("from gandiva_slurm.client.lightning import GandivaCallback", "").replace(
+        ", callbacks=[GandivaCallback()]", ""
+    ),
+}
+
+
 @pytest.fixture
 def tried(tmp_path, monkeypatch, capfd):
     """Run `gandiva try` on a command with 30 losses, moved once; return exit code and what it printed."""
@@ -90,6 +104,45 @@ def test_script_with_the_callback_is_parked_and_moved(body, tried, tmp_path):
     (tmp_path / "train.py").write_text(HEAD + body)
     code, out = tried("train.py")
     assert code == 0 and "1 moves\nthe losses are identical, bit for bit" in out, out
+
+
+@pytest.mark.parametrize("name", by_need(UNASKED, "trainer"))
+def test_script_without_a_line_is_moved(name, tmp_path, monkeypatch):
+    """As `gandiva try` moves it, with its real hook: saved, killed, started again."""
+    monkeypatch.setattr(trial, "MOVES", 1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(HEAD + UNASKED[name])
+    run = Trial([sys.executable, "train.py"], tmp_path, 30, 120.0, random.Random(0))
+    run_alone(run, "alone")
+    run_moved(run)
+    assert run.moves == 1 and compare(run, "moved") == ""
+    assert "goes on from" in (tmp_path / "moved.log").read_text()
+
+
+@slow("25 s each; test_script_without_a_line_is_moved has a rank")
+@pytest.mark.parametrize("name", UNASKED)
+def test_gang_without_a_line_is_parked_and_moved(name, tried, tmp_path, monkeypatch):
+    """DistributedDataParallel by torchrun, two ranks."""
+    body = UNASKED[name].replace('accelerator="cpu"', 'accelerator="cpu", devices=2')
+    (tmp_path / "train.py").write_text(HEAD + body)
+    code, out = tried("-m", "torch.distributed.run", "--nproc-per-node=2", "train.py")
+    assert code == 0 and "on 2 ranks, 1 moves\nthe losses are identical, bit for bit" in out, out
+
+
+@slow("20 s; test_attached has the reasons, test_hook_install the switch")
+@pytest.mark.parametrize("how", ["switched off", "of an unknown version"])
+def test_script_that_is_left_alone_is_parked_and_says_why(how, tried, tmp_path, monkeypatch):
+    body = UNASKED["trainer"]
+    if how == "switched off":
+        monkeypatch.setenv("GANDIVA_AUTO_ATTACH", "0")
+        want = "moved:   no: the script has no gandiva.attach()"
+    else:
+        named = "import sys\nsys.modules['transformers'].__version__ = '5.99.0'\nargs ="
+        body = body.replace("args =", named, 1)
+        want = "moved:   no: transformers 5.99.0, known are 5.23, 5.24"
+    (tmp_path / "train.py").write_text(HEAD + body)
+    code, out = tried("train.py")
+    assert code == 0 and want in out and "the losses are identical, bit for bit" in out, out
 
 
 @slow("15 s; the same path as a script's")

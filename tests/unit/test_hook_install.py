@@ -54,6 +54,23 @@ print(json.dumps({
 """
 
 
+#: Modules that a Trainer is in, as frameworks lay them out, and what is found of them.
+TRAINERS = {
+    "transformers/trainer.py": "train",
+    "lightning/pytorch/trainer/trainer.py": "fit",
+    "pytorch_lightning/trainer/trainer.py": "fit",
+}
+ATTACHED = """
+import json, importlib, inspect, sys
+found = {}
+for name, method in json.loads(sys.argv[1]).items():
+    module = importlib.import_module(name)
+    found[name] = hasattr(getattr(module.Trainer, method), "_gandiva_attaches")
+    assert "class Trainer" in inspect.getsource(module)
+print(json.dumps(found))
+"""
+
+
 @pytest.fixture
 def stub(tmp_path):
     """A torch whose import and optimizer are seen, in a directory of its own."""
@@ -69,14 +86,15 @@ def stub(tmp_path):
 def python(tmp_path):
     """Run a text in a bare Python with the hook and more directories on PYTHONPATH."""
 
-    def run(text, *path, hook=True, gandiva=True, options=()):
+    def run(text, *path, hook=True, gandiva=True, options=(), more=(), env_more=None):
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(("GANDIVA", "PYTHON"))
         }
         env["PYTHONPATH"] = os.pathsep.join(map(str, ([HOOK] if hook else []) + list(path)))
         if gandiva:
             env["GANDIVA_SOCKET"] = str(tmp_path / "nobody.sock")
-        command = [str(BARE), *options, "-c", text]
+        command = [str(BARE), *options, "-c", text, *more]
+        env |= env_more or {}
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     return run
@@ -98,6 +116,24 @@ def test_optimizers_are_hooked_where_gandiva_is_not_installed(python, stub):
 def test_python_without_torch_imports_nothing_of_ours(python):
     found = answer(python(REPORT))
     assert not found["torch"] and found["gandiva"] == []
+
+
+@pytest.mark.parametrize(
+    ("is_ours", "word", "want"), [(True, "", True), (True, "1", True), (True, "0", False), (False, "", False)]
+)
+def test_trainers_are_attached_where_the_user_does_not_say_no(python, tmp_path, is_ours, word, want):
+    """0 in GANDIVA_AUTO_ATTACH says no; outside Gandiva, under a trial too, nothing is attached."""
+    for name, method in TRAINERS.items():
+        path = tmp_path / "site" / name
+        path.parent.mkdir(parents=True)
+        for above in [*path.parents][: len(Path(name).parents) - 1]:
+            (above / "__init__.py").touch()
+        path.write_text(f"class Trainer:\n    def {method}(self): pass\n")
+    modules = {name[:-3].replace("/", "."): method for name, method in TRAINERS.items()}
+    env = {"GANDIVA_AUTO_ATTACH": word, "GANDIVA_TRIAL": str(tmp_path / "trial")}
+    more = [json.dumps(modules)]
+    done = python(ATTACHED, tmp_path / "site", gandiva=is_ours, more=more, env_more=env)
+    assert answer(done) == dict.fromkeys(modules, want), done.stderr
 
 
 def test_outside_gandiva_nothing_is_installed(python, stub):
