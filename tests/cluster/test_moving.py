@@ -15,6 +15,7 @@ TESTS = Path(__file__).parents[1]
 GANG_IS_SLOW = slow("60 s; attach/test_moved has gangs without Slurm")
 LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
 GANG = TESTS / "node/scripts/attached_gang.py"
+UNASKED = TESTS / "node/scripts/unasked.py"
 #: A gang of a rank on each of two nodes.
 OVER_NODES = f"""\
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=2 OUT=~
@@ -39,7 +40,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        for script in (LIGHT_TRAINING, GANG):
+        for script in (LIGHT_TRAINING, GANG, UNASKED):
             home.joinpath(script.name).write_text(script.read_text())
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
@@ -166,6 +167,24 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     assert (told["restarts"], told["migrations"]) == (1, 1)
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
     assert story == ["Leaving", "Saved", "MovedOut"]
+
+
+def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
+    """A Trainer's script that knows nothing of Gandiva computes, moved, what it does alone."""
+    crowd = Crowd(fleet, "unasked", f"exec python {UNASKED.name} unasked")
+    wait_for(lambda: len(rows(fleet, "unasked")) > 50, "it to train", 90)
+    told = fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
+    assert "it can be moved: it saves itself and goes on from there" in told
+    crowd.make_room()
+    crowd.wait_moved()
+    before = len(rows(fleet, "unasked"))
+    wait_for(lambda: len(rows(fleet, "unasked")) > before + 20, "it to go on", 90)
+    fleet.home("user1", "unasked.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    losses = rows(fleet, "unasked")
+    fleet.mini.exec(["python", UNASKED.name, "alone", str(len(losses))], user="user1")
+    assert losses == rows(fleet, "alone")
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
 def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
