@@ -28,7 +28,7 @@ else:
 
 
 #: Lightning's ways to train that this was run with.
-STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
 
 
 class GandivaCallback(Callback):  # type: ignore[misc]
