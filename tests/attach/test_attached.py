@@ -1,5 +1,7 @@
 """Trainers of frameworks that are attached without a line: within this process, as the hook has them."""
 
+import os
+import signal
 import sys
 
 import lightning.pytorch as lightning
@@ -262,6 +264,22 @@ def test_nothing_is_opened_where_nothing_trains(tmp_path, keepers):
     trainer = lightning.Trainer(accelerator="cpu", **dict.fromkeys(TALK, False))
     trainer.validate(Module(Life([], [], None, None)), DataLoader(Data(is_noisy=False), BATCH), verbose=False)
     assert keepers == []
+
+
+def test_lightning_requeues_as_the_script_has_it(lives, monkeypatch):
+    """It is its own way on at its time limit: it saves and requeues as if we were not there."""
+    calls, connector = [], "lightning.pytorch.trainer.connectors.signal_connector"
+    monkeypatch.setattr(f"{connector}.call", lambda argv: calls.append(argv) or 0)
+    for name in ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"):
+        monkeypatch.setenv(name, str(int(name == "SLURM_NTASKS")))
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setattr(Life, "ask", lambda life: os.kill(os.getpid(), signal.SIGUSR1))
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        lives(lit(default_root_dir=os.environ["GANDIVA_CHECKPOINT_DIR"] + ".own"), 7)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [["scontrol", "requeue", "5"]]
 
 
 def test_a_training_that_fails_leaves_the_trainer_as_it_was(tmp_path, node):

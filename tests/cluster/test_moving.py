@@ -175,6 +175,8 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     wait_for(lambda: len(rows(fleet, "unasked")) > 50, "it to train", 90)
     told = fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
     assert "it can be moved: it saves itself and goes on from there" in told
+    told = fleet.mini.exec(["gandiva", "why", str(crowd.elsewhere)]).stdout
+    assert "it cannot be moved: not all its ranks are attached" in told
     crowd.make_room()
     crowd.wait_moved()
     before = len(rows(fleet, "unasked"))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gandiva_slurm.client.rank import Rank as ClientRank
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import leaving
@@ -218,6 +219,20 @@ def test_a_rank_that_parks_without_saving_has_not_left(floor):
     assert not floor.told(1).has_left
     assert job.holds, "it is given its turn again"
     assert "did not save itself" in floor.told(1).detail
+
+
+def test_its_word_on_why_it_cannot_be_moved_is_told(floor):
+    """As long as it cannot: one that is attached has nothing to say, whatever stands there."""
+    job = floor.train(1, kind=wire.KIND_HOOK)
+    assert not floor.told(1).is_movable and floor.told(1).unmoved == ""
+    client = ClientRank("/nobody")
+    client.words = memoryview(bytearray(wire.PAGE_BYTES)).cast("Q")
+    client.tell_unmoved("transformers 5.99.0,\nknown are ünknown " + "." * 200)
+    text = client.words[wire.UNMOVED_OFFSET // 8 :][: wire.UNMOVED_BYTES // 8]
+    job.ranks[0].page.write([(wire.UNMOVED_OFFSET // 8 + n, word) for n, word in enumerate(text)])
+    assert floor.told(1).unmoved == ("transformers 5.99.0, known are ünknown " + "." * 200)[:127]
+    job.ranks[0].page.write([(wire.W_KIND, wire.KIND_RUN)])
+    assert floor.told(1).is_movable and floor.told(1).unmoved == ""
 
 
 def test_it_is_elastic_while_all_its_ranks_say_so_and_behind_that(floor):
