@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import SaveStrategy, get_last_checkpoint
+from transformers.trainer_utils import SaveStrategy, get_last_checkpoint, has_length
 
 from gandiva_slurm.client.hf_reads import Reads
 from gandiva_slurm.client.keeper import Keeper
@@ -38,6 +38,8 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
         self._keeper: Optional[Keeper] = None
         self._trainer: Any = None
         self._reads: Optional[Reads] = None
+        #: Begun in this process.
+        self._passes = 0
 
     def last_checkpoint(self) -> Optional[str]:
         """Return where this job's training was saved, for `trainer.train`; None where it begins."""
@@ -67,6 +69,9 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A pass over the data is begun behind this."""
         keeper, loaders = self._opened(), [kwargs.get("train_dataloader")]
+        self._passes += 1
+        if self._passes > 1 and keeper.can_save and not has_length(loaders[0]):
+            keeper.give_up("its data has no length, and this is not its first pass over it")
         if self._reads is not None:
             self._reads.begin_pass(loaders)
         if keeper.saved is not None:
@@ -97,6 +102,7 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
         if self._reads is not None:
             self._reads.leave()
         self._keeper = self._trainer = self._reads = None
+        self._passes = 0
 
     def _opened(self) -> Keeper:
         if self._keeper is None:
@@ -128,6 +134,7 @@ def why_not(trainer: Any) -> str:
         "DeepSpeed": trainer.is_deepspeed_enabled,
         "FSDP": trainer.is_fsdp_enabled,
         "DataParallel": args.n_gpu > 1,
+        "a search for hyperparameters": getattr(trainer, "hp_search_backend", None) is not None,
         "a parallelism_config": getattr(trainer.accelerator, "parallelism_config", None) is not None,
     }
     way = next((name for name, is_on in ways.items() if is_on), "")

@@ -82,7 +82,7 @@ class Reads:
             for number in range(1, left_out + 1):
                 if 1 < number == left_out:
                     rng.put(held, [])
-                next(found)
+                next(found, None)
             rng.put(self._noted[-1], [])  # of the read that is under way
             yield from found
 

@@ -79,6 +79,14 @@ class Keeper:
             self._rank.kind = KIND_STEPS  # which may be claimed back
             self._rank.claim(KIND_HOOK)
 
+    def give_up(self, why: str) -> None:
+        """Be parked as ever from now on, and not saved any more."""
+        self._vault = None
+        cannot_be_moved(why)
+        if self._rank is not None:
+            self._rank.kind = KIND_HOOK  # which may be claimed back
+            self._rank.claim(KIND_STEPS)
+
     def see(self, *things: Any) -> None:
         """Note what the script trains with."""
         for thing in things:

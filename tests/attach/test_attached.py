@@ -7,6 +7,7 @@ import sys
 import lightning.pytorch as lightning
 import pytest
 import pytorch_lightning
+import torch
 import transformers
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -55,7 +56,7 @@ def node(monkeypatch, tmp_path):
     return rank.this_rank()
 
 
-def by_trainer(directory, kind=transformers.Trainer, callbacks=(), **options):
+def by_trainer(directory, kind=transformers.Trainer, callbacks=(), data=None, **options):
     class Script(kind):
         def compute_loss(self, *args, **kwargs):
             compute = super().compute_loss
@@ -68,8 +69,8 @@ def by_trainer(directory, kind=transformers.Trainer, callbacks=(), **options):
         str(directory), num_train_epochs=3, per_device_train_batch_size=BATCH, report_to=[], use_cpu=True,
         disable_tqdm=True, **given,
     )  # fmt: skip
-    data, noisy = Data(is_noisy=False), Data(is_noisy=True)
-    made = Script(Net(), args, train_dataset=noisy, eval_dataset=data, callbacks=list(callbacks))
+    seen, noisy = Data(is_noisy=False), Data(is_noisy=True)
+    made = Script(Net(), args, train_dataset=data or noisy, eval_dataset=seen, callbacks=list(callbacks))
     made.life = Life([], [], None, None)
     return made
 
@@ -291,6 +292,30 @@ def test_a_training_that_fails_leaves_the_trainer_as_it_was(tmp_path, node):
     assert "get_batch_samples" not in vars(made) and "get_batch_samples" not in before[0]
     assert [type(one) for one in made.callback_handler.callbacks] == before[1]
     assert node.kind != KIND_RUN
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Ten batches without a length, drawn as they are read."""
+
+    def __iter__(self):
+        for number in range(10 * BATCH):
+            x = torch.rand(4) + number
+            yield {"x": x, "labels": x[:1]}
+
+
+def test_stream_is_moved_in_its_first_pass(lives, tmp_path, node, capfd):
+    """A Trainer counts by the whole training what it is to skip, which is more than a stream has."""
+    kinds = []
+
+    class Seen(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            kinds.append(node.kind)
+
+    life = trained(tmp_path / "out", callbacks=[Seen], data=Stream(), max_steps=15)
+    want = lives(life)
+    assert kinds == [KIND_RUN] * 10 + [KIND_STEPS] * 5
+    assert "this is not its first pass over it" in node._unmoved
+    assert lives(life, 1, 4, 8) == want
 
 
 def test_patience_comes_back(lives, tmp_path):

@@ -122,6 +122,14 @@ VARIANTS = (
         (_TRAINER + "[drawing in workers]",),
     ),
     Variant(
+        "streams-second-pass-moved",
+        "gandiva_slurm/client/hf.py:GandivaCallback.on_epoch_begin",
+        "if self._passes > 1 and keeper.can_save and not has_length(loaders[0]):",
+        "if False:",
+        "A Trainer that is moved in a stream's second pass ends at once.",
+        (_TESTS + "test_stream_is_moved_in_its_first_pass",),
+    ),
+    Variant(
         "unmoved-for-nothing",
         "gandiva_slurm/node/leaving.py:unmoved",
         "if is_movable(resident):",
