@@ -119,11 +119,25 @@ def test_script_without_a_line_is_moved(name, tmp_path, monkeypatch):
     assert "goes on from" in (tmp_path / "moved.log").read_text()
 
 
+#: FSDP2 as Lightning has it.
+SHARDED = """
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+def configure_model(self): fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+Module.configure_model = configure_model
+trainer = """
+
+
 @slow("25 s each; test_script_without_a_line_is_moved has a rank")
-@pytest.mark.parametrize("name", UNASKED)
+@pytest.mark.parametrize("name", [*UNASKED, "sharded"])
 def test_gang_without_a_line_is_parked_and_moved(name, tried, tmp_path, monkeypatch):
     """DistributedDataParallel by torchrun, two ranks."""
-    body = UNASKED[name].replace('accelerator="cpu"', 'accelerator="cpu", devices=2')
+    body = UNASKED.get(name, UNASKED["lightning"])
+    body = body.replace('accelerator="cpu"', 'accelerator="cpu", devices=2')
+    if name == "sharded":
+        body = body.replace("trainer = ", SHARDED, 1).replace(
+            "devices=2", "devices=2, strategy=ModelParallelStrategy()"
+        )
     (tmp_path / "train.py").write_text(HEAD + body)
     code, out = tried("-m", "torch.distributed.run", "--nproc-per-node=2", "train.py")
     assert code == 0 and "on 2 ranks, 1 moves\nthe losses are identical, bit for bit" in out, out
