@@ -34,7 +34,7 @@ class Framework(NamedTuple):
     releases: Tuple[str, ...]
 
 
-_LIGHTNING = ("fit", "callbacks", "lightning", ("2.6",))
+_LIGHTNING = ("fit", "callbacks", "lightning", ("2.5", "2.6"))
 #: By the module that the Trainer is in.
 FRAMEWORKS = {
     "transformers.trainer": Framework(

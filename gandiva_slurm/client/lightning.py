@@ -77,7 +77,8 @@ class GandivaCallback(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """A later pass is begun behind this; the first one was before."""
-        if self._keeper is not None and trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
+        is_first = getattr(trainer.fit_loop, "is_resuming", False)  # 2.5.0 begins each pass anew
+        if self._keeper is not None and trainer.current_epoch > 0 and not is_first:
             self._keeper.begin_pass(_loaders(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
