@@ -56,7 +56,7 @@ def install(module: ModuleType) -> None:
 def why_unknown(framework: Framework) -> str:
     """Return why a release of a framework is left alone, "" where it is one of those run with."""
     version = str(getattr(sys.modules[framework.package], "__version__", "of unknown version"))
-    release = re.fullmatch(r"(\d+\.\d+)\.\d+", version)
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?", version)
     if release and release[1] in framework.releases:
         return ""
     return f"{framework.package} {version}, known are {', '.join(framework.releases)}"
