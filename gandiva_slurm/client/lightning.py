@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -28,7 +28,10 @@ else:
 
 
 #: Lightning's ways to train that this was run with.
-STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
+STRATEGIES: Tuple[str, ...] = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
+
+#: Callbacks that run the loop a few times before the training, in the midst of its begin.
+TUNERS = frozenset(("LearningRateFinder", "BatchSizeFinder"))
 
 
 class GandivaCallback(Callback):  # type: ignore[misc]
@@ -97,6 +100,9 @@ class GandivaCallback(Callback):  # type: ignore[misc]
 
 def why_not(trainer: Any) -> str:
     """Return why what this Trainer trains cannot be moved; "" where it can."""
+    names = {type(callback).__name__ for callback in trainer.callbacks}
+    for tuner in names.intersection(TUNERS):
+        return f"{tuner} trains for a try, and starts again from where it began"
     strategy = type(trainer.strategy).__name__
     return "" if strategy in STRATEGIES else f"it trains by {strategy}, known are {' and '.join(STRATEGIES)}"
 

@@ -9,6 +9,7 @@ import pytest
 import pytorch_lightning
 import torch
 import transformers
+from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback
 
@@ -281,6 +282,26 @@ def test_lightning_requeues_as_the_script_has_it(lives, monkeypatch):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert calls == [["scontrol", "requeue", "5"]]
+
+
+def test_a_tuners_tries_are_no_training(lives, tmp_path, node, keepers):
+    """They run in the midst of a fit's begin; the fit behind them is the script's first training."""
+    kinds = []
+
+    def life(*what):
+        model, loader = Module(Life([], [], None, None)), DataLoader(Data(is_noisy=True), BATCH)
+        made = lightning.Trainer(
+            accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, **dict.fromkeys(TALK, False)
+        )
+        Tuner(made).lr_find(model, loader, num_training=8, update_attr=False)
+        kinds.append(node.kind)
+        model.life = Life(*what, None)
+        made.fit(model, loader)
+
+    want = lives(life)
+    assert len(want[0]) == 10
+    assert lives(life, 3, 7) == want
+    assert len(keepers) == 4 and KIND_RUN not in kinds
 
 
 def test_a_training_that_fails_leaves_the_trainer_as_it_was(tmp_path, node):

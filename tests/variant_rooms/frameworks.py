@@ -130,6 +130,14 @@ VARIANTS = (
         (_TESTS + "test_stream_is_moved_in_its_first_pass",),
     ),
     Variant(
+        "tuners-tries-saved",
+        "gandiva_slurm/client/lightning.py:why_not",
+        "for tuner in names.intersection(TUNERS):",
+        "for tuner in ():",
+        "A tuner's tries are taken for the script's first training.",
+        (_TESTS + "test_a_tuners_tries_are_no_training",),
+    ),
+    Variant(
         "unmoved-for-nothing",
         "gandiva_slurm/node/leaving.py:unmoved",
         "if is_movable(resident):",
