@@ -16,8 +16,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from gandiva_slurm.accounting.days import NS_PER_S
 from gandiva_slurm.accounting.ledger import Tickets
-from gandiva_slurm.accounting.queries import NS_PER_S, OpenHold, Window, charged, closed_holds, run_bounds
+from gandiva_slurm.accounting.parts import Window, last_end
+from gandiva_slurm.accounting.queries import OpenHold, held_by_user, run_bounds
 from gandiva_slurm.policy.shares.associations import entitled_shares
 
 
@@ -38,7 +40,7 @@ def user_shares(
 
     `capacity` is the number of GPUs there are.
     """
-    held = _held(db, window, open_holds)
+    held = held_by_user(db, window, open_holds)
     due = _due(_changes(db, window), window, capacity)
     all_held, all_due = sum(held.values()), sum(due.values())
     rows = []
@@ -51,23 +53,13 @@ def user_shares(
                 "user": share.user,
                 "tickets": share.tickets,
                 "norm_shares": share.norm_share,
-                "gpu_s": held.get(share.user, 0) / NS_PER_S,
+                "gpu_s": held.get(share.user, 0) / (2 * NS_PER_S),
                 "effectv_share": float(effective),
                 "entitled_share": float(entitled),
                 "served_fair": float(effective / entitled) if entitled else None,
             }
         )
     return rows
-
-
-def _held(db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]) -> dict[str, int]:
-    held: dict[str, int] = {}
-    for row in closed_holds(db, window):
-        user = row["user"]
-        held[user] = held.get(user, 0) + charged(window, row["gpu_count"], row)
-    for hold in open_holds:
-        held[hold.user] = held.get(hold.user, 0) + charged(window, len(hold.gpus), vars(hold))
-    return held
 
 
 def _due(changes: Iterable[_Change], window: Window, capacity: int) -> dict[str, Fraction]:
@@ -102,11 +94,10 @@ def _changes(db: sqlite3.Connection, window: Window) -> Iterable[_Change]:
 
 def _live(db: sqlite3.Connection, window: Window) -> Iterable[tuple[int, int, str, int]]:
     """Return (from, to, user, GPUs) of each run, cut to the window."""
-    last = "SELECT max(t1_ns) FROM holds WHERE holds.ref = runs.ref AND holds.restart = runs.restart"
     query = f"""SELECT runs.*, user, coalesce(nullif(runs.gpus, 0), jobs.gpus) AS size,
-        coalesce(({last}), 0) AS last_ns FROM runs JOIN jobs USING (ref)
-        WHERE runs.start_s > 0 AND runs.start_s <= ? AND (runs.end_s = 0 OR runs.end_s + 1 >= ?)"""
-    for row in db.execute(query, (window.end_ns // NS_PER_S, window.start_ns // NS_PER_S)):
+        {last_end(db)} AS last_ns FROM runs JOIN jobs USING (ref)
+        WHERE +runs.start_s BETWEEN 1 AND ? AND (runs.end_s = 0 OR runs.end_s >= ?)"""
+    for row in db.execute(query, (window.end_ns // NS_PER_S, window.start_ns // NS_PER_S - 1)):
         start_ns, end_ns = run_bounds(row, window)
         # Slurm cuts the end to a whole second; the job was there as long as it held its GPUs.
         if row["end_s"] and end_ns < row["last_ns"] < end_ns + NS_PER_S:

@@ -8,11 +8,14 @@ run is one incarnation of it, on all its nodes together. `*_ns` are nanoseconds 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from gandiva_slurm.accounting.database import Transaction, open_database
+from gandiva_slurm.accounting.days import Days
+from gandiva_slurm.accounting.upkeep import Upkeep
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
@@ -60,10 +63,33 @@ MIGRATIONS = (
     """,
     "ALTER TABLE runs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0",
     "CREATE INDEX holds_by_begin ON holds (job_id, t0_ns)",
+    # is_long: it touches more than one day; NULL: a former release wrote it, and no day's sums have it yet
+    """
+    DROP INDEX holds_of_job;
+    ALTER TABLE holds ADD COLUMN is_long INTEGER;
+    CREATE INDEX holds_over_midnight ON holds (t1_ns) WHERE is_long = 1;
+    CREATE TABLE days (start_ns INTEGER PRIMARY KEY, end_ns INTEGER NOT NULL);
+    CREATE TABLE sums (
+        job_id INTEGER NOT NULL, restart INTEGER NOT NULL, node TEXT NOT NULL,
+        day_ns INTEGER NOT NULL REFERENCES days, shared_with INTEGER NOT NULL, user TEXT NOT NULL,
+        ref INTEGER NOT NULL, held_ns INTEGER NOT NULL, parking_ns INTEGER NOT NULL,
+        begun_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL,
+        PRIMARY KEY (job_id, restart, node, day_ns, shared_with, user, ref)
+    ) WITHOUT ROWID;
+    CREATE INDEX sums_by_day ON sums (day_ns);
+    CREATE INDEX jobs_of_array ON jobs (array_job_id) WHERE array_job_id IS NOT NULL;
+    CREATE INDEX runs_by_end ON runs (end_s);
+    CREATE TABLE upkeep (
+        kept_from_ns INTEGER NOT NULL, is_summed INTEGER NOT NULL,
+        node TEXT NOT NULL, boot TEXT NOT NULL, seq INTEGER NOT NULL
+    );
+    INSERT INTO upkeep SELECT 0, NOT EXISTS (SELECT * FROM holds), '', '', 0;
+    """,
 )
 
 #: The state of a job whose end nobody saw.
 UNKNOWN = "UNKNOWN"
+OVER = FINISHED | {UNKNOWN}
 #: SQLite's largest integer.
 MOST_STEPS = (1 << 63) - 1
 
@@ -107,6 +133,7 @@ class Tickets:
 _COLUMNS = tuple(field.name for field in fields(JobRow))
 _VALUES = ", ".join(f":{name}" for name in _COLUMNS)
 _INSERT_JOB = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_VALUES})"
+_SELECT_JOB = f"SELECT ref, {', '.join(_COLUMNS)} FROM jobs"
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _COLUMNS[2:])} WHERE ref = :ref"
 _START_RUN = """INSERT INTO runs (ref, restart, start_s, end_s) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET start_s = excluded.start_s, end_s = excluded.end_s"""
@@ -128,9 +155,13 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 #: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
-_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f'?{number}' for number in range(1, 14))}
+_HOLD_COLUMNS = (
+    *("node", "boot", "seq", "ref", "job_id", "restart", "user", "gpus", "gpu_count"),
+    *("t0_ns", "t1_ns", "park_ns", "shared_with", "is_long"),
+)
+_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f':{name}' for name in _HOLD_COLUMNS)}
     WHERE NOT EXISTS (SELECT 1 FROM holds
-        WHERE job_id = ?5 AND t0_ns = ?10 AND node = ?1 AND restart = ?6)"""
+        WHERE job_id = :job_id AND t0_ns = :t0_ns AND node = :node AND restart = :restart)"""
 
 
 class Ledger:
@@ -138,12 +169,15 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._db = open_database(path, MIGRATIONS)
-        #: job id -> (ref, the row as it stands); of a reused id the newest
+        self._days = Days(self._db)
+        self._upkeep = Upkeep(self._db, self._days)
+        #: job id -> (ref, the row as it stands); of a reused id the newest. Of jobs that ended those that
+        #: Slurm shows, so that memory does not grow with them
         self._jobs: dict[int, tuple[int, JobRow]] = {}
         #: by node: each measures its part
         self._measured: dict[tuple[str, JobKey], tuple[int, ...]] = {}
         self._tickets = {share.user: share for share in _last_tickets(self._db)}
-        for ref, *row in self._db.execute(f"SELECT ref, {', '.join(_COLUMNS)} FROM jobs ORDER BY submit_s"):
+        for ref, *row in self._db.execute(f"{_SELECT_JOB} WHERE end_s = 0 ORDER BY submit_s"):
             self._jobs[row[0]] = (ref, JobRow(*row))
 
     def close(self) -> None:
@@ -154,16 +188,16 @@ class Ledger:
         """Write what is new of these jobs; `types` gives each node's GPU type."""
         rows = [self._row(job, types) for job in jobs]
         changed = [row for row in rows if row != self._known(row.job_id)]
-        if not changed:
-            return
-        with Transaction(self._db) as db:
-            written = {row.job_id: (self._write_job(db, row), row) for row in changed}
-        self._jobs.update(written)
+        if changed:
+            with Transaction(self._db) as db:
+                written = {row.job_id: (self._write_job(db, row), row) for row in changed}
+            self._jobs.update(written)
+        self._forget({row.job_id for row in rows})
 
     def record_gone(self, job_id: int, end_s: int) -> None:
         """Write that a job left Slurm's memory before its end was seen: what became of it is not known."""
         row = self._known(job_id)
-        if row is not None and row.state not in FINISHED | {UNKNOWN}:
+        if row is not None and row.state not in OVER:
             gone = replace(row, state=UNKNOWN, end_s=end_s)
             with Transaction(self._db) as db:
                 ref = self._write_job(db, gone)
@@ -180,28 +214,34 @@ class Ledger:
 
     def record_release(self, key: JobKey, released_ns: int, gpus: int) -> None:
         """Write when Slurm was asked to start this incarnation, and on how many GPUs in all (ADR 0031)."""
-        if key.job_id in self._jobs:
+        ref = self._ref(key.job_id)
+        if ref is not None:
             with Transaction(self._db) as db:
-                db.execute(_RELEASE_RUN, (self._jobs[key.job_id][0], key.restart, released_ns, gpus))
+                db.execute(_RELEASE_RUN, (ref, key.restart, released_ns, gpus))
 
     def record_move(self, key: JobKey, moved_ns: int) -> None:
         """Write when Slurm was to requeue this incarnation, so that the next goes on elsewhere."""
-        if key.job_id in self._jobs:
+        ref = self._ref(key.job_id)
+        if ref is not None:
             with Transaction(self._db) as db:
-                db.execute(_MOVE_RUN, (moved_ns, self._jobs[key.job_id][0], key.restart))
+                db.execute(_MOVE_RUN, (moved_ns, ref, key.restart))
 
     def record_report(self, report: NodeReport) -> int:
         """Write a node's closed holds and its residents' counters.
 
         Returns the number up to which the holds of this node boot are safe.
         """
-        holds = [(report.node, report.boot, *self._hold_row(hold)) for hold in report.holds if hold.seq > 0]
+        holds = [self._hold_row(report, hold) for hold in report.holds if hold.seq > 0]
         fresh = [item for item in report.residents if self._is_news(report.node, item)]
         if holds or fresh:
-            rows = [(*_measures(item), self._jobs[item.job_id][0], item.restart) for item in fresh]
-            with Transaction(self._db) as db:
-                db.executemany(_INSERT_HOLD, holds)
-                db.executemany(_MEASURE_RUN, rows)
+            rows = [(*_measures(item), self._ref(item.job_id), item.restart) for item in fresh]
+            try:
+                with Transaction(self._db) as db:
+                    self._write_holds(db, holds)
+                    db.executemany(_MEASURE_RUN, rows)
+            except BaseException:
+                self._days.load()
+                raise
         self._measured.update({(report.node, _key(item)): _measures(item) for item in fresh})
         for job_id, restart in report.ended:
             self._measured.pop((report.node, JobKey(job_id, restart)), None)
@@ -213,8 +253,47 @@ class Ledger:
         query = "SELECT coalesce(max(seq), 0) FROM holds WHERE node = ? AND boot = ?"
         return int(self._db.execute(query, (node, boot)).fetchone()[0])
 
+    def tidy(self, now_ns: int, keep_days: int) -> bool:
+        """Do a piece of the file's upkeep; True when there is more to do.
+
+        Single holds that ended more than `keep_days` days ago are removed; their sums by day stay.
+        """
+        return self._upkeep.piece(now_ns, keep_days)
+
     def _known(self, job_id: int) -> JobRow | None:
-        return self._jobs[job_id][1] if job_id in self._jobs else None
+        found = self._find(job_id)
+        return found[1] if found else None
+
+    def _ref(self, job_id: int) -> int | None:
+        found = self._find(job_id)
+        return found[0] if found else None
+
+    def _find(self, job_id: int) -> tuple[int, JobRow] | None:
+        if job_id not in self._jobs:
+            query = f"{_SELECT_JOB} WHERE job_id = ? ORDER BY submit_s DESC LIMIT 1"
+            row = self._db.execute(query, (job_id,)).fetchone()
+            if row is None:
+                return None
+            self._jobs[job_id] = (row[0], JobRow(*row[1:]))
+        return self._jobs[job_id]
+
+    def _forget(self, shown: Set[int]) -> None:
+        """Forget jobs that ended and that Slurm shows no more: they are in the file."""
+        over = {id_ for id_, (_, row) in self._jobs.items() if row.state in OVER and id_ not in shown}
+        if over:
+            self._jobs = {id_: known for id_, known in self._jobs.items() if id_ not in over}
+            told = self._measured.items()
+            self._measured = {key: value for key, value in told if key[1].job_id not in over}
+
+    def _write_holds(self, db: sqlite3.Connection, holds: Iterable[dict[str, Any]]) -> None:
+        """Write each hold that is new, and add it to the sums."""
+        for hold in holds:
+            is_old = hold["t0_ns"] < self._upkeep.kept_from_ns
+            if is_old and self._days.has(hold):
+                continue
+            hold["is_long"] = self._days.is_long(hold)
+            if db.execute(_INSERT_HOLD, hold).rowcount:
+                self._days.add(hold)
 
     def _row(self, job: SlurmJob, types: Mapping[str, str]) -> JobRow:
         known = self._known(job.job_id)
@@ -247,10 +326,11 @@ class Ledger:
         )
 
     def _write_job(self, db: sqlite3.Connection, row: JobRow) -> int:
-        ref, known = self._jobs.get(row.job_id, (0, None))
+        ref, known = self._find(row.job_id) or (0, None)
         if known is None or known.submit_s != row.submit_s:
             ref = db.execute(_INSERT_JOB, asdict(row)).lastrowid or 0
             db.execute("UPDATE holds SET ref = ? WHERE job_id = ? AND ref IS NULL", (ref, row.job_id))
+            db.execute("UPDATE sums SET ref = ? WHERE job_id = ? AND ref = 0", (ref, row.job_id))
         else:
             db.execute(_UPDATE_JOB, {**asdict(row), "ref": ref})
         db.execute(_CLOSE_RUNS, (row.requeued_s, ref, row.restart))
@@ -258,14 +338,16 @@ class Ledger:
             db.execute(_START_RUN, (ref, row.restart, row.start_s, row.end_s))
         return ref
 
-    def _hold_row(self, hold: Hold) -> tuple[object, ...]:
-        ref = self._jobs[hold.job_id][0] if hold.job_id in self._jobs else None
-        gpus = ",".join(map(str, hold.gpus))
+    def _hold_row(self, report: NodeReport, hold: Hold) -> dict[str, Any]:
+        ref, gpus = self._ref(hold.job_id), ",".join(map(str, hold.gpus))
         times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
-        return (hold.seq, ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus), *times)
+        whose = (ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus))
+        values = (report.node, report.boot, hold.seq, *whose, *times, None)
+        return dict(zip(_HOLD_COLUMNS, values, strict=True))
 
     def _is_news(self, node: str, item: Resident) -> bool:
-        return item.job_id in self._jobs and self._measured.get((node, _key(item))) != _measures(item)
+        is_new = self._measured.get((node, _key(item))) != _measures(item)
+        return is_new and self._ref(item.job_id) is not None
 
 
 def _is_same(known: JobRow, job: SlurmJob) -> bool:

@@ -1,7 +1,7 @@
 """Questions to the ledger: what jobs used in a window of time.
 
-Holds are cut to the window, exactly, in nanoseconds. A hold still open is not in the file: the caller passes
-those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs):
+Holds are cut to the window, exactly, in nanoseconds (`parts`). A hold still open is not in the file: the
+caller passes those of the nodes' last reports. Definitions (per GPU, summed over a job's GPUs):
 
 - GpuHeld: from the grant of the GPUs to the last rank's release; what a user is charged, and so half of the
   time in which a mate held the same GPUs.
@@ -19,25 +19,17 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from gandiva_slurm.accounting.days import NS_PER_S
+from gandiva_slurm.accounting.parts import Jobs, Part, Window, closed_holds, parts_in
+from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED
 
-NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Window:
-    """The time asked for; `now_ns` ends what has no end yet."""
-
-    start_ns: int
-    end_ns: int
-    now_ns: int
-
-    def cut(self, t0_ns: int, t1_ns: int) -> int:
-        """Return how much of an interval lies inside."""
-        return max(0, min(t1_ns, self.end_ns) - max(t0_ns, self.start_ns))
+#: Jobs in one answer: some 100 MiB of gandivactld's memory while it is made.
+MOST_JOBS = 50_000
 
 
 @dataclass(frozen=True)
@@ -73,12 +65,12 @@ class Filter:
 
 @dataclass
 class _Used:
-    """Sums over one job, in GPU nanoseconds; `held` and `parking` as charged."""
+    """Sums over one job, in GPU nanoseconds; `held` and `parking`, as charged, in halves of these."""
 
     held: int = 0
     parking: int = 0
-    packed: int = 0
-    mates: set[int] = field(default_factory=set)
+    #: time in which a mate held the same GPUs, by mate
+    packed: dict[int, int] = field(default_factory=dict)
     running: int = 0
     suspends: int = 0
     migrations: int = 0
@@ -95,27 +87,32 @@ def job_usage(
     db: sqlite3.Connection, window: Window, wanted: Filter, open_holds: Iterable[OpenHold]
 ) -> list[dict[str, Any]]:
     """Return a row for each job that was in the queue or ran in the window, by job id and submit time."""
-    query = "SELECT * FROM jobs WHERE submit_s <= ? AND (end_s = 0 OR end_s >= ?) ORDER BY job_id, submit_s"
-    bounds = (window.end_ns // NS_PER_S, window.start_ns // NS_PER_S)
-    jobs = [dict(row) for row in db.execute(query, bounds) if wanted.takes(row)]
-    jobs = [job for job in jobs if wanted.states is None or _states(job, window) & wanted.states]
-    used = {job["ref"]: _Used() for job in jobs}
-    newest = {job["job_id"]: job["ref"] for job in jobs}
+    bounds = (window.start_ns // NS_PER_S, window.end_ns // NS_PER_S)
+    asked = Jobs.of(*bounds, wanted.job_ids, wanted.users)
+    rows = db.execute(f"SELECT * FROM jobs WHERE {asked.where} ORDER BY job_id, submit_s", asked.values)
+    picked = (row for row in rows if wanted.takes(row))
+    picked = (row for row in picked if wanted.states is None or _states(row, window) & wanted.states)
+    jobs = {row["ref"]: dict(row) for row in islice(picked, MOST_JOBS + 1)}
+    if len(jobs) > MOST_JOBS:
+        raise UsageError(f"more than {MOST_JOBS} jobs; ask for less time (-S, -E), or for some users' (-u)")
+    used = {ref: _Used() for ref in jobs}
+    newest = {job["job_id"]: ref for ref, job in jobs.items()}
     counted = window if wanted.is_cut else Window(0, window.now_ns, window.now_ns)
-    for row in closed_holds(db, counted):
-        if row["ref"] in used:
-            _add_hold(used[row["ref"]], counted, row["gpu_count"], row)
+    for part in parts_in(db, counted, asked):
+        if part.ref in used:
+            _add_part(used[part.ref], part)
     for hold in open_holds:
         if hold.key.job_id in newest:
-            _add_hold(used[newest[hold.key.job_id]], counted, len(hold.gpus), vars(hold))
-    known = {job["ref"]: job for job in jobs}
-    for row in db.execute("SELECT * FROM runs ORDER BY ref, restart"):
+            _add_part(used[newest[hold.key.job_id]], _open_part(counted, hold))
+    joined = f"jobs CROSS JOIN runs ON runs.ref = jobs.ref WHERE {asked.where}"
+    query = f"SELECT runs.* FROM {joined} ORDER BY runs.ref, runs.restart"
+    for row in db.execute(query, asked.values):
         if row["ref"] in used:
             # an elastic job's runs have sizes of their own; of a run we did not start none is written
-            job = known[row["ref"]]
+            job = jobs[row["ref"]]
             job["gpus"] = row["gpus"] or job["gpus"]
             _add_run(used[row["ref"]], counted, job["gpus"], row)
-    return [_job_row(job, used[job["ref"]]) for job in jobs]
+    return [_job_row(job, used[ref]) for ref, job in jobs.items()]
 
 
 def holds_in(
@@ -139,34 +136,39 @@ def held_by_job(
     db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
 ) -> dict[JobKey, int]:
     """Return the GPU nanoseconds each incarnation is charged for in the window."""
-    held: dict[JobKey, int] = {}
-    for row in closed_holds(db, window):
-        key = JobKey(row["job_id"], row["restart"])
-        held[key] = held.get(key, 0) + charged(window, row["gpu_count"], row)
-    for hold in open_holds:
-        held[hold.key] = held.get(hold.key, 0) + charged(window, len(hold.gpus), vars(hold))
-    return held
+    halves: dict[JobKey, int] = {}
+    opened = (_open_part(window, hold) for hold in open_holds)
+    for part in (*parts_in(db, window), *opened):
+        key = JobKey(part.job_id, part.restart)
+        halves[key] = halves.get(key, 0) + part.halves
+    return {key: value // 2 for key, value in halves.items() if value}
 
 
-def closed_holds(db: sqlite3.Connection, window: Window) -> Iterable[sqlite3.Row]:
-    """Return the holds in the file that touch the window."""
-    query = "SELECT * FROM holds WHERE t1_ns > ? AND t0_ns < ?"
-    return db.execute(query, (window.start_ns, window.end_ns))
+def held_by_user(
+    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
+) -> dict[str, int]:
+    """Return the half GPU nanoseconds each user is charged for in the window."""
+    halves: dict[str, int] = {}
+    opened = (_open_part(window, hold) for hold in open_holds)
+    for part in (*parts_in(db, window), *opened):
+        halves[part.user] = halves.get(part.user, 0) + part.halves
+    return halves
 
 
-def charged(window: Window, gpus: int, row: Any) -> int:
-    """Return what a hold costs in the window, in GPU nanoseconds: half of it where it was shared."""
-    return window.cut(row["t0_ns"], row["t1_ns"]) * gpus // (2 if row["shared_with"] else 1)
-
-
-def _add_hold(used: _Used, window: Window, gpus: int, row: Any) -> None:
-    used.held += charged(window, gpus, row)
+def _open_part(window: Window, hold: OpenHold) -> Part:
+    """Return what a hold that goes on has in the window."""
+    gpus = len(hold.gpus)
     # The parking part is the end of a hold.
-    parking = window.cut(row["t1_ns"] - row["park_ns"], row["t1_ns"]) * gpus
-    used.parking += parking // (2 if row["shared_with"] else 1)
-    if row["shared_with"]:
-        used.packed += window.cut(row["t0_ns"], row["t1_ns"]) * gpus
-        used.mates.add(row["shared_with"])
+    parked_ns = max(hold.t0_ns, hold.t1_ns - hold.park_ns)
+    held_ns, parking_ns = (window.cut(t0_ns, hold.t1_ns) * gpus for t0_ns in (hold.t0_ns, parked_ns))
+    return Part(0, *hold.key, hold.user, hold.shared_with, held_ns, parking_ns)
+
+
+def _add_part(used: _Used, part: Part) -> None:
+    used.held += part.halves
+    used.parking += part.parking_halves
+    if part.shared_with:
+        used.packed[part.shared_with] = used.packed.get(part.shared_with, 0) + part.held_ns
 
 
 def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
@@ -193,16 +195,17 @@ def run_bounds(row: Any, window: Window) -> tuple[int, int]:
 
 
 def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
+    packed = sum(used.packed.values())
     return {
         **{key: job[key] for key in _SHOWN},
         "submit_s": float(job["submit_s"]),
         "start_s": float(job["start_s"]) or None,
         "end_s": float(job["end_s"]) or None,
-        "gpu_held_s": used.held / NS_PER_S,
-        "gpu_run_s": (used.held - used.parking) / NS_PER_S,
-        "gpu_packed_s": used.packed / NS_PER_S,
-        "gpu_parked_s": max(0, used.running - used.held - used.packed // 2) / NS_PER_S,
-        "packed_with": sorted(used.mates),
+        "gpu_held_s": used.held / (2 * NS_PER_S),
+        "gpu_run_s": (used.held - used.parking) / (2 * NS_PER_S),
+        "gpu_packed_s": packed / NS_PER_S,
+        "gpu_parked_s": max(0, 2 * used.running - used.held - packed) / (2 * NS_PER_S),
+        "packed_with": sorted(mate for mate, packed_ns in used.packed.items() if packed_ns),
         "first_100_s": used.first_ns / NS_PER_S - job["submit_s"] if used.first_ns else None,
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from gandiva_slurm import __version__
 from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.accounting.fairness import user_shares
-from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_job, holds_in, job_usage
+from gandiva_slurm.accounting.parts import Window
+from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller import curtained
 from gandiva_slurm.controller.loop import Controller

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.accounting.fairness import user_shares
 from gandiva_slurm.accounting.ledger import Ledger, Tickets
-from gandiva_slurm.accounting.queries import Filter, OpenHold, Window, held_by_job, holds_in, job_usage
+from gandiva_slurm.accounting.parts import Window
+from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
 from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
