@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import NamedTuple
 
 NS_PER_S = 1_000_000_000
 
@@ -21,6 +21,24 @@ _ADD = """INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
     held_ns = held_ns + excluded.held_ns, parking_ns = parking_ns + excluded.parking_ns,
     begun_ns = max(begun_ns, excluded.begun_ns), ended_ns = max(ended_ns, excluded.ended_ns)"""
 _NEWEST = "SELECT max(begun_ns) FROM sums WHERE job_id = ? AND restart = ? AND node = ? AND day_ns = ?"
+
+
+class HoldRow(NamedTuple):
+    """A row of `holds`, but for `is_long`."""
+
+    node: str
+    boot: str
+    seq: int
+    ref: int | None
+    job_id: int
+    restart: int
+    user: str
+    gpus: str
+    gpu_count: int
+    t0_ns: int
+    t1_ns: int
+    park_ns: int
+    shared_with: int
 
 
 class Days:
@@ -37,37 +55,40 @@ class Days:
         rows = self._db.execute("SELECT start_ns, end_ns FROM days ORDER BY start_ns").fetchall()
         self._starts, self._ends = [row[0] for row in rows], [row[1] for row in rows]
 
-    def add(self, hold: Mapping[str, Any]) -> None:
-        """Add a hold, a row of `holds`, to the sums of the days it touches."""
-        t0_ns, t1_ns, gpus = hold["t0_ns"], hold["t1_ns"], hold["gpu_count"]
-        parked_ns = max(t0_ns, t1_ns - hold["park_ns"])
-        who = (hold["shared_with"], hold["user"], hold["ref"] or 0)
-        for day_ns, from_ns, to_ns in self._pieces(t0_ns, t1_ns):
-            key = (hold["job_id"], hold["restart"], hold["node"], day_ns, *who)
-            parking_ns = max(0, to_ns - max(from_ns, parked_ns))
-            self._db.execute(_ADD, (*key, (to_ns - from_ns) * gpus, parking_ns * gpus, t0_ns, t1_ns))
+    def add(self, holds: Iterable[HoldRow]) -> None:
+        """Add holds to the sums of the days they touch."""
+        sums: dict[tuple[object, ...], tuple[int, ...]] = {}
+        for hold in holds:
+            whose = (hold.shared_with, hold.user, hold.ref or 0)
+            parked_ns = max(hold.t0_ns, hold.t1_ns - hold.park_ns)
+            for day_ns, from_ns, to_ns in self._pieces(hold.t0_ns, hold.t1_ns):
+                key = (hold.job_id, hold.restart, hold.node, day_ns, *whose)
+                held_ns, parking_ns, begun_ns, ended_ns = sums.get(key, (0, 0, 0, 0))
+                held_ns += (to_ns - from_ns) * hold.gpu_count
+                parking_ns += max(0, to_ns - max(from_ns, parked_ns)) * hold.gpu_count
+                sums[key] = (held_ns, parking_ns, max(begun_ns, hold.t0_ns), max(ended_ns, hold.t1_ns))
+        self._db.executemany(_ADD, [key + value for key, value in sums.items()])
 
-    def is_long(self, hold: Mapping[str, Any]) -> bool:
+    def is_long(self, hold: HoldRow) -> bool:
         """True when a hold touches more than one day."""
-        return int(hold["t1_ns"]) > self._day_of(hold["t0_ns"])[1]
+        return hold.t1_ns > self._day_of(hold.t0_ns)[1]
 
-    def has(self, hold: Mapping[str, Any]) -> bool:
+    def has(self, hold: HoldRow) -> bool:
         """True when the sums have this hold, or one of its job's on its node that began later that day."""
-        day_ns, _ = self._day_of(hold["t0_ns"])
-        key = (hold["job_id"], hold["restart"], hold["node"], day_ns)
+        day_ns, _ = self._day_of(hold.t0_ns)
+        key = (hold.job_id, hold.restart, hold.node, day_ns)
         newest_ns = self._db.execute(_NEWEST, key).fetchone()[0]
-        return newest_ns is not None and hold["t0_ns"] <= int(newest_ns)
+        return newest_ns is not None and hold.t0_ns <= int(newest_ns)
 
-    def _pieces(self, t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (day, from, to) of each day that it touches; of a hold that took no time its day."""
-        from_ns = t0_ns
-        while True:
-            start_ns, end_ns = self._day_of(from_ns)
-            to_ns = min(t1_ns, end_ns)
-            yield start_ns, from_ns, max(from_ns, to_ns)
+    def _pieces(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int, int]]:
+        """Return (day, from, to) of each day that it touches; of a hold that took no time its day."""
+        day_ns, end_ns = self._day_of(t0_ns)
+        pieces = [(day_ns, t0_ns, max(t0_ns, min(t1_ns, end_ns)))]
+        while end_ns < t1_ns:
             from_ns = end_ns
-            if from_ns >= t1_ns:
-                return
+            day_ns, end_ns = self._day_of(from_ns)
+            pieces.append((day_ns, from_ns, min(t1_ns, end_ns)))
+        return pieces
 
     def _day_of(self, at_ns: int) -> tuple[int, int]:
         place = bisect_right(self._starts, at_ns) - 1

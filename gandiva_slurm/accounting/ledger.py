@@ -11,10 +11,9 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from gandiva_slurm.accounting.database import Transaction, open_database
-from gandiva_slurm.accounting.days import Days
+from gandiva_slurm.accounting.days import Days, HoldRow
 from gandiva_slurm.accounting.upkeep import Upkeep
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
@@ -155,13 +154,9 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 #: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
-_HOLD_COLUMNS = (
-    *("node", "boot", "seq", "ref", "job_id", "restart", "user", "gpus", "gpu_count"),
-    *("t0_ns", "t1_ns", "park_ns", "shared_with", "is_long"),
-)
-_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f':{name}' for name in _HOLD_COLUMNS)}
+_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f'?{number}' for number in range(1, 15))}
     WHERE NOT EXISTS (SELECT 1 FROM holds
-        WHERE job_id = :job_id AND t0_ns = :t0_ns AND node = :node AND restart = :restart)"""
+        WHERE job_id = ?5 AND t0_ns = ?10 AND node = ?1 AND restart = ?6)"""
 
 
 class Ledger:
@@ -285,15 +280,15 @@ class Ledger:
             told = self._measured.items()
             self._measured = {key: value for key, value in told if key[1].job_id not in over}
 
-    def _write_holds(self, db: sqlite3.Connection, holds: Iterable[dict[str, Any]]) -> None:
+    def _write_holds(self, db: sqlite3.Connection, holds: Iterable[HoldRow]) -> None:
         """Write each hold that is new, and add it to the sums."""
+        fresh = []
         for hold in holds:
-            is_old = hold["t0_ns"] < self._upkeep.kept_from_ns
-            if is_old and self._days.has(hold):
+            if hold.t0_ns < self._upkeep.kept_from_ns and self._days.has(hold):
                 continue
-            hold["is_long"] = self._days.is_long(hold)
-            if db.execute(_INSERT_HOLD, hold).rowcount:
-                self._days.add(hold)
+            if db.execute(_INSERT_HOLD, (*hold, self._days.is_long(hold))).rowcount:
+                fresh.append(hold)
+        self._days.add(fresh)
 
     def _row(self, job: SlurmJob, types: Mapping[str, str]) -> JobRow:
         known = self._known(job.job_id)
@@ -338,12 +333,11 @@ class Ledger:
             db.execute(_START_RUN, (ref, row.restart, row.start_s, row.end_s))
         return ref
 
-    def _hold_row(self, report: NodeReport, hold: Hold) -> dict[str, Any]:
+    def _hold_row(self, report: NodeReport, hold: Hold) -> HoldRow:
         ref, gpus = self._ref(hold.job_id), ",".join(map(str, hold.gpus))
-        times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
         whose = (ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus))
-        values = (report.node, report.boot, hold.seq, *whose, *times, None)
-        return dict(zip(_HOLD_COLUMNS, values, strict=True))
+        times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
+        return HoldRow(report.node, report.boot, hold.seq, *whose, *times)
 
     def _is_news(self, node: str, item: Resident) -> bool:
         is_new = self._measured.get((node, _key(item))) != _measures(item)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sqlite3
 
 from gandiva_slurm.accounting.database import Transaction
-from gandiva_slurm.accounting.days import NS_PER_S, Days, local_day
+from gandiva_slurm.accounting.days import NS_PER_S, Days, HoldRow, local_day
 
 #: Rows in a piece. The ledger is written by nobody else meanwhile: some 20 ms.
 PIECE = 2000
 DAY_NS = 86400 * NS_PER_S
 
-_UNSUMMED = """SELECT * FROM holds WHERE (node, boot, seq) > (?, ?, ?) ORDER BY node, boot, seq LIMIT ?"""
+_UNSUMMED = "SELECT * FROM holds WHERE (node, boot, seq) > (?, ?, ?) ORDER BY node, boot, seq LIMIT ?"
+_SUMMED = "UPDATE holds SET is_long = ? WHERE node = ? AND boot = ? AND seq = ?"
 _REMOVE = """DELETE FROM holds WHERE (node, boot, seq) IN
     (SELECT node, boot, seq FROM holds WHERE t1_ns < ? ORDER BY t1_ns LIMIT ?)"""
 
@@ -42,19 +43,13 @@ class Upkeep:
         """Sum holds that a former release wrote; new ones among them are in the sums since they came."""
         try:
             with Transaction(self._db) as db:
-                reader = db.cursor()
-                reader.row_factory = sqlite3.Row
                 last = db.execute("SELECT node, boot, seq FROM upkeep").fetchone()
-                rows = reader.execute(_UNSUMMED, (*last, PIECE)).fetchall()
-                for row in (row for row in rows if row["is_long"] is None):
-                    self._days.add(row)
-                    key = (row["node"], row["boot"], row["seq"])
-                    is_long = self._days.is_long(row)
-                    where = "node = ? AND boot = ? AND seq = ?"
-                    db.execute(f"UPDATE holds SET is_long = ? WHERE {where}", (is_long, *key))
+                rows = db.execute(_UNSUMMED, (*last, PIECE)).fetchall()
+                holds = [HoldRow._make(values) for *values, is_long in rows if is_long is None]
+                self._days.add(holds)
+                db.executemany(_SUMMED, [(self._days.is_long(hold), *hold[:3]) for hold in holds])
                 if rows:
-                    last = tuple(rows[-1])[:3]
-                    db.execute("UPDATE upkeep SET node = ?, boot = ?, seq = ?", last)
+                    db.execute("UPDATE upkeep SET node = ?, boot = ?, seq = ?", rows[-1][:3])
                 else:
                     db.execute("UPDATE upkeep SET is_summed = 1")
         except BaseException:
