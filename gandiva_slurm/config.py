@@ -62,6 +62,8 @@ class ControllerConfig(_Section):
     #: how long, and how large, the journal keeps what the engine heard, for `gandiva replay`; 0: not at all
     replay_hours: float = Field(default=24, ge=0, le=8760)
     replay_mib: int = Field(default=256, ge=1, le=1048576)
+    #: single holds that ended longer ago are removed from the ledger; their sums by day stay
+    keep_holds_days: int = Field(default=30, ge=1, le=36500)
 
 
 #: freeze: nothing of a parked job runs; trust: its ranks wait at their boundary, what else it has runs on.

@@ -168,6 +168,9 @@ def _arguments(options: dict[str, Any], window: tuple[float, float, float]) -> d
     arguments: dict[str, Any] = {"start_s": window[0], "end_s": window[1], "now_s": window[2]}
     if options["truncate"]:
         arguments["truncate"] = True
+    job_ids = {job.job_id for job in parse_job_ids(options["jobs"] or "")}
+    if job_ids:
+        arguments["job_ids"] = sorted(job_ids)
     if users:
         arguments["users"] = users
     if options["accounts"]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from gandiva_slurm import __version__
 from gandiva_slurm.accounting.database import open_reader
@@ -42,6 +43,9 @@ LAST_S = 9.2e9
 #: Queries of the ledger at a time. They have threads of their own: however many users ask for however much,
 #: what is signed for the nodes does not wait.
 READERS = 2
+#: What reads the ledger. A user's questions of these are answered one after the other, so that nobody waits
+#: for the many of another.
+READING = frozenset({"queue", "acct", "share", "holds"})
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
 UPDATE_S = 4.0
 #: What a job's priority may be.
@@ -63,6 +67,8 @@ class Api:
         self._operators = operators
         self._privacy = Privacy(rules, operators)
         self._readers = ThreadPoolExecutor(READERS, "ledger-reader")
+        #: by uid, while it has questions
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._asks: dict[str, Callable[[Args, Viewer], Awaitable[Any]]] = {
             "queue": self._queue,
             "acct": self._acct,
@@ -98,7 +104,11 @@ class Api:
             return await self._changes[ask](args, uid)
         if ask == "holds" and uid not in self._operators:
             raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
-        return await self._asks[ask](args, await self._privacy.viewer(uid))
+        viewer = await self._privacy.viewer(uid)
+        if ask not in READING:
+            return await self._asks[ask](args, viewer)
+        async with self._turns.setdefault(uid, asyncio.Lock()):
+            return await self._asks[ask](args, viewer)
 
     async def _queue(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         rows = queue_rows(self._world(), await self._shares_of_nodes())
@@ -253,6 +263,7 @@ class Api:
         def read() -> T:
             db = open_reader(self._controller.books.ledger_path)
             try:
+                db.execute("BEGIN")  # all that it reads is of one moment
                 return query(db)
             finally:
                 db.close()

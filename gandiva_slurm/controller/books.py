@@ -18,6 +18,9 @@ from gandiva_slurm.model.errors import ConfigError
 
 JOURNAL_NAME, LEDGER_NAME = "journal.sqlite", "ledger.sqlite"
 
+#: Rests after a piece of the ledger's upkeep: where there is more to do, and where there is not.
+PIECE_REST_S, UPKEEP_S = 0.05, 60.0
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,12 @@ class Books:
     async def write(self, *calls: partial[T]) -> list[T | None]:
         """Do these calls one after the other; one that fails leaves None and does not stop the others."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._all, calls)
+
+    async def keep_up(self, clock_ns: Callable[[], int], keep_days: Callable[[], int]) -> None:
+        """Do the ledger's upkeep for ever, a piece at a time between all that is written."""
+        while True:
+            (has_more,) = await self.write(partial(self.ledger.tidy, clock_ns(), keep_days()))
+            await asyncio.sleep(PIECE_REST_S if has_more else UPKEEP_S)
 
     def close(self) -> None:
         """Finish what is being written and close the files."""

@@ -113,7 +113,9 @@ class Controller:
         """Cycle until `stop`; what goes wrong in a cycle is logged and counted, and the next begins anew."""
         self.nodes.follow(self.engine.nodes)
         looks = self._slurm.run(lambda: self.config.controller.cycle_s)
-        tasks = [asyncio.create_task(each) for each in (self._cycle_for_ever(), looks, self._lead.watch())]
+        upkeep = self.books.keep_up(self._clock_ns, lambda: self.config.controller.keep_holds_days)
+        always = (self._cycle_for_ever(), looks, self._lead.watch(), upkeep)
+        tasks = [asyncio.create_task(each) for each in always]
         try:
             await stop.wait()
             await self.idle(STOP_GRACE_S)
