@@ -141,7 +141,7 @@ class Ledger:
         where the host is still in that boot, else until the last that is known of.
         """
         written, begun = self._read()
-        if not written and not begun:
+        if not written and not begun and not self.path.exists():
             return  # a new node
         self._closed = written
         self._next_seq = max([0, *(hold.seq for hold in written)]) + REBOOT_JUMP

@@ -189,6 +189,7 @@ def test_acct_asks_for_whom_and_what(gandiva: Shell, monkeypatch: pytest.MonkeyP
         ["COMPLETED", "FAILED"],
     )
     assert "users" not in {*everybody, *one}
+    assert one["job_ids"] == [12] and "job_ids" not in {*mine, *everybody}
 
 
 def test_acct_shows_the_partitions_asked_for(gandiva: Shell) -> None:
