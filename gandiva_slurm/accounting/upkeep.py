@@ -48,9 +48,9 @@ class Upkeep:
                 holds = [HoldRow._make(values) for *values, is_long in rows if is_long is None]
                 self._days.add(holds)
                 db.executemany(_SUMMED, [(self._days.is_long(hold), *hold[:3]) for hold in holds])
-                if rows:
+                if len(rows) == PIECE:
                     db.execute("UPDATE upkeep SET node = ?, boot = ?, seq = ?", rows[-1][:3])
-                else:
+                else:  # what comes after these is new
                     db.execute("UPDATE upkeep SET is_summed = 1")
         except BaseException:
             self._days.load()

@@ -1,4 +1,4 @@
-"""Sums by day: the same answers as from holds, without them; days, upkeep, and files of the release before."""
+"""Sums by day: the same answers as from holds, without them; days, upkeep, files of the release before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -59,8 +59,8 @@ def midnight(day: int) -> int:
 def a_job(job_id: int, start_s: int = 0, end_s: int = 0, **changes: Any) -> SlurmJob:
     state = "COMPLETED" if end_s else "RUNNING" if start_s else "PENDING"
     user, times = f"user{job_id % 2}", {"submit_s": midnight(0) - 90, "start_s": start_s, "end_s": end_s}
-    job = SlurmJob(job_id, user, 1, "lab", "gandiva", state, nodes=("n1",), options=JobOptions(gpus=3), **times)
-    return replace(job, **changes)
+    told = {"nodes": ("n1",), "options": JobOptions(gpus=3), **times}
+    return replace(SlurmJob(job_id, user, 1, "lab", "gandiva", state, **told), **changes)
 
 
 def report(*holds: Hold, node: str = "n1", boot: str = "b") -> NodeReport:
@@ -153,7 +153,8 @@ def test_single_holds_are_removed_after_the_days_kept_and_their_sums_stay(path: 
         (count,) = ledger._db.execute("SELECT count(*) FROM holds").fetchone()
         assert count == 31, "thirty whole days, and the one in which the newest ended"
         assert held_ns(path, 0, midnight(50)) == 50 * 3 * HOUR * NS
-        assert [held_ns(path, midnight(day), midnight(day + 1)) for day in (0, 18, 19, 49)] == [3 * HOUR * NS] * 4
+        for day in (0, 18, 19, 49):
+            assert held_ns(path, midnight(day), midnight(day + 1)) == 3 * HOUR * NS
 
 
 def test_a_part_of_a_day_is_told_while_its_holds_are_kept_and_refused_after(path: Path) -> None:
@@ -161,7 +162,7 @@ def test_a_part_of_a_day_is_told_while_its_holds_are_kept_and_refused_after(path
         assert held_ns(path, midnight(3), midnight(3) + 12 * HOUR + 60) == 3 * 60 * NS
         ledger.tidy(midnight(50) * NS, 30)
         for start_s, end_s in ((midnight(3), midnight(3) + 12 * HOUR), (midnight(3) + 1, midnight(50))):
-            with pytest.raises(UsageError, match="before 2026-.*keep_holds_days.*midnight"):
+            with pytest.raises(UsageError, match=r"before 2026-.*keep_holds_days.*midnight"):
                 held_ns(path, start_s, end_s)
         assert held_ns(path, midnight(40), midnight(40) + 12 * HOUR + 60) == 3 * 60 * NS
         with closing(open_reader(path)) as db:
@@ -206,11 +207,12 @@ def test_a_full_disk_stops_upkeep_and_writing_and_loses_nothing(path: Path) -> N
         ledger._db.execute("PRAGMA max_page_count = 1000000")
         assert ledger.record_report(report(*holds)) == 450
         assert held_ns(path, 0, midnight(900)) == 450 * 3 * HOUR * NS
-        assert held_ns(path, midnight(60), midnight(61)) == 3 * HOUR * NS, "its day is known"
+        assert held_ns(path, midnight(60), midnight(61)) == 3 * HOUR * NS
+        assert held_ns(path, midnight(60), midnight(60) + 12 * HOUR + 9) == 27 * NS, "its day is known"
 
 
 def former(path: Path, count: int) -> None:
-    """A file as the release before left it: a hold of an hour from each noon, two days long where it is the tenth."""
+    """A file of the release before: a hold of an hour from each noon, the eleventh two days longer."""
     with closing(open_database(path, MIGRATIONS[:BEFORE])) as db:
         for day in range(count):
             hold = noon_hold(day)
@@ -230,10 +232,11 @@ def test_a_file_of_the_release_before_answers_at_once_and_is_summed_in_pieces(pa
         pieces = 0
         while ledger.tidy(midnight(50) * NS, 300):
             assert answers(path, windows) == before, "while it is summed"
-            new = replace(noon_hold(20), seq=1000 + pieces, job_id=77, t0_ns=midnight(99) * NS)
-            ledger.record_report(report(new, replace(noon_hold(3), seq=2000 + pieces), boot=f"a{pieces}"))
+            again, new = replace(noon_hold(3), seq=1), replace(noon_hold(60 + pieces), seq=2)
+            ledger.record_report(report(again, new, boot=f"c{pieces}"))
             pieces += 1
-        assert pieces == 9 and answers(path, windows) == before
+        assert 8 <= pieces < 11 and answers(path, windows) == before
+        assert held_ns(path, midnight(60), midnight(99)) == pieces * 3 * HOUR * NS
         (count,) = ledger._db.execute("SELECT count(*) FROM holds WHERE is_long IS NULL").fetchone()
         assert count == 0
         ledger.tidy(midnight(50) * NS, 30)
@@ -242,17 +245,29 @@ def test_a_file_of_the_release_before_answers_at_once_and_is_summed_in_pieces(pa
 
 
 def test_days_stay_as_they_are_when_the_time_zone_changes(path: Path) -> None:
-    for name in ("Europe/Berlin", "Asia/Kolkata", "America/Los_Angeles", "UTC"):
+    for number, name in enumerate(("Europe/Berlin", "Asia/Kolkata", "America/Los_Angeles", "UTC")):
         with zone(name), closing(Ledger(path)) as ledger:
             ledger.record_jobs([a_job(1, midnight(0))], {})
             for part in range(20):
-                t0_ns = (1_793_000_000 + part * 7 * HOUR) * NS + len(name)
+                t0_ns = (1_793_000_000 + (number * 130 + part * 7) * HOUR) * NS + number
                 ledger.record_report(report(a_hold(part + 1, 1, t0_ns, t0_ns + 9 * HOUR * NS), boot=name))
     with closing(sqlite3.connect(path)) as db:
         days = db.execute("SELECT start_ns, end_ns FROM days ORDER BY 1").fetchall()
         (count,) = db.execute("SELECT count(*) FROM holds").fetchone()
-    assert all(one[1] <= two[0] for one, two in zip(days, days[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(days))
     assert held_ns(path, 0, 1_900_000_000) == count * 3 * 9 * HOUR * NS and count == 80
+
+
+def test_a_pack_s_half_nanoseconds_are_kept_until_all_is_summed(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.record_jobs([a_job(1, midnight(0))], {})
+        hold = replace(a_hold(1, 1, midnight(1) * NS - 3, midnight(1) * NS + 4, mate=2), gpus=(0,))
+        ledger.record_report(report(hold))
+    with closing(open_reader(path)) as db:
+        days = [Window(midnight(day) * NS, midnight(day + 1) * NS, midnight(9) * NS) for day in (0, 1)]
+        rows = [job_usage(db, window, Filter(), ())[0] for window in days]
+        assert [row["gpu_held_s"] for row in rows] == [1.5 / NS, 2 / NS]
+        assert job_usage(db, days[0], Filter(is_cut=False), ())[0]["gpu_held_s"] == 3.5 / NS
 
 
 @pytest.mark.parametrize("name", ["America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "Europe/Berlin"])
@@ -275,7 +290,8 @@ def test_memory_does_not_grow_with_jobs_that_ended(path: Path) -> None:
         (count,) = ledger._db.execute("SELECT count(*) FROM holds WHERE ref IS NULL").fetchone()
         assert count == 0, "a job that ended is known by the file"
         ledger.record_jobs([a_job(7, midnight(2), restart=1, submit_s=midnight(1))], {})
-        assert ledger._db.execute("SELECT count(*) FROM jobs WHERE job_id = 7").fetchone() == (1,), "a requeue"
+        (count,) = ledger._db.execute("SELECT count(*) FROM jobs WHERE job_id = 7").fetchone()
+        assert count == 1, "a requeue"
     with closing(Ledger(path)) as again:
         assert len(again._jobs) < 20
 

@@ -102,7 +102,7 @@ VARIANTS = (
         "return self.held_ns * (1 if self.shared_with else 2)",
         "return self.held_ns // (2 if self.shared_with else 1) * 2",
         "Half nanoseconds of packs are lost where a day ends.",
-        (_UNIT + "test_sums_answer_as_holds_do",),
+        (_UNIT + "test_a_pack_s_half_nanoseconds_are_kept_until_all_is_summed",),
     ),
     Variant(
         "sums-clock-that-is-ahead-removes",
