@@ -48,12 +48,14 @@ class Days:
         self._db = db
         self._starts: list[int] = []
         self._ends: list[int] = []
+        #: the day asked for last
+        self._last = (0, 0)
         self.load()
 
     def load(self) -> None:
         """Read which days there are: at the start, and after a transaction that failed."""
         rows = self._db.execute("SELECT start_ns, end_ns FROM days ORDER BY start_ns").fetchall()
-        self._starts, self._ends = [row[0] for row in rows], [row[1] for row in rows]
+        self._starts, self._ends, self._last = [row[0] for row in rows], [row[1] for row in rows], (0, 0)
 
     def add(self, holds: Iterable[HoldRow]) -> None:
         """Add holds to the sums of the days they touch."""
@@ -91,6 +93,11 @@ class Days:
         return pieces
 
     def _day_of(self, at_ns: int) -> tuple[int, int]:
+        if not self._last[0] <= at_ns < self._last[1]:
+            self._last = self._find(at_ns)
+        return self._last
+
+    def _find(self, at_ns: int) -> tuple[int, int]:
         place = bisect_right(self._starts, at_ns) - 1
         if place >= 0 and at_ns < self._ends[place]:
             return self._starts[place], self._ends[place]

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gandiva_slurm.accounting.days import NS_PER_S
@@ -59,25 +59,26 @@ class Jobs:
     """A condition on `jobs`, in SQL, with its values; nothing: all jobs, and holds of jobs not seen yet."""
 
     where: str = ""
-    values: tuple[object, ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, start_s: int, end_s: int, job_ids: Iterable[int] | None, users: Iterable[str] | None) -> Jobs:
-        """Return those that were in the queue or ran between; an array's id stands for its tasks."""
-        picked, values = "", list[object]()
+    def of(cls, window: Window, job_ids: Iterable[int] | None, users: Iterable[str] | None) -> Jobs:
+        """Return those that were in the queue or ran in the window; an array's id stands for its tasks."""
+        bounds = {"jobs_from": window.start_ns // NS_PER_S, "jobs_to": window.end_ns // NS_PER_S}
+        picked, values = "", dict[str, object](bounds)
         if job_ids is not None:
-            picked = f"(jobs.job_id {_LISTED} OR jobs.array_job_id {_LISTED}) AND "
-            values += [json.dumps(sorted(job_ids))] * 2
+            listed = "IN (SELECT value FROM json_each(:job_ids))"
+            picked = f"(jobs.job_id {listed} OR jobs.array_job_id {listed}) AND "
+            values["job_ids"] = json.dumps(sorted(job_ids))
         if users is not None:
-            picked += f"+jobs.user {_LISTED} AND "
-            values.append(json.dumps(sorted(users)))
+            picked += "+jobs.user IN (SELECT value FROM json_each(:users)) AND "
+            values["users"] = json.dumps(sorted(users))
         # The + keeps SQLite from an index that leads to more rows than another one.
         plus = "" if job_ids is None else "+"
-        times = f"+jobs.submit_s <= ? AND ({plus}jobs.end_s = 0 OR {plus}jobs.end_s >= ?)"
-        return cls(picked + times, (*values, end_s, start_s))
+        ends = f"({plus}jobs.end_s = 0 OR {plus}jobs.end_s >= :jobs_from)"
+        return cls(f"{picked}+jobs.submit_s <= :jobs_to AND {ends}", values)
 
 
-_LISTED = "IN (SELECT value FROM json_each(?))"
 _HELD = "(min(t1_ns, :to) - max(t0_ns, :from)) * gpu_count"
 _PARKING = "max(0, min(t1_ns, :to) - max(t0_ns, :from, t1_ns - park_ns)) * gpu_count"
 _OF_HOLDS = f"""SELECT coalesce(ref, 0), job_id, restart, user, shared_with,
@@ -93,19 +94,22 @@ def parts_in(db: sqlite3.Connection, window: Window, jobs: Jobs = Jobs()) -> Ite
     `jobs` picks whose sums are read; of others there may be pieces, too. UsageError where the window begins
     or ends within a day of which single holds are no longer kept.
     """
-    days = (window.start_ns, window.end_ns)
+    values = {**jobs.values, "from": window.start_ns, "to": window.end_ns, "sign": 1}
     if jobs.where:
         joined = "jobs CROSS JOIN sums ON sums.job_id = jobs.job_id AND sums.ref = jobs.ref"
-        query = f"{_OF_SUMS} {joined} WHERE {jobs.where} AND +day_ns >= ? AND +day_ns < ? {_GROUPED}"
+        query = f"{_OF_SUMS} {joined} WHERE {jobs.where} AND +day_ns >= :from AND +day_ns < :to {_GROUPED}"
     else:
-        query = f"{_OF_SUMS} sums WHERE day_ns >= ? AND day_ns < ? {_GROUPED}"
-    yield from map(Part._make, db.execute(query, (*jobs.values, *days)))
+        query = f"{_OF_SUMS} sums WHERE day_ns >= :from AND day_ns < :to {_GROUPED}"
+    yield from map(Part._make, db.execute(query, values))
     yield from _rest(db, window.start_ns, 1)
     yield from _rest(db, window.end_ns, -1)
     if not _is_summed(db):
-        times = {"from": window.start_ns, "to": window.end_ns, "sign": 1}
-        query = f"{_OF_HOLDS} WHERE is_long IS NULL AND t1_ns > :from AND t0_ns < :to {_GROUPED}"
-        yield from map(Part._make, db.execute(query, times))
+        touches = "t1_ns > :from AND t0_ns < :to"
+        if jobs.where:
+            touches = "+t1_ns > :from AND +t0_ns < :to"
+            touches += f" AND job_id IN (SELECT job_id FROM jobs WHERE {jobs.where})"
+        query = f"{_OF_HOLDS} WHERE is_long IS NULL AND {touches} {_GROUPED}"
+        yield from map(Part._make, db.execute(query, values))
 
 
 def _rest(db: sqlite3.Connection, at_ns: int, sign: int) -> Iterator[Part]:

@@ -87,8 +87,7 @@ def job_usage(
     db: sqlite3.Connection, window: Window, wanted: Filter, open_holds: Iterable[OpenHold]
 ) -> list[dict[str, Any]]:
     """Return a row for each job that was in the queue or ran in the window, by job id and submit time."""
-    bounds = (window.start_ns // NS_PER_S, window.end_ns // NS_PER_S)
-    asked = Jobs.of(*bounds, wanted.job_ids, wanted.users)
+    asked = Jobs.of(window, wanted.job_ids, wanted.users)
     rows = db.execute(f"SELECT * FROM jobs WHERE {asked.where} ORDER BY job_id, submit_s", asked.values)
     picked = (row for row in rows if wanted.takes(row))
     picked = (row for row in picked if wanted.states is None or _states(row, window) & wanted.states)

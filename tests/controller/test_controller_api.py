@@ -315,6 +315,24 @@ async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, 
         assert await asyncio.gather(*slow) == [[]] * 64
 
 
+async def test_one_user_s_slow_questions_keep_no_other_user_waiting(ask, monkeypatch):
+    free, slow = threading.Event(), {"users": ["slow"]}
+
+    def answer(db, window, wanted, holds):
+        if wanted.users:
+            free.wait(60)
+        return []
+
+    monkeypatch.setattr("gandiva_slurm.controller.api.job_usage", answer)
+    first = [asyncio.create_task(data(ask, "acct", **slow)) for _ in range(8)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(data(ask, "acct", ROOT), 10) == []
+    finally:
+        free.set()
+        assert await asyncio.gather(*first) == [[]] * 8
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"ask": "queue", "args": 3}', b"\xff", *HOSTILE])
 async def test_noise_is_a_usage_error(world, payload):
     await world.start()

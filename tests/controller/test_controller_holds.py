@@ -1,7 +1,14 @@
 """Holds reach the ledger exactly once, and only what is in it is acknowledged."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
+
+from gandiva_slurm.accounting.database import open_reader
+from gandiva_slurm.accounting.parts import Window
+from gandiva_slurm.accounting.queries import held_by_job
+from gandiva_slurm.accounting.upkeep import DAY_NS
+from gandiva_slurm.model.ids import JobKey
 
 
 def stored(world) -> list[tuple]:
@@ -74,6 +81,19 @@ async def test_holds_survive_a_kill_of_the_controller(world):
     await world.start()
     await world.until(lambda: node.plan.ack_seq == 2)
     assert [row[2] for row in stored(world)] == [1, 2]
+
+
+async def test_old_holds_are_removed_while_it_runs_and_stay_charged(world, monkeypatch):
+    monkeypatch.setattr("gandiva_slurm.controller.books.UPKEEP_S", 0.05)
+    job_id, node = await started(world)
+    old = node.hold(job_id, 3.0)
+    node.closed = [replace(old, t0_ns=old.t0_ns - 40 * DAY_NS, t1_ns=old.t1_ns - 40 * DAY_NS)]
+    node.hold(job_id, 1.0)
+    await world.until(lambda: node.plan.ack_seq == 2)
+    await world.until(lambda: [row[2] for row in stored(world)] == [2], "the old one to be removed")
+    with closing(open_reader(world.controller.books.ledger_path)) as db:
+        held = held_by_job(db, Window(0, 1 << 62, 1 << 62), ())
+    assert held == {JobKey(job_id, 0): 4 * 10**9}
 
 
 async def test_start_latency_is_from_the_release_to_the_first_process(world):

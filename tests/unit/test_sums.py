@@ -227,7 +227,10 @@ def test_a_file_of_the_release_before_answers_at_once_and_is_summed_in_pieces(pa
     moments += [midnight(11) + 7, midnight(49) + 12 * HOUR + 7]
     windows = [Window(a * NS, b * NS, midnight(50) * NS) for a, b in combinations(sorted(moments), 2)]
     with closing(Ledger(path)) as ledger, mock.patch.object(upkeep, "PIECE", 7):
+        ledger.record_jobs([a_job(1, midnight(0))], {})
         before = answers(path, windows)
+        (row,) = before[1]  # type: ignore[misc]
+        assert row["gpu_held_s"] == pytest.approx(3 * (50 * HOUR + 2 * DAY) + 3 * DAY / 2)
         assert held_ns(path, 0, midnight(60)) == 3 * (50 * HOUR + 2 * DAY) * NS
         pieces = 0
         while ledger.tidy(midnight(50) * NS, 300):

@@ -114,7 +114,7 @@ VARIANTS = (
     ),
     Variant(
         "sums-days-overlap",
-        "gandiva_slurm/accounting/days.py:Days._day_of",
+        "gandiva_slurm/accounting/days.py:Days._find",
         "start_ns = max(start_ns, self._ends[place])",
         "pass",
         "When the time zone changes days overlap.",
@@ -127,6 +127,25 @@ VARIANTS = (
         "pass",
         "gandivactld's memory grows with each job that ends.",
         (_UNIT + "test_memory_does_not_grow_with_jobs_that_ended",),
+    ),
+    Variant(
+        "sums-upkeep-is-not-done",
+        "gandiva_slurm/controller/books.py:Books.keep_up",
+        "await self.write(partial(self.ledger.tidy, clock_ns(), keep_days()))",
+        "[False]",
+        "The ledger grows without bound.",
+        ("tests/controller/test_controller_holds.py::test_old_holds_are_removed_while_it_runs_and_stay_charged",),
+    ),
+    Variant(
+        "sums-one-user-has-all-readers",
+        "gandiva_slurm/controller/api.py:Api._data",
+        "self._turns.setdefault(uid, asyncio.Lock())",
+        "asyncio.Lock()",
+        "One user's slow questions to the ledger keep all others waiting.",
+        (
+            "tests/controller/test_controller_api.py"
+            "::test_one_user_s_slow_questions_keep_no_other_user_waiting",
+        ),
     ),
     Variant(
         "sums-forgotten-job-is-another",
