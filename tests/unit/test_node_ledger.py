@@ -80,6 +80,16 @@ def test_a_torn_line_costs_only_itself(ledger, caplog):
     assert "torn" in caplog.text
 
 
+def test_what_follows_a_torn_first_line_is_read(ledger):
+    """The power was cut while the first hold of a new node was written, before there was a state file."""
+    ledger.path.write_text('{"beg')
+    ledger.recover(0)
+    ledger.begin(ONE, "user1", (0,), 1)
+    after = Ledger(ledger.path, "boot")
+    after.recover(9)
+    assert [(hold.t0_ns, hold.t1_ns) for hold in after.report(9)] == [(1, 9)]
+
+
 def test_numbers_jump_after_a_reboot(ledger):
     ledger.begin(ONE, "user1", (0,), 0)
     ledger.end(ONE, 5)

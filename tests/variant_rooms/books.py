@@ -229,9 +229,9 @@ VARIANTS = (
     ),
     Variant(
         "upgrade-holds-are-charged-again",
-        "gandiva_slurm/accounting/ledger.py:Ledger.record_report",
-        "(report.node, report.boot, *self._hold_row(hold))",
-        "(report.node, str(report.now_ns), *self._hold_row(hold))",
+        "gandiva_slurm/accounting/ledger.py:Ledger._write_holds",
+        "_INSERT_HOLD, (*hold, self._days.is_long(hold))",
+        "_INSERT_HOLD.split('WHERE')[0], (hold.node, str(db.total_changes), *hold[2:], False)",
         "A hold that a node reports twice is charged twice.",
         (
             "tests/controller/test_upgrade.py"

@@ -171,14 +171,22 @@ VARIANTS = (
     ),
     Variant(
         "a-hold-is-known-by-its-number-only",
-        "gandiva_slurm/accounting/ledger.py:Ledger.record_report",
-        "db.executemany(_INSERT_HOLD, holds)",
-        "db.executemany(_INSERT_HOLD.split('WHERE')[0], holds)",
+        "gandiva_slurm/accounting/ledger.py:Ledger._write_holds",
+        "db.execute(_INSERT_HOLD, ",
+        "db.execute(_INSERT_HOLD.split('WHERE')[0], ",
         "A node that has lost its state reports its holds under another name, and they are charged again.",
         (
             "tests/unit/test_ledger.py::test_a_hold_that_a_node_ends_again_under_another_name_counts_once",
             CRASHES,
         ),
+    ),
+    Variant(
+        "a-torn-first-line-tears-the-next",
+        "gandiva_slurm/node/ledger.py:Ledger.recover",
+        "if not written and not begun and not self.path.exists():",
+        "if not written and not begun:",
+        "A node whose power was cut while it wrote its first hold loses the next one, too.",
+        ("tests/unit/test_node_ledger.py::test_what_follows_a_torn_first_line_is_read",),
     ),
     Variant(
         "holds-forgotten-without-a-state",
