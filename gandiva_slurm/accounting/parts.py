@@ -84,8 +84,7 @@ _PARKING = "max(0, min(t1_ns, :to) - max(t0_ns, :from, t1_ns - park_ns)) * gpu_c
 _OF_HOLDS = f"""SELECT coalesce(ref, 0), job_id, restart, user, shared_with,
     :sign * sum({_HELD}), :sign * sum({_PARKING}) FROM holds"""
 _GROUPED = "GROUP BY 1, 2, 3, 4, 5"
-_OF_SUMS = """SELECT sums.ref, sums.job_id, sums.restart, sums.user, shared_with,
-    sum(held_ns), sum(parking_ns) FROM"""
+_OF_SUMS = "SELECT sums.ref, sums.job_id, sums.restart, sums.user, shared_with"
 
 
 def parts_in(db: sqlite3.Connection, window: Window, jobs: Jobs = Jobs()) -> Iterator[Part]:
@@ -97,9 +96,11 @@ def parts_in(db: sqlite3.Connection, window: Window, jobs: Jobs = Jobs()) -> Ite
     values = {**jobs.values, "from": window.start_ns, "to": window.end_ns, "sign": 1}
     if jobs.where:
         joined = "jobs CROSS JOIN sums ON sums.job_id = jobs.job_id AND sums.ref = jobs.ref"
-        query = f"{_OF_SUMS} {joined} WHERE {jobs.where} AND +day_ns >= :from AND +day_ns < :to {_GROUPED}"
+        query = f"{_OF_SUMS}, held_ns, parking_ns FROM {joined} WHERE {jobs.where}"
+        query += " AND +day_ns >= :from AND +day_ns < :to"
     else:
-        query = f"{_OF_SUMS} sums WHERE day_ns >= :from AND day_ns < :to {_GROUPED}"
+        query = f"{_OF_SUMS}, sum(held_ns), sum(parking_ns) FROM sums"
+        query += f" WHERE day_ns >= :from AND day_ns < :to {_GROUPED}"
     yield from map(Part._make, db.execute(query, values))
     yield from _rest(db, window.start_ns, 1)
     yield from _rest(db, window.end_ns, -1)

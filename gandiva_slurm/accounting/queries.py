@@ -88,12 +88,13 @@ def job_usage(
 ) -> list[dict[str, Any]]:
     """Return a row for each job that was in the queue or ran in the window, by job id and submit time."""
     asked = Jobs.of(window, wanted.job_ids, wanted.users)
-    rows = db.execute(f"SELECT * FROM jobs WHERE {asked.where} ORDER BY job_id, submit_s", asked.values)
+    rows = db.execute(f"SELECT * FROM jobs WHERE {asked.where}", asked.values)
     picked = (row for row in rows if wanted.takes(row))
     picked = (row for row in picked if wanted.states is None or _states(row, window) & wanted.states)
     jobs = {row["ref"]: dict(row) for row in islice(picked, MOST_JOBS + 1)}
     if len(jobs) > MOST_JOBS:
         raise UsageError(f"more than {MOST_JOBS} jobs; ask for less time (-S, -E), or for some users' (-u)")
+    jobs = dict(sorted(jobs.items(), key=lambda item: (item[1]["job_id"], item[1]["submit_s"])))
     used = {ref: _Used() for ref in jobs}
     newest = {job["job_id"]: ref for ref, job in jobs.items()}
     counted = window if wanted.is_cut else Window(0, window.now_ns, window.now_ns)
@@ -104,8 +105,8 @@ def job_usage(
         if hold.key.job_id in newest:
             _add_part(used[newest[hold.key.job_id]], _open_part(counted, hold))
     joined = f"jobs CROSS JOIN runs ON runs.ref = jobs.ref WHERE {asked.where}"
-    query = f"SELECT runs.* FROM {joined} ORDER BY runs.ref, runs.restart"
-    for row in db.execute(query, asked.values):
+    rows = db.execute(f"SELECT runs.* FROM {joined}", asked.values)
+    for row in sorted(rows, key=lambda row: row["restart"]):
         if row["ref"] in used:
             # an elastic job's runs have sizes of their own; of a run we did not start none is written
             job = jobs[row["ref"]]

@@ -316,17 +316,20 @@ async def test_slow_questions_of_many_users_leave_threads_for_signatures(world, 
 
 
 async def test_one_user_s_slow_questions_keep_no_other_user_waiting(ask, monkeypatch):
-    free, slow = threading.Event(), {"users": ["slow"]}
+    busy, free, slow = threading.Event(), threading.Event(), {"users": ["slow"]}
 
     def answer(db, window, wanted, holds):
         if wanted.users:
+            busy.set()
             free.wait(60)
         return []
 
     monkeypatch.setattr("gandiva_slurm.controller.api.job_usage", answer)
     first = [asyncio.create_task(data(ask, "acct", **slow)) for _ in range(8)]
     try:
-        await asyncio.sleep(0)
+        assert await asyncio.to_thread(busy.wait, 20)
+        for _ in range(100):  # all eight are on their way to a reader
+            await asyncio.sleep(0)
         assert await asyncio.wait_for(data(ask, "acct", ROOT), 10) == []
     finally:
         free.set()
