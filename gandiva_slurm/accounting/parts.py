@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gandiva_slurm.accounting.days import NS_PER_S
@@ -54,50 +54,26 @@ class Part(NamedTuple):
         return self.parking_ns * (1 if self.shared_with else 2)
 
 
-@dataclass(frozen=True)
-class Jobs:
-    """A condition on `jobs`, in SQL, with its values; nothing: all jobs, and holds of jobs not seen yet."""
-
-    where: str = ""
-    values: Mapping[str, object] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, window: Window, job_ids: Iterable[int] | None, users: Iterable[str] | None) -> Jobs:
-        """Return those that were in the queue or ran in the window; an array's id stands for its tasks."""
-        bounds = {"jobs_from": window.start_ns // NS_PER_S, "jobs_to": window.end_ns // NS_PER_S}
-        picked, values = "", dict[str, object](bounds)
-        if job_ids is not None:
-            listed = "IN (SELECT value FROM json_each(:job_ids))"
-            picked = f"(jobs.job_id {listed} OR jobs.array_job_id {listed}) AND "
-            values["job_ids"] = json.dumps(sorted(job_ids))
-        if users is not None:
-            picked += "+jobs.user IN (SELECT value FROM json_each(:users)) AND "
-            values["users"] = json.dumps(sorted(users))
-        # The + keeps SQLite from an index that leads to more rows than another one.
-        plus = "" if job_ids is None else "+"
-        ends = f"({plus}jobs.end_s = 0 OR {plus}jobs.end_s >= :jobs_from)"
-        return cls(f"{picked}+jobs.submit_s <= :jobs_to AND {ends}", values)
-
-
 _HELD = "(min(t1_ns, :to) - max(t0_ns, :from)) * gpu_count"
 _PARKING = "max(0, min(t1_ns, :to) - max(t0_ns, :from, t1_ns - park_ns)) * gpu_count"
 _OF_HOLDS = f"""SELECT coalesce(ref, 0), job_id, restart, user, shared_with,
     :sign * sum({_HELD}), :sign * sum({_PARKING}) FROM holds"""
 _GROUPED = "GROUP BY 1, 2, 3, 4, 5"
 _OF_SUMS = "SELECT sums.ref, sums.job_id, sums.restart, sums.user, shared_with"
+_PICKED = """json_each(:refs) AS picked CROSS JOIN jobs ON jobs.ref = picked.value
+    CROSS JOIN sums ON sums.job_id = jobs.job_id WHERE sums.ref = jobs.ref"""
 
 
-def parts_in(db: sqlite3.Connection, window: Window, jobs: Jobs = Jobs()) -> Iterator[Part]:
+def parts_in(db: sqlite3.Connection, window: Window, refs: Iterable[int] | None = None) -> Iterator[Part]:
     """Yield what was held in a window, each part in one piece or several, some of them negative.
 
-    `jobs` picks whose sums are read; of others there may be pieces, too. UsageError where the window begins
-    or ends within a day of which single holds are no longer kept.
+    `refs` are the jobs whose sums are read, None: all, and holds of jobs not seen yet; of others there may be
+    pieces, too. UsageError where the window begins or ends within a day of which single holds are no longer
+    kept.
     """
-    values = {**jobs.values, "from": window.start_ns, "to": window.end_ns, "sign": 1}
-    if jobs.where:
-        joined = "jobs CROSS JOIN sums ON sums.job_id = jobs.job_id AND sums.ref = jobs.ref"
-        query = f"{_OF_SUMS}, held_ns, parking_ns FROM {joined} WHERE {jobs.where}"
-        query += " AND +day_ns >= :from AND +day_ns < :to"
+    values = {"from": window.start_ns, "to": window.end_ns, "sign": 1, "refs": json.dumps([*(refs or ())])}
+    if refs is not None:
+        query = f"{_OF_SUMS}, held_ns, parking_ns FROM {_PICKED} AND +day_ns >= :from AND +day_ns < :to"
     else:
         query = f"{_OF_SUMS}, sum(held_ns), sum(parking_ns) FROM sums"
         query += f" WHERE day_ns >= :from AND day_ns < :to {_GROUPED}"
@@ -106,9 +82,9 @@ def parts_in(db: sqlite3.Connection, window: Window, jobs: Jobs = Jobs()) -> Ite
     yield from _rest(db, window.end_ns, -1)
     if not _is_summed(db):
         touches = "t1_ns > :from AND t0_ns < :to"
-        if jobs.where:
-            touches = "+t1_ns > :from AND +t0_ns < :to"
-            touches += f" AND job_id IN (SELECT job_id FROM jobs WHERE {jobs.where})"
+        if refs is not None:
+            picked = "SELECT job_id FROM jobs WHERE ref IN (SELECT value FROM json_each(:refs))"
+            touches = f"+t1_ns > :from AND +t0_ns < :to AND job_id IN ({picked})"
         query = f"{_OF_HOLDS} WHERE is_long IS NULL AND {touches} {_GROUPED}"
         yield from map(Part._make, db.execute(query, values))
 

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from gandiva_slurm.accounting.days import NS_PER_S
-from gandiva_slurm.accounting.parts import Jobs, Part, Window, closed_holds, parts_in
+from gandiva_slurm.accounting.parts import Part, Window, closed_holds, parts_in
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED
@@ -87,8 +87,7 @@ def job_usage(
     db: sqlite3.Connection, window: Window, wanted: Filter, open_holds: Iterable[OpenHold]
 ) -> list[dict[str, Any]]:
     """Return a row for each job that was in the queue or ran in the window, by job id and submit time."""
-    asked = Jobs.of(window, wanted.job_ids, wanted.users)
-    rows = db.execute(f"SELECT * FROM jobs WHERE {asked.where}", asked.values)
+    rows = _jobs_of(db, window, wanted)
     picked = (row for row in rows if wanted.takes(row))
     picked = (row for row in picked if wanted.states is None or _states(row, window) & wanted.states)
     jobs = {row["ref"]: dict(row) for row in islice(picked, MOST_JOBS + 1)}
@@ -98,21 +97,37 @@ def job_usage(
     used = {ref: _Used() for ref in jobs}
     newest = {job["job_id"]: ref for ref, job in jobs.items()}
     counted = window if wanted.is_cut else Window(0, window.now_ns, window.now_ns)
-    for part in parts_in(db, counted, asked):
+    for part in parts_in(db, counted, jobs):
         if part.ref in used:
             _add_part(used[part.ref], part)
     for hold in open_holds:
         if hold.key.job_id in newest:
             _add_part(used[newest[hold.key.job_id]], _open_part(counted, hold))
-    joined = f"jobs CROSS JOIN runs ON runs.ref = jobs.ref WHERE {asked.where}"
-    rows = db.execute(f"SELECT runs.* FROM {joined}", asked.values)
+    query = "SELECT runs.* FROM json_each(?) AS picked CROSS JOIN runs ON runs.ref = picked.value"
+    rows = db.execute(query, (json.dumps([*jobs]),))
     for row in sorted(rows, key=lambda row: row["restart"]):
-        if row["ref"] in used:
-            # an elastic job's runs have sizes of their own; of a run we did not start none is written
-            job = jobs[row["ref"]]
-            job["gpus"] = row["gpus"] or job["gpus"]
-            _add_run(used[row["ref"]], counted, job["gpus"], row)
+        # an elastic job's runs have sizes of their own; of a run we did not start none is written
+        job = jobs[row["ref"]]
+        job["gpus"] = row["gpus"] or job["gpus"]
+        _add_run(used[row["ref"]], counted, job["gpus"], row)
     return [_job_row(job, used[ref]) for ref, job in jobs.items()]
+
+
+def _jobs_of(db: sqlite3.Connection, window: Window, wanted: Filter) -> Iterable[Any]:
+    """Return the jobs that were in the queue or ran in the window; an array's id stands for its tasks."""
+    values: dict[str, object] = {"start": window.start_ns // NS_PER_S, "end": window.end_ns // NS_PER_S}
+    picked = ""
+    if wanted.job_ids is not None:
+        listed = "IN (SELECT value FROM json_each(:job_ids))"
+        picked = f"(job_id {listed} OR array_job_id {listed}) AND "
+        values["job_ids"] = json.dumps(sorted(wanted.job_ids))
+    if wanted.users is not None:
+        picked += "+user IN (SELECT value FROM json_each(:users)) AND "
+        values["users"] = json.dumps(sorted(wanted.users))
+    # The + keeps SQLite from an index that leads to more rows than another one.
+    plus = "" if wanted.job_ids is None else "+"
+    times = f"+submit_s <= :end AND ({plus}end_s = 0 OR {plus}end_s >= :start)"
+    return db.execute(f"SELECT * FROM jobs WHERE {picked}{times}", values)
 
 
 def holds_in(
