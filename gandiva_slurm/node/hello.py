@@ -14,6 +14,7 @@ MAX_LINE = 4096
 #: More ranks than this on one node are a mistake or mischief.
 MAX_WORLD = 1 << 16
 _MAX_TEXT = 256
+_MOST = 1 << 31
 _STEP_WORDS = ("batch", "interactive", "extern")
 
 
@@ -62,7 +63,7 @@ def parse_bind(line: bytes) -> Bind:
         raise PeerError(f"BIND names step {step!r}; expected a number or one of {', '.join(_STEP_WORDS)}")
     try:
         key = JobKey(_natural(job), _natural(restart))
-        return Bind(key, step, int(task), _slots(words[6]), _slots(words[7]), words[7] != "none")
+        return Bind(key, step, _natural(task), _slots(words[6]), _slots(words[7]), words[7] != "none")
     except ValueError as err:
         raise PeerError(f"BIND has a field that is no number: {err}") from err
 
@@ -115,8 +116,8 @@ def _slots(text: str) -> tuple[int, ...]:
 
 def _int(raw: dict[str, Any], name: str) -> int:
     value = raw.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PeerError(f"hello: {name} is no number")
+    if type(value) is not int or not -_MOST <= value < _MOST:
+        raise PeerError(f"hello: {name} is no number of 32 bits")
     return value
 
 

@@ -18,6 +18,8 @@ from gandiva_slurm.wire.messages import NodePlan, PlannedJob
 
 #: A quantum shorter than this would be spent on changing hands.
 _MIN_QUANTUM_NS = 10_000_000
+#: No node has more: what counts to it asks for no memory that is not there.
+_MOST_GPUS = 1 << 16
 
 log = logging.getLogger(__name__)
 
@@ -158,13 +160,13 @@ def check_plan(plan: NodePlan, node: str) -> None:
         raise PeerError(
             f"this is node {node}, the plan is {plan.node}'s; compare node.addresses in gandiva.yaml"
         )
-    if plan.quantum_ns < _MIN_QUANTUM_NS or plan.gpus < 0:
+    if plan.quantum_ns < _MIN_QUANTUM_NS or not 0 <= plan.gpus <= _MOST_GPUS:
         raise PeerError(
             f"plan for {node}: a quantum of {plan.quantum_ns} ns on {plan.gpus} GPUs is impossible"
         )
     for job in plan.jobs:
         gpus = set(job.gpus)
-        if not gpus or len(gpus) != len(job.gpus) or not gpus <= set(range(plan.gpus)):
+        if not gpus or len(gpus) != len(job.gpus) or min(gpus) < 0 or max(gpus) >= plan.gpus:
             raise PeerError(f"plan for {node}: job {job.key} is given GPUs {job.gpus} of {plan.gpus}")
         if job.tickets <= 0:
             raise PeerError(f"plan for {node}: job {job.key} has {job.tickets} tickets; at least 1 is needed")

@@ -7,8 +7,11 @@ Both ways they travel as JSON inside a munge credential (`wire.auth`). Times are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from typing import Any, TypeVar
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
@@ -17,7 +20,13 @@ from gandiva_slurm.model.measured import Measured
 VERSION = 1
 MAX_BYTES = 4 * 1024 * 1024
 
+#: SQLite's integers, and a page's words, have no more bits.
+_WORD = 1 << 63
+#: Neither infinite nor no number: rates that pages lie about are less.
+_MOST = 1e300
+
 M = TypeVar("M")
+Reader = Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,44 +174,107 @@ def encode(message: Any) -> bytes:
 
 def decode_plan(data: bytes) -> NodePlan:
     """Read a NodePlan; PeerError says which field is wrong."""
-    return read(data, NodePlan, jobs=PlannedJob)
+    return read(data, NodePlan)
 
 
 def decode_report(data: bytes) -> NodeReport:
     """Read a NodeReport; PeerError says which field is wrong."""
-    return read(data, NodeReport, residents=Resident, holds=Hold)
+    return read(data, NodeReport)
 
 
-def read(data: bytes, kind: type[M], **lists: type[Any]) -> M:
-    """Read a message; `lists` says of what its fields that are lists are. PeerError says what is wrong."""
-    raw = _load(data, kind)
-    for name, each in lists.items():
-        if name in raw:
-            raw[name] = tuple(_build(each, item) for item in raw[name])
-    return _build(kind, raw)
-
-
-def _load(data: bytes, kind: type[Any]) -> dict[str, Any]:
+def read(data: bytes, kind: type[M]) -> M:
+    """Read a message, each of its fields as its type says; PeerError says what is wrong."""
     if len(data) > MAX_BYTES:
         raise PeerError(f"{kind.__name__}: {len(data)} bytes, at most {MAX_BYTES}; is this a gandiva daemon?")
     try:
         raw = json.loads(data)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise PeerError(f"{kind.__name__}: not JSON ({err})") from err
     if not isinstance(raw, dict) or raw.get("version") != VERSION:
         raise PeerError(f"{kind.__name__}: version {VERSION} expected; update the older of the two daemons")
-    return raw
+    message: M = _build(kind, raw)
+    return message
 
 
-def _build(kind: type[M], raw: dict[str, Any]) -> M:
+def _build(kind: Any, raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        raise PeerError(f"{kind.__name__}: expected an object, got {_shown(raw)}")
     values = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in raw:
-            values[field.name] = _as_tuples(raw[field.name])
-        elif field.default is dataclasses.MISSING:
-            raise PeerError(f"{kind.__name__}: no field {field.name}; update the older of the two daemons")
+    for name, reader, is_needed in _fields(kind):
+        if name in raw:
+            try:
+                values[name] = reader(raw[name])
+            except ValueError as err:
+                raise PeerError(f"{kind.__name__}: {name}: {err}") from err
+        elif is_needed:
+            raise PeerError(f"{kind.__name__}: no field {name}; update the older of the two daemons")
     return kind(**values)
 
 
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, Reader, bool], ...]:
+    hints = get_type_hints(kind)
+    return tuple(
+        (field.name, _reader(hints[field.name]), field.default is dataclasses.MISSING)
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _reader(hint: Any) -> Reader:
+    """Return what takes a value of JSON for one of this type; ValueError: it is none."""
+    if dataclasses.is_dataclass(hint):
+        return functools.partial(_build, hint)
+    if get_origin(hint) is tuple:
+        items = get_args(hint)
+        if items[-1] is Ellipsis:
+            return functools.partial(_read_all, _reader(items[0]))
+        return functools.partial(_read_each, tuple(_reader(item) for item in items))
+    if get_origin(hint) is UnionType:
+        (known,) = (item for item in get_args(hint) if item is not type(None))
+        reader = _reader(known)
+        return lambda value: None if value is None else reader(value)
+    return _SIMPLE[hint]
+
+
+def _read_all(reader: Reader, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, got {_shown(value)}")
+    return tuple(reader(item) for item in value)
+
+
+def _read_each(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list) or len(value) != len(readers):
+        raise ValueError(f"expected a list of {len(readers)}, got {_shown(value)}")
+    return tuple(reader(item) for reader, item in zip(readers, value, strict=True))
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -_WORD <= value < _WORD:
+        raise ValueError(f"expected a whole number of 64 bits, got {_shown(value)}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= _MOST:
+        raise ValueError(f"expected a number, got {_shown(value)}")
+    return value  # type: ignore[no-any-return]
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {_shown(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    """A lone surrogate is no text: it can be written nowhere."""
+    if not isinstance(value, str) or not (value.isascii() or value == value.encode(errors="replace").decode()):
+        raise ValueError(f"expected a text, got {_shown(value)}")
+    return value
+
+
+_SIMPLE: dict[Any, Reader] = {int: _integer, float: _number, bool: _truth, str: _text}
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]

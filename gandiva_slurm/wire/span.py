@@ -76,4 +76,4 @@ def decode_order(data: bytes) -> SpanOrder:
 
 def decode_answer(data: bytes) -> SpanAnswer:
     """Read a SpanAnswer; PeerError says which field is wrong."""
-    return read(data, SpanAnswer, parts=PartStand, held=HeldTime)
+    return read(data, SpanAnswer)
