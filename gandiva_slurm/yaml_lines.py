@@ -20,17 +20,44 @@ class _DuplicateKey(Exception):
         self.path, self.line = path, line
 
 
+class _Alias(Exception):
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """What a value cannot be (a month 13, a number of 5,000 digits) is told with its line; no aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise _Alias(self.peek_event().start_mark.line + 1)  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, TypeError, AttributeError) as err:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"cannot be read as {kind!r}; write a plain value", node.start_mark
+            ) from err
+
+
 def parse(text: str, file: Path) -> tuple[Any, Lines]:
     """Return the data of a text and its lines; ConfigError names `file`, the line and what is wrong."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ConfigError(f"{file}: an alias (*name) of another place; write its value out")
-        lines = dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader), ()))
-        return yaml.safe_load(text), lines
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        lines = dict(_lines(node, ()))
+        return (None if node is None else loader.construct_document(node)), lines
     except (yaml.YAMLError, RecursionError) as err:
         mark = getattr(err, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
         raise ConfigError(f"{where}: not YAML: {getattr(err, 'problem', None) or err}") from err
+    except _Alias as err:
+        text = "an alias (*name) of another place; write its value out"
+        raise ConfigError(f"{file}:{err.line}: {text}") from err
     except _DuplicateKey as err:
         raise ConfigError(f"{file}:{err.line}: {err.path}: given twice; keep one") from err
 

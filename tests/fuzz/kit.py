@@ -46,6 +46,13 @@ HOSTILE = (
     "\x00", "\ud800", "٣", "１", "\u202e", "a\nb", "%n", "../..", "'", [], {}, [[]], [[], [[]]], {"": None},
     [0] * 300, [None], ["x"], [[0, 0]], [[1, 2, 3]],
 )  # fmt: skip
+#: What is of the right type gets further.
+ALIKE: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: (0, 1, 2, 3, 7, -1, 99, 1 << 16, 1 << 31, 1 << 32, 1 << 53, (1 << 63) - 1, -(1 << 63), 10**18),
+    float: (0, 0.5, -1.0, 1e-300, 1e300, 1e308, -1e300, 2),
+    str: ("", "0", "x" * 300, "\x00", "\ud800", "\u202e", "RUNNING", "SUSPENDED", "on", "n1", "user1", "a\nb", "'"),
+}
 #: Bytes that break what reads them: no UTF-8, marks of encodings, control characters, JSON's own.
 BAD_BYTES = (
     b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"\r\n", b"\n", b"\x1b[2J",
@@ -224,7 +231,10 @@ def mutated_json(value: Any, chance: random.Random) -> bytes:
 def _changed(value: Any, chance: random.Random) -> Any:
     """Walk down to one place and put something else there."""
     if not isinstance(value, dict | list) or not value or chance.random() < 0.1:
-        return _nested(chance) if chance.random() < 0.01 else copy.deepcopy(chance.choice(HOSTILE))
+        if chance.random() < 0.01:
+            return _nested(chance)
+        is_alike = chance.random() < 0.6
+        return copy.deepcopy(chance.choice(ALIKE.get(type(value), HOSTILE) if is_alike else HOSTILE))
     keys: Sequence[Any] = list(value) if isinstance(value, dict) else range(len(value))
     key = chance.choice(keys)
     way = chance.random()
