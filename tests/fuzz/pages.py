@@ -36,7 +36,7 @@ SPECIAL = (
 )  # fmt: skip
 STATES = tuple(range(8))
 #: Turns of one bench, and the part of them the honest have at the least, whatever is on others' pages.
-TURNS, HONEST = 300, 0.4
+TURNS, HONEST = 150, 0.4
 
 
 def draw(chance: random.Random) -> bytes:
