@@ -27,6 +27,8 @@ def test_a_bind_line():
         (b"BIND 1 x 0 batch 0 - -\n", "no number"),
         (b"BIND 1 77 -1 batch 0 - -\n", "no number"),
         (b"BIND 1 99999999999 0 batch 0 - -\n", "no number"),
+        (b"BIND 1 77 0 batch 99999999999 - -\n", "no number"),
+        (b"BIND 1 77 0 batch -1 - -\n", "no number"),
         (b"BIND 1 77 0 else 0 - -\n", "step 'else'"),
         (b"BIND 1 77 0 batch 0 1,,2 -\n", "no number"),
         (b"BIND \xff\n", "version 1"),
@@ -52,6 +54,7 @@ def test_a_hello():
         ({"world": True}, "no number"),
         ({"rank": "0"}, "no number"),
         ({"kind": None}, "no number"),
+        ({"kind": 1 << 64}, "no number of 32 bits"),
         ({"master": 5}, "no text"),
     ],
 )
