@@ -21,7 +21,7 @@ PLOT   ?= build/validate.png
 KEEP   ?=
 STRICT ?=
 
-.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu attacks bench demo acceptance validate engine image clean
+.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu attacks fuzz bench demo acceptance validate engine image clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; witho
 
 attacks: setup ## ways to work without paying, on a real gandivad (root; 2.5 min): what each worked and was charged
 	GANDIVA_ATTACK_S=60 $(PY) -m pytest -q -s tests/node/test_attacks.py
+
+fuzz: setup ## mutated messages, random pages, hostile flags and configurations: FUZZ_S=3600 seconds each (SEED=n PARTS=pages)
+	$(PY) -m tests.fuzz.run --seconds $(or $(FUZZ_S),3600) --seed $(or $(SEED),0) $(PARTS)
 
 bench: setup ## benchmarks; those of Slurm need root
 	$(PY) -m pytest -q -s tests/bench

@@ -268,9 +268,9 @@ def _truth(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     """A lone surrogate is no text: it can be written nowhere."""
-    if not isinstance(value, str) or not (value.isascii() or value == value.encode(errors="replace").decode()):
-        raise ValueError(f"expected a text, got {_shown(value)}")
-    return value
+    if isinstance(value, str) and (value.isascii() or value == value.encode(errors="replace").decode()):
+        return value
+    raise ValueError(f"expected a text, got {_shown(value)}")
 
 
 _SIMPLE: dict[Any, Reader] = {int: _integer, float: _number, bool: _truth, str: _text}

@@ -16,7 +16,9 @@ from tests.fuzz.kit import HERE, Target, mutated
 EXAMPLE = (HERE.parents[1] / "slurm_conf/gandiva.yaml").read_bytes()
 #: Without comments: what is changed means something.
 BARE = b"\n".join(
-    line.split(b" #")[0].rstrip() for line in EXAMPLE.splitlines() if line.strip() and not line.lstrip().startswith(b"#")
+    line.split(b" #")[0].rstrip()
+    for line in EXAMPLE.splitlines()
+    if line.strip() and not line.lstrip().startswith(b"#")
 )
 SMALL = b"cluster: c\npartitions: [gandiva]\ncontroller:\n  host: h\n"
 FULL = SMALL + (
@@ -27,11 +29,16 @@ FULL = SMALL + (
     b"virtual_clusters:\n  a: {v100: 4}\ncells:\n  v100: {switch: 4, socket: 8}\n"
 )
 VALUES = (
-    b"null", b"~", b"yes", b"0x1F", b"1_000", b"1:30:00", b".inf", b"-.inf", b".nan", b"2026-11-25", b"0o17", b"017",
-    b"!!python/object/apply:os.system [id]", b"!!binary aGk=", b"!!set {a, b}", b"!!omap [a: 1]", b"&a [1]", b"*a",
-    b"<<", b"{<<: {a: 1}}", b"[[[[]]]]", b"{}", b"{? [a] : b}", b"? {a: b}\n: c", b"|\n  x", b">-\n  y", b"'", b'"\\ud800"',
-    b'"\\x00"', b"9" * 5000, b"1e999", b"!!int x", b"!!float x", b"!!timestamp x", b"!!null x", b"!!bool x", b"=", b"@", b"`",
-    b"%YAML 1.1\n---", b"---\n---", b"...", b"\t", b"2026-99-99", b"!!timestamp 2026-13-45", b"-1", b"1.5", b"!x y",
+    b"null", b"~", b"yes", b"0x1F", b"1_000", b"1:30:00", b".inf", b"-.inf", b".nan", b"2026-11-25", b"0o17",
+    b"017",
+    b"!!python/object/apply:os.system [id]", b"!!binary aGk=", b"!!set {a, b}", b"!!omap [a: 1]", b"&a [1]",
+    b"*a",
+    b"<<", b"{<<: {a: 1}}", b"[[[[]]]]", b"{}", b"{? [a] : b}", b"? {a: b}\n: c", b"|\n  x", b">-\n  y",
+    b"'", b'"\\ud800"',
+    b'"\\x00"', b"9" * 5000, b"1e999", b"!!int x", b"!!float x", b"!!timestamp x", b"!!null x", b"!!bool x",
+    b"=", b"@", b"`",
+    b"%YAML 1.1\n---", b"---\n---", b"...", b"\t", b"2026-99-99", b"!!timestamp 2026-13-45", b"-1", b"1.5",
+    b"!x y",
 )  # fmt: skip
 _VALUE = re.compile(rb"(?<=: )[^\n{}\[\],]+|(?<=- )[^\n]+")
 #: A bomb as in XML's: each name nine times the one before.

@@ -1,4 +1,4 @@
-"""Questions of users and reports of nodes, put to a whole gandivactld in this process, its Slurm and nodes fakes."""
+"""Questions of users and reports of nodes, put to a whole gandivactld in this process, among fakes."""
 
 from __future__ import annotations
 

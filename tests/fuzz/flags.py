@@ -1,4 +1,4 @@
-"""Hostile flags through the SPANK plugin under the sanitizers, and through job_submit.lua: no fault, one verdict."""
+"""Hostile flags through the SPANK plugin under sanitizers and through job_submit.lua: one verdict."""
 
 from __future__ import annotations
 
@@ -33,24 +33,30 @@ TEXTS: dict[bytes, tuple[bytes, ...]] = {
     ),
     b"n": (b"n1", b"node-17.example.org", b"a" * 64, b"a,b", b"%n", b"../n1"),
     b"a": (
-        b"OK CUDA_VISIBLE_DEVICES=0,1 GANDIVA_JOB=7 GANDIVA_RESTART=0 GANDIVA_NODE=n1", b"OK", b"NO why", b"LATER why",
+        b"OK CUDA_VISIBLE_DEVICES=0,1 GANDIVA_JOB=7 GANDIVA_RESTART=0 GANDIVA_NODE=n1", b"OK", b"NO why",
+        b"LATER why",
         b"OK LD_PRELOAD=/x GANDIVA_CHECKPOINT_DIR=/c/%u =", b"OK " + b"A=" * 2000,
     ),
-    b"r": (b"OK GANDIVA_JOB=7\n", b"LATER no plan yet\n", b"NO why\n", b"READY\n", b"x" * 4095 + b"\n", b"OK"),
-    b"e": (b"1", b"0,1,2", b"gandiva", b"2(x3)", b"none", b"9" * 600, b"/usr/lib/gandiva/client/hook:/a", b":" * 32768),
+    b"r": (b"OK GANDIVA_JOB=7\n", b"LATER no plan yet\n", b"NO why\n", b"READY\n", b"x" * 4095 + b"\n",
+    b"OK"),
+    b"e": (b"1", b"0,1,2", b"gandiva", b"2(x3)", b"none", b"9" * 600, b"/usr/lib/gandiva/client/hook:/a",
+    b":" * 32768),
 }  # fmt: skip
 PARTITIONS = ("gandiva", "gandiva", "gandiva", "cpu", "gandiva,cpu", "", "x")
 #: Text fields of a job that its user fills in, and numbers; Slurm's numbers are unsigned, of 32 bits.
 FIELDS = (
-    "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "admin_comment", "reservation", "features",
+    "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "admin_comment", "reservation",
+    "features",
     "req_nodes", "exc_nodes", "partition", "prefer",
 )  # fmt: skip
 FIELD_TEXTS = (
-    "gres:gpu:v100:2", "gres:gpu:2", "gres/gpu:k80:1", "gpu:2", "gres:gpu:v100:99999999999", "gres:gpu:v100", "gres:",
+    "gres:gpu:v100:2", "gres:gpu:2", "gres/gpu:k80:1", "gpu:2", "gres:gpu:v100:99999999999", "gres:gpu:v100",
+    "gres:",
     "gres:gpu:1,gres:mps:2", 'gandiva:{"v":1}', "", "%s%d", "n[1-2]", "a b", 'x gandiva:{"user_hold":true}',
 )  # fmt: skip
 NUMBERS = (
-    "num_tasks", "min_nodes", "max_nodes", "ntasks_per_node", "ntasks_per_tres", "sockets_per_node", "shared", "nice",
+    "num_tasks", "min_nodes", "max_nodes", "ntasks_per_node", "ntasks_per_tres", "sockets_per_node",
+    "shared", "nice",
     "priority", "het_job_offset", "time_limit", "begin_time",
 )  # fmt: skip
 NUMBER_VALUES = (0, 1, 2, 3, 4, 7, 255, 65534, 65535, 1 << 31, 4294967293, 4294967294, 4294967295)
@@ -89,7 +95,10 @@ def lua_case(case: bytes, chance: random.Random) -> bytes:
             desc[chance.choice(FIELDS)] = _text(chance)
         else:
             desc[chance.choice(NUMBERS)] = chance.choice(NUMBER_VALUES)
-    options = [(NAMES[number], value) for number, value in (option(chance) for _ in range(chance.choice((0, 0, 1, 3))))]
+    options = [
+        (NAMES[number], value)
+        for number, value in (option(chance) for _ in range(chance.choice((0, 0, 1, 3))))
+    ]
     rec = {"job_id": 7, "job_state": chance.choice((0, 1, 256)), "admin_comment": _text(chance)}
     return _lua(desc, options, chance.choice(("submit", "submit", "modify")), rec, chance.choice(UIDS))
 
@@ -128,7 +137,9 @@ def build(into: Path) -> Path:
     return program
 
 
-def run(program: Sequence[str], cases: Sequence[bytes], into: Path, timeout_s: float) -> tuple[list[str], str]:
+def run(
+    program: Sequence[str], cases: Sequence[bytes], into: Path, timeout_s: float
+) -> tuple[list[str], str]:
     """Give a program its cases; return its lines, and what it died of ("": it did not)."""
     file = into / "cases"
     file.write_bytes(b"".join(struct.pack("<I", len(case)) + case for case in cases))
@@ -138,14 +149,18 @@ def run(program: Sequence[str], cases: Sequence[bytes], into: Path, timeout_s: f
         try:
             done = subprocess.run(program, stdin=stream, capture_output=True, env=environ, timeout=timeout_s)
         except subprocess.TimeoutExpired as err:
-            return (err.stdout or b"").decode(errors="replace").splitlines(), f"not over within {timeout_s:g} s"
+            return (err.stdout or b"").decode(
+                errors="replace"
+            ).splitlines(), f"not over within {timeout_s:g} s"
     lines = done.stdout.decode(errors="replace").splitlines()
     return lines, "" if done.returncode == 0 else f"ended with {done.returncode}: {_why(done.stderr)}"
 
 
 def _why(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").splitlines()
-    return next((line.strip() for line in lines if "ERROR" in line or "error" in line), "".join(lines[-1:]))[:200]
+    return next((line.strip() for line in lines if "ERROR" in line or "error" in line), "".join(lines[-1:]))[
+        :200
+    ]
 
 
 def try_all(cases: Sequence[bytes], jobs: Sequence[bytes], program: Path, tally: Tally) -> None:
@@ -193,7 +208,10 @@ def fuzz_flags(chance: random.Random, budget: Budget) -> Tally:
         numbers = budget.numbers()
         more = True
         while more:
-            batch = [case for case, _ in zip(iter(lambda: c_case(chance), b""), _upto(numbers, BATCH), strict=False)]
+            batch = [
+                case
+                for case, _ in zip(iter(lambda: c_case(chance), b""), _upto(numbers, BATCH), strict=False)
+            ]
             more = len(batch) == BATCH
             if batch:
                 try_all(batch, [lua_case(case, chance) for case in batch], program, tally)

@@ -31,7 +31,8 @@ _HEAD, _ITEM = struct.Struct("=B"), struct.Struct("=BBq")
 ABSOLUTE, GENERATION, BOUNDARY, CLOCK, SEQ = range(5)
 RANK_WORDS = tuple(range(wire.W_SEQ, WORDS))
 SPECIAL = (
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 77, 100, 1 << 16, 1 << 32, (1 << 53) + 1, (1 << 62) - 1, 1 << 62, -(1 << 63), -1,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 77, 100, 1 << 16, 1 << 32, (1 << 53) + 1, (1 << 62) - 1, 1 << 62, -(1 << 63),
+    -1,
     -2, (1 << 63) - 1, 60_000, 10**9,
 )  # fmt: skip
 STATES = tuple(range(8))

@@ -43,7 +43,9 @@ def _messages(seed: int, seconds: float) -> list[Tally]:
         print(f"gandivad: left out: {NO_ROOT}")
         return tallies
     with NodeHarness(gpus=2) as node:
-        tallies.append(sockets.fuzz_node(node, random.Random(f"{seed} gandivad"), Budget(seconds=0.1 * seconds)))
+        tallies.append(
+            sockets.fuzz_node(node, random.Random(f"{seed} gandivad"), Budget(seconds=0.1 * seconds))
+        )
     print(tallies[-1].told(), flush=True)
     return tallies
 

@@ -1,4 +1,4 @@
-"""The same messages against a real gandivad: that what stands behind its sockets is what the bulk is put to."""
+"""The same messages against a real gandivad: what stands behind its sockets is what the bulk is put to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`: fixed seeds, some thousand cases of each part; and every case that was found once."""
+"""The short form of `make fuzz`: fixed seeds, some thousand cases; and every case that was found once."""
 
 from __future__ import annotations
 

@@ -6,7 +6,15 @@ import math
 import pytest
 
 from gandiva_slurm.model.errors import PeerError
-from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_plan, decode_report, encode
+from gandiva_slurm.wire.messages import (
+    NodePlan,
+    NodeReport,
+    PlannedJob,
+    Resident,
+    decode_plan,
+    decode_report,
+    encode,
+)
 
 RESIDENT = Resident(7, 0, "RUNNING", (0, 1), 1, 2, 2, 2, 50, 9.5, 3, 0, 0, 5, "Running", "")
 REPORT = NodeReport("n1", "boot", 1, 2, 3, 4, (RESIDENT,), (), ((7, 0),))

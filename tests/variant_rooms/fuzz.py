@@ -7,6 +7,7 @@ from tests.variant_kit import Variant
 TESTS = "tests/fuzz/test_fuzz.py"
 DRAWN = f"{TESTS}::test_what_is_drawn_is_taken_or_refused_in_words"
 FLAGS = f"{TESTS}::test_plugin_and_script_say_the_same_of_hostile_flags"
+KEPT = f"{TESTS}::test_what_was_found_once_is_refused_in_words_now"
 ASKED = f"{TESTS}::test_a_controller_answers_what_is_drawn"
 
 VARIANTS = (
@@ -24,7 +25,7 @@ VARIANTS = (
         "except (ValueError, RecursionError) as err:",
         "except ValueError as err:",
         "Brackets in brackets are an internal error.",
-        (f"{DRAWN}[report]",),
+        (f"{KEPT}[report.nested.hex]",),
     ),
     Variant(
         "plan-of-any-number-of-gpus",
