@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.binding import Peer
@@ -27,11 +28,13 @@ AT_ONCE, BREATH_S = 64, 0.01
 #: After an error of accept (no descriptors left) it is tried again.
 RETRY_S = 0.1
 _MANY_USERS = 1024
+#: Of a sentence with a stranger's words in it the log has so many characters.
+MOST_SHOWN = 300
 _CREDENTIALS = struct.Struct("=iII")
 
 Talk = Callable[[socket.socket, Peer], Awaitable[None]]
 
-log = logging.getLogger(__name__)
+often = Often(logging.getLogger(__name__))
 
 
 class Rates:
@@ -85,7 +88,7 @@ class Door:
             except BlockingIOError:
                 return
             except OSError as err:
-                log.error("socket: %s", err.strerror)
+                often.warning("accept", f"socket: {err.strerror}")
                 self._rest(loop, RETRY_S)
                 return
             self._welcome(loop, link)
@@ -121,9 +124,10 @@ class Door:
                 async with asyncio.timeout(self._deadline_s):
                     await self._talk(link, _peer(pid, uid))
             except (PeerError, OSError, TimeoutError) as err:
-                log.info("socket: uid %d: %s", uid, err or type(err).__name__)
+                why = str(err)[:MOST_SHOWN] or type(err).__name__
+                often.info("refused", f"socket: uid {uid}: {why}")
             except Exception:
-                log.exception("socket: uid %d: a message could not be served", uid)
+                often.error("not served", f"socket: uid {uid}: a message could not be served")
             finally:
                 self._users[uid] -= 1
                 self._users += Counter()

@@ -16,9 +16,11 @@ import logging
 import os
 import socket
 
+from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.node import hello, pages
 from gandiva_slurm.node.binding import Admission, Peer
+from gandiva_slurm.node.door import MOST_SHOWN
 
 #: A connection is over after this: a rank gives up after 1 s, and what binds a task comes again.
 DEADLINE_S = 2.0
@@ -26,6 +28,8 @@ DEADLINE_S = 2.0
 ROOT_DEADLINE_S = 600.0
 
 log = logging.getLogger(__name__)
+#: On the socket of all: any user may bring these about.
+often = Often(log)
 
 
 class Speech:
@@ -39,7 +43,8 @@ class Speech:
         line = await _line(link)
         if line.startswith(b"BIND"):
             answer = self._answer(peer, line)
-            _log(peer, answer)
+            if not answer.startswith("OK"):
+                often.warning("BIND", _refusal(peer, answer))
             await _say(link, answer)
         else:
             await self._hello(link, peer, line)
@@ -53,8 +58,8 @@ class Speech:
         answer = ""
         while not answer or answer.startswith("LATER"):
             last, answer = answer, self._answer(task, await _line(link))
-            if answer != last:
-                _log(task, answer)
+            if answer != last and not answer.startswith("OK"):
+                log.warning("%s", _refusal(task, answer))
             await _say(link, answer)
 
     def _answer(self, peer: Peer, line: bytes) -> str:
@@ -87,10 +92,8 @@ class Speech:
             await asyncio.get_running_loop().sock_sendall(link, b'{"seated": true}\n')
 
 
-def _log(peer: Peer, answer: str) -> None:
-    word, _, why = answer.partition(" ")
-    if word != "OK":
-        log.warning("task of uid %d: %s", peer.uid, why)
+def _refusal(peer: Peer, answer: str) -> str:
+    return f"task of uid {peer.uid}: {answer.partition(' ')[2][:MOST_SHOWN]}"
 
 
 async def _say(link: socket.socket, answer: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.logs import Often
+from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.node import door
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.door import Door, Rates
@@ -88,3 +91,29 @@ def test_and_comes_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_roots_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "PER_USER", 20)
     assert asyncio.run(served(tmp_path / "s", None, 50)) == (0, 50)
+
+
+async def test_what_strangers_say_is_a_line_a_minute_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(door, "often", Often(logging.getLogger("door")))
+    said = 0
+
+    async def talk(link: socket.socket, peer: Peer) -> None:
+        nonlocal said
+        said += 1
+        raise (PeerError("x" * 5000) if said % 2 else RuntimeError("a mistake"))
+
+    listening = door.listen(tmp_path / "sock", 0o600)
+    task = asyncio.create_task(Door(listening, talk, 60.0, None).run())
+    for _ in range(40):
+        _, writer = await asyncio.open_unix_connection(str(tmp_path / "sock"))
+        writer.close()
+    end_s = deadline(30.0)
+    while said < 40:
+        assert asyncio.get_running_loop().time() < end_s
+        await asyncio.sleep(0.01)
+    task.cancel()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2 and max(map(len, lines)) < 400

@@ -12,6 +12,14 @@ ASKED = f"{TESTS}::test_a_controller_answers_what_is_drawn"
 
 VARIANTS = (
     Variant(
+        "stranger-fills-the-log",
+        "gandiva_slurm/node/door.py:Door._serve",
+        'often.info("refused", f"',
+        'logging.getLogger(__name__).info(f"',
+        "Whoever connects to the node's socket writes into its log as often.",
+        ("tests/unit/test_node_door.py",),
+    ),
+    Variant(
         "field-of-any-type",
         "gandiva_slurm/wire/messages.py:_build",
         "values[name] = reader(raw[name])",
