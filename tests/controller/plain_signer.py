@@ -14,6 +14,6 @@ class PlainSigner:
 
     def verify(self, credential: bytes) -> tuple[bytes, int]:
         head, _, payload = credential.partition(b"\n")
-        if not head.startswith(b"PLAIN "):
+        if not head.startswith(b"PLAIN ") or not head[6:].isdigit():
             raise AuthError("not signed")
         return payload, int(head[6:])
