@@ -68,7 +68,7 @@ class Reads:
             yield batch
 
     def _begin_behind(self, loader: Any, count: int) -> Any:
-        """Return the loader for a pass of which so many batches are done."""
+        """Return the loader for a pass of which this number of batches is done."""
         self._module.skip_first_batches = self._skip
         # The loader reads one ahead: of two reads that are left out, the second makes it hold the right one.
         left_out = count if getattr(loader, "num_workers", 0) else min(2, count)

@@ -28,7 +28,7 @@ AT_ONCE, BREATH_S = 64, 0.01
 #: After an error of accept (no descriptors left) it is tried again.
 RETRY_S = 0.1
 _MANY_USERS = 1024
-#: Of a sentence with a stranger's words in it the log has so many characters.
+#: The most characters that the log has of a sentence with a stranger's words in it.
 MOST_SHOWN = 300
 _CREDENTIALS = struct.Struct("=iII")
 

@@ -35,7 +35,7 @@ NODES, GPUS, SLOTS, USERS = 100, 8, 4, 40
 #: holds of a job, and how many jobs follow each other in a slot of a GPU
 TURNS, JOBS = 250, 13
 HOLDS = NODES * GPUS * SLOTS * TURNS * JOBS
-#: Holds of which only sums are left are so many times more.
+#: Holds of which only sums are left, as a multiple of those that are there.
 OLDER = 10
 #: a midnight, local
 FIRST_S = int(time.mktime((2026, 9, 1, 0, 0, 0, 0, 0, -1)))

@@ -37,7 +37,7 @@ SLOW_S, HANG_S = 1.0, 5.0
 MOST_BYTES = 1 << 30
 #: What a process may grow by while a part runs: arenas, caches of regular expressions, logs' handlers.
 GROWTH_BYTES = 16 << 20
-#: And by so many descriptors: a reader of the ledger that is open at this moment.
+#: And by this number of descriptors: a reader of the ledger that is open at this moment.
 GROWTH_FDS = 8
 #: After these cases memory is looked at, and what grew is what came since the last of them.
 WARM_UP = (0, 20, 2_000)
@@ -126,7 +126,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Budget:
-    """When a target has had enough: so many cases, or so many seconds."""
+    """When a target has had enough: a number of cases, or of seconds."""
 
     cases: int | None = None
     seconds: float | None = None
@@ -324,7 +324,7 @@ def _encoded(case: bytes, chance: random.Random) -> bytes:
 
 
 def _deep(case: bytes, chance: random.Random) -> bytes:
-    """Brackets within brackets, a few of them so many that no parser goes down to the last."""
+    """Brackets within brackets, a few of them deeper than any parser goes down."""
     depth = 100_000 if chance.random() < 0.002 else chance.choice((3, 50, 1500))
     at = chance.randrange(len(case) + 1)
     return case[:at] + chance.choice((b"[", b'{"a":', b"{", b"(")) * depth + case[at:]

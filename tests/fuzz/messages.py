@@ -173,7 +173,7 @@ class Planned(Bench):
 
 @contextlib.contextmanager
 def node(directory: Path, what: str, anew: int = 50) -> Iterator[Callable[[bytes], None]]:
-    """Yield what gives plans or orders to a node; it is made anew after so many."""
+    """Yield what gives plans or orders to a node, which is made anew now and then."""
     former, planning.JobProcesses = planning.JobProcesses, NoProcesses  # type: ignore[misc]
     state: dict[str, Any] = {"cases": 0}
 

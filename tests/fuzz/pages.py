@@ -173,7 +173,7 @@ class Liars(Floor):
 
 @contextlib.contextmanager
 def targets() -> Iterator[tuple[Target, ...]]:
-    """Yield what takes pages; benches are made anew after so many turns, when the honest are counted."""
+    """Yield what takes pages; benches are made anew now and then, when the honest are counted."""
     state: dict[str, Any] = {"bench": None}
 
     async def take(case: bytes) -> None:

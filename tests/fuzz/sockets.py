@@ -19,7 +19,7 @@ from tests.node.harness import NodeHarness
 
 #: A message may keep its connection so long, on a quiet machine.
 BOUND_S = 1.0
-#: One user's connections to the socket of all are so many a second, after the first 512.
+#: One user's connections to the socket of all in a second, after the first 512.
 PACE_S = 1 / 45
 FIRST = 400
 _HEAD = b"POST %s HTTP/1.1\r\nHost: n1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"

@@ -34,7 +34,7 @@ from tests.slow import drawn
 HOUR = 3600 * NS_PER_S
 BEGIN = 1_790_000_000 * NS_PER_S + 1
 JOBS = 3
-#: Single holds are kept so many days here.
+#: Days for which single holds are kept here.
 KEPT = 1
 #: The schema before sums.
 BEFORE = 6
@@ -148,7 +148,7 @@ class Weeks(Day):
 
     @contextmanager
     def cut_after(self, moment: int) -> Iterator[None]:
-        """SQLite is stopped after so many times forty instructions of its machine."""
+        """SQLite is stopped after this number of times forty instructions of its machine."""
         ticks = iter(range(moment))
         self.accounts._db.set_progress_handler(lambda: next(ticks, None) is None, 40)
         try:

@@ -1,4 +1,4 @@
-"""What a plan may ask of its node, and what is impossible, whoever signed it."""
+"""What a plan may ask of its node, and what is impossible, also where the signature is good."""
 
 from dataclasses import replace
 
