@@ -7,13 +7,14 @@ NO_PYSLURM = "Python has no pyslurm there: docs/pyslurm.md tells how to build it
 NO_ENGINE = "no Docker engine answers here"
 #: CI runs as root, so that there it is an unexpected one.
 NO_ROOT = "the node floor runs tasks as other users, which needs root: run it as root (sudo)"
+NO_V1_DEVICES = "this machine has no control groups of version 1 for devices"
 NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 NO_SAVER = "torch_memory_saver is not installed"
 NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machine"
 #: NVML numbers processes as the machine does, not as a container.
 OTHER_PIDS = "this process has another number in NVML's eyes"
-#: Skips that count as skips on any machine with a GPU, too.
-ALWAYS = (NO_PROCESS_CHECKPOINT, OTHER_PIDS)
+#: Skips that count as skips on any machine, whatever is required of it.
+ALWAYS = (NO_PROCESS_CHECKPOINT, OTHER_PIDS, NO_V1_DEVICES)
 #: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
 BY_FLOOR = {
     "gpu": NO_GPU,

@@ -124,7 +124,8 @@ class Api:
 
     async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
-        names = _texts(args, "users"), _texts(args, "accounts"), _texts(args, "states")
+        users = viewer.users_seen(_texts(args, "users"))
+        names = users, _texts(args, "accounts"), _texts(args, "states")
         wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
         return [{**row, **_folded(row["node"])} for row in rows if curtained.may_see_usage(row, viewer)]

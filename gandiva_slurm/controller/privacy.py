@@ -54,6 +54,13 @@ class Viewer:
         is_open = self.sees_all or what not in self.hidden
         return is_open or user == self.user or (bool(accounts) and self.accounts >= {*accounts})
 
+    def users_seen(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """Return of which of these users (None: all) the ledger is asked: others' jobs make no answer too long."""
+        if self.accounts or (self.sees_every(JOBS) and self.sees_every(USAGE)):
+            return wanted
+        own = frozenset({self.user})
+        return own if wanted is None else wanted & own
+
     def sees_every(self, what: str) -> bool:
         """True when nothing of this kind is hidden."""
         return self.sees_all or what not in self.hidden

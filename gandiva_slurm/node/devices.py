@@ -120,7 +120,8 @@ class Devices:
         """See to it that these processes are in the job's group; Slurm has put them into its own."""
         if group is None or self._base is None or not group.is_relative_to(self._base):
             return group is not None
-        group.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # then none of them can enter it
+            group.mkdir(parents=True, exist_ok=True)
         return all(cgroups.enter(group, pid) for pid in pids)
 
     def _tell(self, why: str) -> bool:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gandiva_slurm.accounting import queries
 from gandiva_slurm.controller import privacy
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.privacy import Curtain, Rules, Viewer, read_rules
@@ -51,6 +52,13 @@ async def test_others_are_in_no_answer(world, ask):
     for name in ("queue", "acct", "share", "nodes", "ping", "why"):
         said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True))
         assert "user2" not in said and "102" not in said, name
+
+
+async def test_others_jobs_do_not_make_an_answer_too_long(ask, monkeypatch):
+    monkeypatch.setattr(queries, "MOST_JOBS", 1)
+    assert users(await ask("acct", ONE, start_s=0)) == {"user1"}
+    assert await ask("acct", ONE, start_s=0, users=["user2"]) == []
+    assert "more than 1 jobs" in await ask("acct", ROOT, start_s=0)
 
 
 async def test_anothers_job_is_as_one_that_is_not_there(ask):

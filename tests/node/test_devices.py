@@ -13,7 +13,7 @@ import pytest
 
 from tests.node.harness import HERE, WITHOUT_GROUPS, NodeHarness, a_planned_job
 from tests.node.test_capabilities import as_the_unit_has_it
-from tests.skips import NO_ROOT
+from tests.skips import NO_ROOT, NO_V1_DEVICES
 
 #: NVIDIA's major number. No driver is behind it here: what may be opened says that.
 MAJOR, GPUS = 195, 4
@@ -58,7 +58,7 @@ def script(name: str, files: str) -> list[str]:
 @pytest.mark.parametrize("around", [[], OF_VERSION_1, as_the_unit_has_it], ids=["v2", "v1", "unit"])
 def test_a_job_opens_its_own_gpus_alone(make_node, files, around):
     if around is OF_VERSION_1 and not Path("/sys/fs/cgroup/devices/devices.deny").exists():
-        pytest.skip("this machine has no control groups of version 1 for devices")
+        pytest.skip(NO_V1_DEVICES)
     node = make_node(gpus=GPUS, gpu_files=files, around=around() if callable(around) else around)
     node.plan(a_planned_job(1, "user1", (1, 3)), a_planned_job(2, "user2", (0,)))
     node.start_job(1, script("one", files))

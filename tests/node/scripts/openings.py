@@ -33,8 +33,10 @@ note("itself")
 if os.fork() == 0:
     note("child")
     os.setsid()
+    parent = os.getpid()
     if os.fork() == 0:
-        time.sleep(0.1)  # its parent is gone
+        while os.getppid() == parent:
+            time.sleep(0.01)
         note("double fork")
         os.environ.clear()
         note("clean environment")
