@@ -55,7 +55,7 @@ class Viewer:
         return is_open or user == self.user or (bool(accounts) and self.accounts >= {*accounts})
 
     def users_seen(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Return of which of these users (None: all) the ledger is asked: others' jobs make no answer too long."""
+        """Return of these users (None: all) those to ask the ledger for, lest others fill its answer."""
         if self.accounts or (self.sees_every(JOBS) and self.sees_every(USAGE)):
             return wanted
         own = frozenset({self.user})

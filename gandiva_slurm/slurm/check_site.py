@@ -209,7 +209,7 @@ def _requeue(site: Site, _: Config) -> Iterator[Finding]:
 def _processes(site: Site, _: Config) -> Iterator[Finding]:
     kind = site.config.get("ProctrackType", "")
     if kind != "proctrack/cgroup":
-        what = f"{kind}: a process that leaves its session escapes, and users can un-park frozen ones"
+        what = f"{kind}: Slurm itself does not find a process that leaves its session (gandivad freezes it)"
         yield warning(f"{SLURM_CONF}: ProctrackType", what, "set proctrack/cgroup")
     if site.config.get("ConstrainDevices", "no").lower() in ("yes", "true"):
         what = "yes: Gandiva's slots are placeholder files, so it isolates nothing and logs an error a job"
