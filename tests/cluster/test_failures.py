@@ -31,6 +31,7 @@ def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
     return jobs[0], jobs[1]
 
 
+@slow("35 s; test_spans has a gang that runs on without a controller")
 def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
     """kill -9 of gandivactld for 20 s: slices go on, nothing is lost, the accounts are whole."""
     first, second = two_sliced_jobs(fleet)
@@ -132,6 +133,7 @@ def test_a_time_limit_ends_sliced_jobs(fleet: Fleet) -> None:
     assert fleet.wait_ended(other, deadline_s=120) == "TIMEOUT"
 
 
+@slow("30 s; test_frozen and node/test_freeze have frozen jobs")
 def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
     """A loop that never shows a boundary is stopped at the quantum's end and charged like the others."""
     loop = 'exec python -I -c "while True: pass"'

@@ -74,6 +74,7 @@ def test_what_is_cancelled_may_save_itself(fleet: Fleet, parked: int) -> None:
     assert said(fleet) == ["SIGTERM"]
 
 
+@slow("40 s; other ways that a frozen job is left or ended are in make test")
 def test_a_signal_is_heard_and_the_job_goes_on(fleet: Fleet, parked: int) -> None:
     fleet.mini.exec(["scancel", "--batch", "--signal=USR1", str(parked)], user="user1")
     wait_for(lambda: said(fleet) == ["SIGUSR1"], "the signal to be heard", 20)
@@ -116,6 +117,7 @@ def test_slurmctld_is_started_again(fleet: Fleet, parked: int) -> None:
     fleet.wait_ended(parked, "COMPLETED")
 
 
+@slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_gandivad_is_started_again(fleet: Fleet, parked: int) -> None:
     fleet.mini.kill("gandivad:n1")
     assert is_frozen(fleet, parked)

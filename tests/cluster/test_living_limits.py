@@ -77,6 +77,7 @@ def test_qos_and_partition_limits_are_told_and_lift(slurm: Living) -> None:
         slurm.admin("scontrol", "update", "PartitionName=gandiva", "MaxTime=UNLIMITED")
 
 
+@slow("30 s; what Slurm refuses and lifts again is in the test before")
 def test_a_partition_that_is_down_keeps_jobs_waiting(slurm: Living) -> None:
     slurm.admin("scontrol", "update", "PartitionName=gandiva", "State=DOWN")
     try:

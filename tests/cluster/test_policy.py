@@ -20,7 +20,7 @@ TRAINING = Path(__file__).parents[1] / "node/scripts/attached.py"
 QUANTUM_S = 1.0
 USERS = ("user1", "user2", "user3")
 NODES = ("n1", "n2")
-#: A turn is 18 times what a move costs: so long a job stays where it is. Shares are even over some turns.
+#: A turn is 18 times what a move costs, here or as it was measured: so long a job stays where it is.
 MOVE_S, TURN_S = 0.5, 9.0
 FAIR_S = 6 * TURN_S
 
@@ -63,6 +63,11 @@ def held_s(fleet: Fleet) -> dict[int, float]:
     return found
 
 
+def story(fleet: Fleet, job: int) -> str:
+    """What has happened to a job."""
+    return fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+
+
 def end(fleet: Fleet, jobs: dict[str, int]) -> None:
     """Let all end; what they computed is what nobody touched would have."""
     for user, job in jobs.items():
@@ -80,14 +85,18 @@ def end(fleet: Fleet, jobs: dict[str, int]) -> None:
 def test_three_users_share_two_nodes_by_turns_and_moves(fleet: Fleet) -> None:
     jobs = {user: train(fleet, user) for user in USERS}
 
-    def is_fair() -> bool:
+    def is_shared() -> bool:
+        """By turns alone the two that live together have 0.75 of a third; parts are even over some moves.
+
+        How even, and how soon, is shown in virtual time: here a move takes as long as the machine is slow,
+        and a turn 18 times that.
+        """
         held = held_s(fleet)
         parts = [held.get(job, 0.0) for job in jobs.values()]
-        return sum(parts) >= FAIR_S and min(parts) >= 0.85 * sum(parts) / 3
+        return sum(parts) >= FAIR_S and min(parts) >= 0.7 * sum(parts) / 3
 
-    wait_for(is_fair, "even shares", 180)
-    moves = [fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout for job in jobs.values()]
-    assert any("MovedOut" in story for story in moves), "two GPUs of two nodes are shared by moves"
+    wait_for(is_shared, lambda: f"each to have its part of two GPUs: {held_s(fleet)}", 180)
+    wait_for(lambda: any("MovedOut" in story(fleet, job) for job in jobs.values()), "a job to be moved", 180)
     end(fleet, jobs)
 
 
@@ -162,6 +171,7 @@ def test_jobs_train_on_while_the_controller_is_dead_and_it_leads_again(fleet: Fl
     assert told["segments"] >= 2 and told["equal"] and told["first"] is None, told
 
 
+@slow("35 s; controller/test_controller_rounds has a Slurm that hangs")
 def test_parked_jobs_have_turns_while_slurmctld_hangs(cluster: MiniCluster, fleet: Fleet) -> None:
     """gandivactld cannot decide; nodes are told to go by their own strides, until it can again.
 

@@ -27,6 +27,7 @@ from gandiva_slurm.mini.demo_jobs import (
 from tests import patience
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for, window_of
 from tests.cluster.sharing import LEFT, PAIR, PARTS, RIGHT, THRICE, TRAINING, WEIGHTED, Run, counted, light
+from tests.slow import slow
 
 #: What start-ups overran is repaid within the window, which may take minutes on a busy machine.
 pytestmark = pytest.mark.timeout(900)
@@ -258,6 +259,7 @@ def kill_while_stopped(fleet: Fleet, job: int) -> bool:
     return False
 
 
+@slow("45 s; node/test_freeze and node/test_restart have the watchdog and dead daemons")
 def test_nothing_stays_stopped_when_all_our_daemons_are_dead(fleet: Fleet) -> None:
     """Parked ranks go on by themselves past their bound, and the guard thaws what was frozen."""
     path = fleet.mini.path("etc/gandiva.yaml")
