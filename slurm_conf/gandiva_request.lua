@@ -39,6 +39,16 @@ local function one_of(...)
     return function(text) return taken[text] == true end
 end
 
+--- Signals that jobs catch.
+local SIGNALS = set_of {"HUP", "INT", "USR1", "USR2", "TERM"}
+
+local function is_checkpoint(text)
+    if one_of("auto", "signal", "submitit", "self", "none")(text) then return true end
+    local name, seconds = text:match("^signal:(%w+)$"), nil
+    if not name then name, seconds = text:match("^signal:(%w+)@(%d%d?%d?%d?)$") end
+    return SIGNALS[name] == true and (seconds == nil or whole_number(seconds, 1, 3600) ~= nil)
+end
+
 --- Every option: its key in the record, its default there, what it takes. The same as in the SPANK plugin.
 local RULES = {
     {"tickets", 100, between(1, 1000), "a whole number from 1 to 1000"},
@@ -51,6 +61,7 @@ local RULES = {
     {"pack", "auto", one_of("auto", "never"), "auto or never"},
     {"migrate", "auto", one_of("auto", "never"), "auto or never"},
     {"hook", "auto", one_of("auto", "none"), "auto or none"},
+    {"checkpoint", "auto", is_checkpoint, "auto, signal[:NAME[@SECONDS]], submitit, self or none"},
 }
 
 local function json_text(text)
@@ -122,11 +133,52 @@ local function read_reservation(name)
     refuse('--reservation: got "%s", takes one name; next: name one reservation', shown(name))
 end
 
+--- What a batch script says: its own #SBATCH --signal=[B:]NAME[@SECONDS], in words; Slurm shows the filter
+--- none that was given on the command line (22.05.8). A number, or a signal that is not known here: none.
+local function signal_of(script)
+    for line in (script .. "\n"):gmatch("([^\n]*)\n") do
+        local asked = line:match("^#SBATCH%s+%-%-signal[=%s]%s*(%S+)")
+        if asked then
+            local flags, name, seconds = asked:match("^(%u*):(%w+)@?(%d*)$")
+            if not name then name, seconds = asked:match("^(%w+)@?(%d*)$") end
+            name = name and name:upper():gsub("^SIG", "")
+            if not SIGNALS[name] then return nil end
+            local grace = whole_number(seconds == "" and "60" or seconds, 1, 3600)
+            return {to = flags and flags:find("B", 1, true) and "B:" or "", name = name, seconds = grace or 3600}
+        end
+    end
+    return nil
+end
+
+--- How the job itself saves, settled: as it was asked, or by what its script says (auto). `signal` and
+--- `submitit` are written with whom they go to (B: the batch shell), the signal and the seconds.
+local function settle_checkpoint(desc, asked)
+    local script = tostring(desc.script or "")
+    local own, is_submitit = signal_of(script), script:find("SUBMITIT_EXECUTOR=slurm", 1, true) ~= nil
+    if asked == "auto" and is_submitit then asked = "submitit" end
+    if asked == "auto" then
+        local requeues = tonumber(desc.requeue) == 1 or script:find("scontrol%s+requeue") ~= nil
+        if not own or not requeues then return asked end
+        asked = "signal"
+    end
+    if asked == "submitit" then own = own or {to = "", name = "USR2", seconds = 90} end
+    if asked == "submitit" then return string.format("submitit:%s@%d", own.name, own.seconds) end
+    if asked:sub(1, 6) ~= "signal" then return asked end
+    local name, seconds = asked:match("^signal:(%w+)@?(%d*)$")
+    if not name and not own then
+        refuse("--gandiva-checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
+               .. "signal:USR1@60")
+    end
+    seconds = tonumber(seconds) or own and own.seconds or 60
+    return string.format("signal:%s%s@%d", own and own.to or "", name or own.name, seconds)
+end
+
 --- Everything the job asks, checked; raises the refusal of what cannot be met. most_nodes: there are no more.
 local function read(desc, sent, cfg, most_nodes)
     local options = read_options(sent)
     check_vc(cfg.vcs, options.vc)
     check_shape(desc)
+    options.checkpoint = settle_checkpoint(desc, options.checkpoint)
     options.nodes = gpus.nodes_asked(desc)
     gpus.check_nodes(options, most_nodes)
     gpus.check_gpus(cfg.nodes_gpus, desc, options)

@@ -116,6 +116,31 @@ bool gandiva_is_auto_or_none(const char *text)
 	return is_one_of(text, words);
 }
 
+/* signal[:NAME[@SECONDS]] behind the word: a name that jobs catch, 1 to 3600 seconds. */
+static bool is_signal(const char *text)
+{
+	static const char *const names[] = {"HUP", "INT", "USR1", "USR2", "TERM", NULL};
+	const char *at = strchr(text, '@');
+	char name[8];
+	size_t length = at == NULL ? strlen(text) : (size_t)(at - text);
+
+	if (length >= sizeof(name) || (at != NULL && !is_between(at + 1, 1, 3600)))
+		return false;
+	memcpy(name, text, length);
+	name[length] = '\0';
+	return is_one_of(name, names);
+}
+
+bool gandiva_is_checkpoint(const char *text)
+{
+	static const char *const words[] = {"auto", "signal", "submitit", "self", "none", NULL};
+	static const char prefix[] = "signal:";
+
+	if (strncmp(text, prefix, sizeof(prefix) - 1) == 0)
+		return is_signal(text + sizeof(prefix) - 1);
+	return is_one_of(text, words);
+}
+
 int gandiva_seconds(const char *text)
 {
 	return (int)whole_number(text, strlen(text), 4);

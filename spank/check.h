@@ -17,6 +17,7 @@ bool gandiva_is_cell(const char *text);
 bool gandiva_is_elastic(const char *text);
 bool gandiva_is_auto_or_never(const char *text);
 bool gandiva_is_auto_or_none(const char *text);
+bool gandiva_is_checkpoint(const char *text);
 
 /* The whole number of at most four digits, or -1. */
 int gandiva_seconds(const char *text);

@@ -19,6 +19,7 @@ enum gandiva_option {
 	OPT_PACK,
 	OPT_MIGRATE,
 	OPT_HOOK,
+	OPT_CHECKPOINT,
 	OPT_COUNT
 };
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from gandiva_slurm.engine.lifecycle.event_handlers import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
@@ -40,6 +41,8 @@ class Proc:
     #: it can save itself; told to leave, it has
     is_movable: bool = True
     has_left: bool = False
+    #: it keeps its turn, to save itself upon its signal
+    has_floor: bool = False
     #: plans in a row that said it is to leave
     told_to_leave: int = 0
     #: a policy's plan has it hold its GPUs, and how much GPU time it has held so
@@ -95,6 +98,12 @@ class FakeWorld:
         #: jobs that can go on with as many ranks as they have only
         self.one_size: set[int] = set()
         self.refuse_requeues = False
+        #: jobs that were sent a signal, what they make of it, and whether Slurm refuses to send it
+        self.signals: list[tuple[int, str]] = []
+        self.on_signal: Callable[[int], None] = lambda job_id: None
+        self.refuse_signals = False
+        #: Slurm knows jobs that failed for a while
+        self.remembers_failed = False
         #: so many plans pass until a job's turn comes, in which it saves itself
         self.turns_away = 0
         #: mini-batches a second alone on a GPU, by GPU type
@@ -201,6 +210,9 @@ class FakeWorld:
         actions = self.handle(self.engine, [*events, ev.CycleTick()], self.now_ns)
         assert violations(self.engine) == []
         live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
+        # of those that come back after their end Slurm may have forgotten some
+        known = self.engine.jobs.items()
+        live |= {key: each.job.restart for key, each in known if is_coming_back(each, each.job.state)}
         assert no_job_is_lost(self.engine.state, live) == []
         return actions
 
@@ -246,9 +258,12 @@ class FakeWorld:
         for job in [*self.jobs.values()]:
             if job.state in FINISHED:
                 events.append(ev.JobGone(job.job_id, job.state, job.end_s, "0:0"))
-                del self.jobs[job.job_id]
+                if not self.remembers_failed or job.state != "FAILED":
+                    del self.jobs[job.job_id]
             else:
                 events.append(ev.JobSeen(job))
+        back = [key for key, each in self.engine.jobs.items() if is_coming_back(each, each.job.state)]
+        events += [ev.JobGone(job_id, "", 0, "") for job_id in back if job_id not in self.jobs]
         if self.fresh:
             self.fresh = False
             gone = [job_id for job_id, rec in self.engine.jobs.items() if rec.state != states.ENDED]
@@ -295,7 +310,8 @@ class FakeWorld:
             ooms=self.ooms.get(key.job_id, 0),
         )
         words = (proc.reason, detail)
-        return ev.ResidentSeen(name, key, proc.state, proc.gpus, *words, 0, proc.has_left, measured)
+        stand = (name, key, proc.state, proc.gpus)
+        return ev.ResidentSeen(*stand, *words, 0, proc.has_left, measured, proc.has_floor)
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
@@ -320,7 +336,8 @@ class FakeWorld:
             for place in plan:
                 proc = self.procs.get((name, place.key))
                 if proc is not None:
-                    proc.is_on = bool(place.is_on) and not proc.has_left
+                    proc.has_floor = place.own_save_s > 0
+                    proc.is_on = (bool(place.is_on) or proc.has_floor) and not proc.has_left
                     proc.state = states.RUNNING if proc.is_on else states.SUSPENDED
             for key in self.engine.fences(name):
                 job = self.jobs.get(key.job_id)
@@ -334,7 +351,17 @@ class FakeWorld:
         if isinstance(action, HoldAgain):
             reason = "JobHeldAdmin" if job.state == "PENDING" else job.reason
             self.jobs[job.job_id] = replace(job, priority=0, reason=reason)
-        if isinstance(action, Requeue):
+        if isinstance(action, Signal):
+            assert job.state == "RUNNING", f"{action.key} is {job.state} and signalled"
+            self.jobs[job.job_id] = replace(job, priority=0)
+            self.signals.append((job.job_id, action.name))
+            if self.refuse_signals:
+                return ev.ActionDone(action.action_id, "Job/step already completing or completed")
+            self.on_signal(job.job_id)
+        if isinstance(action, Requeue) and action.has_ended:
+            assert job.state == "FAILED", f"{action.key} is {job.state}"
+            self.requeue(job.job_id)
+        elif isinstance(action, Requeue):
             self._check_saved(job, action.key)
             if self.refuse_requeues:
                 return ev.ActionDone(action.action_id, "Requested operation is presently disabled")
@@ -381,6 +408,8 @@ class FakeWorld:
 
     def _check_saved(self, job: SlurmJob, key: JobKey) -> None:
         """Nobody is requeued for a move before he has saved himself."""
+        if job.options is not None and job.options.checkpoint == "self":
+            return
         here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]
         assert all(proc.has_left for proc in here), f"{key} is requeued and has not saved itself"
 

@@ -28,7 +28,7 @@ _text = partial(text_of, missing="-")
 
 #: What squeue's users call PENDING.
 PENDING = (HELD, STARTING, REQUEUED)
-DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,Reason"
+DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,MovesBy,Reason"
 
 
 def _share(row: Row) -> str:
@@ -71,6 +71,7 @@ FIELDS = (
     Field("Share", 5, _share),
     Field("Rate", 8, _rate),
     Field("Parked", 8, lambda row: format_duration(row.get("parked_s")) or "-"),
+    Field("MovesBy", 8, _text("moves_by"), left=True),
     Field("Reason", 24, _text("reason"), left=True),
     Field("Name", 8, _text("name"), left=True),
     Field("Account", 10, _text("account"), left=True),

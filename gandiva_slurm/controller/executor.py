@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gandiva_slurm.controller.nodes import Nodes
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, Requeue, SetTimeLimit, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, Requeue, SetTimeLimit, Signal, Start
 from gandiva_slurm.model.errors import GandivaError, PeerError, SlurmBusy, SlurmUnreachable
 from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
@@ -69,9 +69,14 @@ class Executor:
         if isinstance(action, HoldAgain):
             is_free = is_current and job is not None and not job.is_held
             return self._port.hold(action.key.job_id) if is_free else _nothing()
+        runs = is_current and job is not None and job.state == "RUNNING"
+        if isinstance(action, Requeue) and action.has_ended:
+            is_same = job is not None and job.restart == action.key.restart and job.state == "FAILED"
+            return self._port.requeue_ended(action.key.job_id) if is_same else _nothing()
         if isinstance(action, Requeue):
-            runs = is_current and job is not None and job.state == "RUNNING"
             return self._port.requeue(action.key.job_id) if runs else _nothing()
+        if isinstance(action, Signal):
+            return self._signal(action) if runs else _nothing()
         return self._fence(action) if isinstance(action, Fence) else _nothing()
 
     async def _start(self, action: Start) -> None:
@@ -81,6 +86,11 @@ class Executor:
             await self._port.resize(action.key.job_id, action.gpus)
         self.released[action.key] = (self._clock_ns(), sum(len(gpus) for _, gpus in action.places))
         await self._port.start(action.key.job_id, action.nodes)
+
+    async def _signal(self, action: Signal) -> None:
+        """Held before it is signalled: where it requeues itself Slurm is not to start it again anywhere."""
+        await self._port.hold(action.key.job_id)
+        await self._port.signal(action.key.job_id, action.name, action.to_batch)
 
     def _set_limit(self, action: SetTimeLimit, job: SlurmJob) -> Awaitable[None]:
         if self._limits is None or job.time_limit_s == action.minutes * 60:

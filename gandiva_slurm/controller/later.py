@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, Requeue, Start
+from gandiva_slurm.model.action import Action, Fence, Requeue, Signal, Start
 from gandiva_slurm.model.event import ActionDone
 
 
@@ -57,6 +57,6 @@ def nodes_of(action: Action) -> set[str]:
 def _is_still_wanted(action: Action, jobs: Mapping[int, JobRecord]) -> bool:
     record = jobs.get(action.key.job_id)
     # Whether a job that was to be requeued still stands there, saved, its node must say first.
-    if record is None or record.key != action.key or isinstance(action, Requeue):
+    if record is None or record.key != action.key or isinstance(action, Requeue | Signal):
         return False
     return record.state == states.STARTING or not isinstance(action, Start)

@@ -73,6 +73,7 @@ def planned(at: Placement, config: Config) -> PlannedJob:
         at.is_opportunistic,
         at.vc,
         at.is_on,
+        at.own_save_s,
         config.trusts(at.partition),
     )
 

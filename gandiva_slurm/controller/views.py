@@ -125,6 +125,7 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "steps": max((item.steps for item in seen), default=0),
         "world": max((item.world for item in seen), default=0),
         "ranks": sum(item.ranks for item in seen),
+        "moves_by": moving.moves_by(world.engine.state, record) or None,
     }
 
 
@@ -149,6 +150,9 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, world.now_ns)
+    fixed = moving.why_fixed(record)
+    if fixed:
+        yield f"it is not moved: {fixed}"
     yield from sizes.told(record)
     yield from promotion.told(record, world.now_ns)
     pack = packs.pack_of(engine.state.packs, job.job_id)
@@ -162,16 +166,18 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         if link is not None and link.is_silent:
             yield f"gandivad on {name} does not answer: {link.error}"
         if name in seen:
-            yield from _told(seen[name])
+            yield from _told(seen[name], "" if fixed else moving.told_way(record))
         for row in _strangers(world.reports.get(name)):
             if row["job_id"] == job.job_id:
                 yield f"its process {row['pid']} is on GPU {row['gpu']} of {name}, which was not given to it"
 
 
-def _told(item: Resident) -> Iterable[str]:
+def _told(item: Resident, way: str) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
     if item.is_movable:
         yield "it can be moved: it saves itself and goes on from there"
+    elif way:
+        yield way
     elif item.ranks:
         yield f"it cannot be moved: {item.unmoved or moving.NOT_ATTACHED}"
     if item.duty < 100:

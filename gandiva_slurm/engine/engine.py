@@ -249,7 +249,7 @@ class Engine:
         self, record: JobRecord, tickets: int, mate: int, is_on: bool | None
     ) -> list[tuple[str, Placement]]:
         """Return a job's placements: the same objects as long as they are made of the same."""
-        job_id, leaves = record.job.job_id, record.state == states.CHECKPOINTING
+        job_id, leaves = record.job.job_id, (record.state == states.CHECKPOINTING, record.travels.by)
         classes = (record.vc, record.is_opportunistic)
         key = (record.job, tuple(record.places.items()), tickets, mate, is_on, leaves, classes)
         known = self._placed.get(job_id)
@@ -291,6 +291,7 @@ def _placements(
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
     leaves = record.state == states.CHECKPOINTING
+    own = record.options.own_signal if leaves and record.travels.by == moving.BY_SIGNAL else None
     submitted_ns, span, is_spare = job.submit_s * SECOND_NS, record.span, record.is_opportunistic
     for node, gpus in record.places.items():
         part = parts[node]
@@ -303,6 +304,7 @@ def _placements(
                 vc=record.vc,
                 mate=mate,
                 is_on=is_on,
+                own_save_s=own.grace_s if own is not None else 0,
                 partition=job.partition,
             ),
         )

@@ -55,6 +55,21 @@ class Requeue:
     key: JobKey
     code: str
     text: str
+    #: it has ended non-zero, as it may once it has saved itself upon its signal
+    has_ended: bool = False
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Tell a running job to save itself, by the signal that it handles; held first, lest Slurm restart it."""
+
+    action_id: str
+    key: JobKey
+    #: USR1, and whether to its batch shell alone, or to its steps
+    name: str
+    to_batch: bool
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -79,4 +94,4 @@ class Note:
     evidence: tuple[str, ...] = ()
 
 
-Action = Start | HoldAgain | SetTimeLimit | Requeue | Fence | Note
+Action = Start | HoldAgain | SetTimeLimit | Requeue | Signal | Fence | Note

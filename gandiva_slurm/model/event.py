@@ -70,6 +70,8 @@ class ResidentSeen:
     #: told to leave, it has saved itself
     has_left: bool = False
     measured: Measured = field(default_factory=Measured)
+    #: told to leave by a checkpoint of its own: it holds its GPUs, and keeps them for that
+    has_floor: bool = False
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,18 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "saves itself in its next turn, to make way: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
+    "Signalled": (
+        "was sent {signal}, upon which it saves itself to go on on {to}",
+        "it requeues itself, or ends non-zero; after {grace_s} s it goes on where it is",
+    ),
+    "GoesBack": (
+        "is requeued to go on on {to} from its own newest file; what it did since is done again",
+        "Slurm requeues it",
+    ),
+    "EndedToMove": (
+        "ended non-zero ({exit}) upon its signal, and is requeued to go on on {to}",
+        "Slurm requeues it",
+    ),
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),

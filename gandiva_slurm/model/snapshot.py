@@ -5,8 +5,10 @@ Filled by `slurm.reader` (either back end), read by the engine. Immutable; times
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: Slurm base states in which a job is finished for good. Anything else, unknown words included, is alive:
 #: unknown never means finished.
@@ -23,6 +25,19 @@ FINISHED = frozenset(
         "REVOKED",
     }
 )
+
+
+#: A settled checkpoint by a signal: how, whether to the batch shell, which, seconds.
+OWN_SIGNAL = re.compile(r"(signal|submitit):(B:)?([A-Z][A-Z0-9]{2,3})@([1-9][0-9]{0,3})")
+
+
+class OwnSignal(NamedTuple):
+    """A signal upon which a job saves itself, as Slurm sends it: to the batch shell, or to the steps."""
+
+    name: str
+    to_batch: bool
+    #: how long it may take
+    grace_s: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,21 @@ class JobOptions:
     user_hold: bool = False
     reservation: str = ""
     nodes: int = 1
+    #: how it saves itself, as job_submit.lua settled it: auto and none (not at all), self, or
+    #: signal:[B:]NAME@SECONDS and submitit:NAME@SECONDS
+    checkpoint: str = "auto"
+
+    @property
+    def own_signal(self) -> OwnSignal | None:
+        """The signal upon which it saves itself; None where there is none."""
+        match = OWN_SIGNAL.fullmatch(self.checkpoint)
+        return OwnSignal(match[3], bool(match[2]), int(match[4])) if match else None
+
+    @property
+    def saves_by(self) -> str:
+        """How it saves itself without Gandiva: self, signal, submitit, or "": not at all."""
+        how = self.checkpoint.partition(":")[0]
+        return how if how == "self" or self.own_signal else ""
 
     @property
     def gpus_per_node(self) -> int:

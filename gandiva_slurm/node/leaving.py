@@ -18,6 +18,7 @@ from gandiva_slurm.wire import page as wire
 
 #: Without a plan for so long nobody leaves: those that have go back to taking turns.
 HEARD_NS = 60_000_000_000
+NS_PER_S = 1_000_000_000
 #: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
 REST_QUANTA = 2
 #: The shortest time that a rank is given to come to its boundary.
@@ -26,11 +27,21 @@ LEAST_OVERRUN_NS = 1_000_000_000
 _CAME = (wire.RELEASING, wire.PARKED, wire.FAILED)
 
 
-def tell(resident: Resident, is_leaving: bool) -> None:
+def tell(resident: Resident, is_leaving: bool, own_save_s: int = 0) -> None:
     """Take the plan's word."""
     leave = resident.leave
-    if leave.is_told != is_leaving:
-        resident.leave = Leave(is_leaving, is_saving=leave.is_saving)
+    if (leave.is_told, leave.own_save_s) != (is_leaving, own_save_s):
+        resident.leave = Leave(is_leaving, is_saving=leave.is_saving, own_save_s=own_save_s)
+
+
+def has_floor(node: Node, resident: Resident) -> bool:
+    """True while it holds its GPUs to save itself upon a signal of its own: it is not asked to give them back.
+
+    Where no controller is heard of this ends, as all leaving does, when its time is over as well.
+    """
+    leave, silent_ns = resident.leave, node.clock.mono() - node.contact_ns
+    may_keep = leave.is_told and leave.own_save_s > 0 and resident.state == RUNNING
+    return may_keep and silent_ns <= HEARD_NS + leave.own_save_s * NS_PER_S
 
 
 def is_movable(resident: Resident) -> bool:
@@ -63,7 +74,7 @@ def is_out(node: Node, resident: Resident) -> bool:
     if not leave.is_told or node.clock.mono() - node.contact_ns > HEARD_NS:
         return False
     if resident.state == RUNNING:
-        return not leave.rest_quanta and is_movable(resident)
+        return not leave.own_save_s and not leave.rest_quanta and is_movable(resident)
     if resident.state == SUSPENDING:
         return leave.is_saving
     # Slurm may be ending its ranks one by one: those that are left must not train on.
@@ -117,7 +128,7 @@ def take_failure(node: Node, resident: Resident, why: str) -> bool:
         return False
     errors = {error_text(page) for page in pages if page[wire.W_STATE] == wire.FAILED}
     why = "; ".join(sorted(filter(None, errors))) or why
-    resident.leave = Leave(leave.is_told, rest_quanta=REST_QUANTA, error=why)
+    resident.leave = Leave(leave.is_told, rest_quanta=REST_QUANTA, error=why, own_save_s=leave.own_save_s)
     node.note("unsaved", resident, why=why)
     return True
 
@@ -138,6 +149,8 @@ def told(resident: Resident) -> str:
     leave = resident.leave
     if leave.error and leave.is_told:
         return f"save failed: {leave.error}; tried again in its next turn"
+    if leave.is_told and leave.own_save_s and resident.state == RUNNING:
+        return "keeps its turn, to save itself upon its signal"
     if resident.state == SUSPENDING and leave.is_saving:
         return "saves itself, to be moved"
     return "has saved itself, to be moved" if has_left(resident) else ""

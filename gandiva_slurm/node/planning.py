@@ -62,7 +62,7 @@ class Planning:
         for job in plan.jobs:
             self._node.know(job.key)
             if job.key in self._node.residents:
-                leaving.tell(self._node.residents[job.key], job.is_leaving)
+                leaving.tell(self._node.residents[job.key], job.is_leaving, job.own_save_s)
                 packs.tell(self._node.residents[job.key], job)
                 self._node.residents[job.key].is_on = job.is_on
                 self._node.residents[job.key].is_trusted = job.is_trusted
@@ -79,7 +79,7 @@ class Planning:
             job = planned.get(resident.key)
             resident.is_planned = job is not None
             if job is not None:  # else it may be requeued by now: its old processes must not train on
-                leaving.tell(resident, job.is_leaving)
+                leaving.tell(resident, job.is_leaving, job.own_save_s)
             packs.tell(resident, job)
             resident.is_on = job.is_on if job is not None else None
             if job is not None and job.uid == resident.processes.uid:

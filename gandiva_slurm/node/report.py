@@ -67,6 +67,7 @@ def _resident(node: Node, job: Job) -> Resident:
         is_movable=leaving.is_movable(job),
         unmoved=leaving.unmoved(job),
         has_left=leaving.has_left(job),
+        has_floor=leaving.has_floor(node, job),
         is_elastic=leaving.is_elastic(job),
         rate_alone=round(job.gauge.alone.rate, 6),
         rate_packed=round(job.gauge.packed.rate, 6),

@@ -20,7 +20,7 @@ from gandiva_slurm.node import leading, packs
 from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
-from gandiva_slurm.node.leaving import is_out
+from gandiva_slurm.node.leaving import has_floor, is_out
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.switch import MS, Switcher
 
@@ -198,8 +198,8 @@ class Slicer:
 
     def _must_stay(self) -> list[JobKey]:
         wait_ns = self._node.settings.client_wait_ns
-        holders = self._node.holders()
-        return [r.key for r in holders if r.part is None and not is_leaving(r) and r.must_stay(wait_ns)]
+        own = [r for r in self._node.holders() if r.part is None and not is_leaving(r)]
+        return [r.key for r in own if has_floor(self._node, r) or r.must_stay(wait_ns)]
 
     def _overdue(self, now: int) -> list[JobKey]:
         return [

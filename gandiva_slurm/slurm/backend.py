@@ -120,6 +120,14 @@ class ChosenPort:
         """Requeue a job that runs."""
         await (await self._chosen()).requeue(job_id)
 
+    async def requeue_ended(self, job_id: int) -> None:
+        """Requeue a job that has ended."""
+        await (await self._chosen()).requeue_ended(job_id)
+
+    async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
+        """Send a running job a signal."""
+        await (await self._chosen()).signal(job_id, name, to_batch)
+
     async def resize(self, job_id: int, gpus: int) -> None:
         """Have a held job ask for so many GPUs."""
         await (await self._chosen()).resize(job_id, gpus)

@@ -85,6 +85,14 @@ class CommandsPort:
         """Put a job that runs back into the queue; nothing else is done to any other."""
         await self._control.requeue(self._name(job_id))
 
+    async def requeue_ended(self, job_id: int) -> None:
+        """Put a job that has ended back into the queue."""
+        await self._control.requeue_ended(self._name(job_id))
+
+    async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
+        """Send a running job a signal, to its batch shell or to its steps."""
+        await self._control.signal(self._name(job_id), name, to_batch)
+
     async def resize(self, job_id: int, gpus: int) -> None:
         """Have a held job of one node ask for so many GPUs, with its tasks."""
         await self._control.resize(self._name(job_id), gpus)

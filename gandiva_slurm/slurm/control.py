@@ -78,6 +78,17 @@ class Control:
         log.info("requeue: job %s", name)
         await self._act("scontrol", "requeue", "incomplete", name)
 
+    async def requeue_ended(self, name: str) -> None:
+        """Requeue a job that has ended."""
+        log.info("requeue: job %s, which has ended", name)
+        await self._act("scontrol", "requeue", name)
+
+    async def signal(self, name: str, signal: str, to_batch: bool) -> None:
+        """Send a signal: to the batch shell alone, or to the steps and not to it. Once: who knows whom it hit."""
+        log.info("signal: job %s, SIG%s to its %s", name, signal, "batch shell" if to_batch else "steps")
+        batch = ("--batch",) if to_batch else ()
+        await self._commands.output(("scancel", f"--signal={signal}", *batch, name), self._timeout_s)
+
     async def resize(self, name: str, gpus: int) -> None:
         """Have a held job of one node ask for so many GPUs, with its tasks."""
         asked = ("squeue", "--noheader", "-j", name, f"--Format={ASKED}")

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gandiva_slurm.model.snapshot import JobOptions
+from gandiva_slurm.model.snapshot import OWN_SIGNAL, JobOptions
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
         gpu_type=_word(record, "type"),
         user_hold=record.get("user_hold") is True,
         reservation=_word(record, "reservation"),
+        checkpoint=_checkpoint(record, job_id),
     )
 
 
@@ -108,6 +109,13 @@ def _choice(record: Mapping[str, Any], key: str, job_id: int) -> str:
     if isinstance(value, str) and value in _CHOICES[key]:
         return value
     return str(_default(key, job_id))
+
+
+def _checkpoint(record: Mapping[str, Any], job_id: int) -> str:
+    value = record.get("checkpoint", _DEFAULTS["checkpoint"])
+    if value in ("auto", "self", "none") or (isinstance(value, str) and OWN_SIGNAL.fullmatch(value)):
+        return str(value)
+    return str(_default("checkpoint", job_id))
 
 
 def _default(key: str, job_id: int) -> Any:

@@ -38,6 +38,12 @@ class SlurmPort(Protocol):
         SlurmRefused where it was submitted with --no-requeue, or Slurm does not know it.
         """
 
+    async def requeue_ended(self, job_id: int) -> None:
+        """Put a job that has ended back into the queue; SlurmRefused where Slurm has forgotten it."""
+
+    async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
+        """Send a running job a signal, as its own --signal is sent: to its batch shell, or to its steps."""
+
     async def resize(self, job_id: int, gpus: int) -> None:
         """Have a held job of one node ask for so many GPUs; as many tasks as GPUs stay as many.
 

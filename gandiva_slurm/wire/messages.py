@@ -60,6 +60,9 @@ class PlannedJob:
     vc: str = ""
     #: a policy of the controller decides: it is to hold its GPUs, or not; None: the node decides
     is_on: bool | None = None
+    #: it is to be moved by a checkpoint of its own: told to, it keeps its turn for so many seconds; 0: its
+    #: ranks save it
+    own_save_s: int = 0
     #: it is not frozen while it is parked: its ranks wait at their boundary, what else it has runs on
     is_trusted: bool = False
 
@@ -136,6 +139,8 @@ class Resident(Measured):
     detail: str
     #: told to leave, it has saved itself: it may be requeued
     has_left: bool = False
+    #: told to leave by a checkpoint of its own: it holds its GPUs, and keeps them for that
+    has_floor: bool = False
     #: bytes of all its ranks' tensors at a boundary; 0: not known
     live_bytes: int = 0
     #: the percent of the time it may run beside its mate

@@ -34,6 +34,44 @@ MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 12}
 END_S = 60.0
 
 
+#: A training that knows nothing of Gandiva: it goes on from its own file, saves itself now and then, and,
+#: where its script tells it so by SIGUSR1, at once. Each line: the run, and the mini-batch.
+OWN = """\
+import os, signal, sys, time
+import torch
+
+name, told = sys.argv[1], []
+signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
+begin = int(open(name + ".saved").read()) if os.path.exists(name + ".saved") else 0
+weight = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+
+
+def save(number):
+    with open(name + ".new", "w") as file:
+        file.write(str(number))
+    os.replace(name + ".new", name + ".saved")
+
+
+with open(name + ".out", "a", buffering=1) as out:
+    for number in range(begin, 10**9):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        print(os.environ.get("SLURM_RESTART_COUNT", 0), number, file=out)
+        if told or number % 50 == 49:
+            save(number + 1)
+        if told or os.path.exists(name + ".stop"):
+            break
+        time.sleep(0.02)
+"""
+#: As sites teach it: the batch shell hears the signal, has its training save itself, and requeues the job.
+TRAPS = """\
+trap 'kill -USR1 $!; wait; scontrol requeue $SLURM_JOB_ID' USR1
+python own.py {0} &
+wait
+wait
+"""
+
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU, two of two, and a controller that is quick to move jobs."""
@@ -42,6 +80,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
         home = made.path("/home/user1")
         for script in (LIGHT_TRAINING, GANG, UNASKED):
             home.joinpath(script.name).write_text(script.read_text())
+        home.joinpath("own.py").write_text(OWN)
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
             home.joinpath("tests", name).write_text((TESTS / name).read_text())
@@ -187,6 +226,39 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     fleet.mini.exec(["python", UNASKED.name, "alone", str(len(losses))], user="user1")
     assert losses == rows(fleet, "alone")
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
+
+
+def own(fleet: Fleet, name: str, script: str, *flags: str) -> list[tuple[int, int]]:
+    """Move a training by its own checkpoint and end it; return (run, mini-batch) of each line it wrote."""
+    crowd = Crowd(fleet, name, script, "v100", *flags)
+    wait_for(lambda: len(rows(fleet, f"{name}.out")) > 70, f"{name} to train", 90)
+    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
+    assert row["moves_by"] == name
+    assert "it can be moved: " in fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
+    crowd.make_room()
+    crowd.wait_moved()
+    wait_for(lambda: rows(fleet, f"{name}.out")[-1].startswith("1 "), f"{name} to go on", 90)
+    fleet.home("user1", f"{name}.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
+    return [(int(run), int(number)) for run, number in map(str.split, rows(fleet, f"{name}.out"))]
+
+
+def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
+    """What it did since its last file it does again, and nothing else."""
+    found = own(fleet, "self", "exec python own.py self", "--gandiva-checkpoint=self")
+    last = max(number for run, number in found if run == 0)
+    again = [number for run, number in found if run == 1]
+    assert again[0] == (last + 1) // 50 * 50
+    assert again == list(range(again[0], again[0] + len(again)))
+
+
+def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
+    """Its own #SBATCH --signal and --requeue say so; nothing is done twice."""
+    script = "#SBATCH --signal=B:USR1@30\n#SBATCH --requeue\n" + TRAPS.format("signal")
+    found = own(fleet, "signal", script)
+    assert [number for _, number in found] == list(range(len(found)))
+    assert {run for run, _ in found} == {0, 1}
 
 
 def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:

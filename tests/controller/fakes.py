@@ -87,6 +87,12 @@ class FakeSlurm:
         self.calls.append(("hold", job_id, self.jobs[job_id].state))
         self.change(job_id, priority=0)
 
+    async def requeue_ended(self, job_id: int) -> None:
+        self.calls.append(("requeue_ended", job_id, self.jobs[job_id].state))
+
+    async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
+        self.calls.append(("signal", job_id, f"{name}{':batch' * to_batch}"))
+
     async def requeue(self, job_id: int) -> None:
         self._need()
         self.calls.append(("requeue", job_id, self.jobs[job_id].state))

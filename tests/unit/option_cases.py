@@ -10,6 +10,9 @@ GOOD = [
     ("elastic", "1-1"), ("elastic", "2-8"),
     ("pack", "auto"), ("pack", "never"), ("migrate", "auto"), ("migrate", "never"),
     ("hook", "auto"), ("hook", "none"),
+    ("checkpoint", "auto"), ("checkpoint", "signal:USR1"), ("checkpoint", "signal:TERM@1"),
+    ("checkpoint", "signal:USR2@3600"), ("checkpoint", "submitit"), ("checkpoint", "self"),
+    ("checkpoint", "none"),
 ]
 
 BAD = [
@@ -25,6 +28,10 @@ BAD = [
     ("elastic", "2"), ("elastic", "0-4"), ("elastic", "4-2"), ("elastic", "2-"), ("elastic", "-2"),
     ("elastic", "a-b"), ("elastic", "1-999999"), ("elastic", "1-2-3"),
     ("pack", "yes"), ("migrate", "no"), ("hook", "never"), ("pack", "auto\x1b[31m"), ("hook", "auto\n"),
+    ("checkpoint", "yes"), ("checkpoint", "signal:"), ("checkpoint", "signal:KILL"),
+    ("checkpoint", "signal:USR1@"), ("checkpoint", "signal:USR1@0"), ("checkpoint", "signal:USR1@3601"),
+    ("checkpoint", "signal:USR1@5x"), ("checkpoint", "signal:B:USR1"), ("checkpoint", "self:/x"),
+    ("checkpoint", "signal:USR1;x"),
 ]
 
 #: What our sentence says an option takes.
@@ -39,4 +46,5 @@ TAKES = {
     "pack": "auto or never",
     "migrate": "auto or never",
     "hook": "auto or none",
+    "checkpoint": "auto, signal[:NAME[@SECONDS]], submitit, self or none",
 }

@@ -58,8 +58,8 @@ def test_a_job_of_our_partition_is_held_and_recorded(host: Host) -> None:
     assert (outcome.changes["min_nodes"], outcome.changes["max_nodes"]) == ("1", "1")
     assert outcome.record == {
         "v": 1, "tickets": 100, "priority": 50, "class": "guaranteed", "vc": "", "types": "", "cell": "any",
-        "elastic": "", "pack": "auto", "migrate": "auto", "hook": "auto", "gpus": 2, "nodes": 1,
-        "type": "v100", "user_hold": False,
+        "elastic": "", "pack": "auto", "migrate": "auto", "hook": "auto", "checkpoint": "auto",
+        "gpus": 2, "nodes": 1, "type": "v100", "user_hold": False,
     }
 
 
@@ -213,7 +213,8 @@ def test_good_values_are_recorded(host: Host, name: str, value: str) -> None:
     sent = flags(**{name.replace("-", "_"): value})
     outcome = host(job(spank=sent, tres_per_node=gpus), configure=configure)
     assert outcome.user == ""
-    assert str(outcome.record["types" if name == "gpu-types" else name]) == value
+    settled = {"signal:USR1": "signal:USR1@60", "submitit": "submitit:USR2@90"}.get(value, value)
+    assert str(outcome.record["types" if name == "gpu-types" else name]) == settled
 
 
 @pytest.mark.parametrize(("name", "value"), BAD)
@@ -334,3 +335,42 @@ def test_the_example_script_refuses_only_our_jobs_when_the_module_is_broken(tmp_
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split() == ["0", "-1", "0"]
     assert "does not load" in done.stdout
+
+
+SAVES = "#SBATCH --signal={}\n"
+SUBMITIT = "#SBATCH --signal=USR2@90\nexport SUBMITIT_EXECUTOR=slurm\nsrun python -m submitit.core._submit d\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "script", "requeue", "settled"),
+    [
+        ("", "", 1, "auto"),
+        ("", SAVES.format("B:USR1@90"), 1, "signal:B:USR1@90"),
+        ("", SAVES.format("SIGUSR1"), 1, "signal:USR1@60"),
+        ("", SAVES.format("USR1@90"), 65534, "auto"),
+        ("", SAVES.format("USR1@90") + "trap 'scontrol requeue $SLURM_JOB_ID' USR1", 65534, "signal:USR1@90"),
+        ("", SAVES.format("KILL@90"), 1, "auto"),
+        ("", SUBMITIT, 65534, "submitit:USR2@90"),
+        ("submitit", "", 65534, "submitit:USR2@90"),
+        ("none", SUBMITIT, 1, "none"),
+        ("self", SAVES.format("USR1@90"), 1, "self"),
+        ("signal", SAVES.format("B:TERM@30"), 65534, "signal:B:TERM@30"),
+        ("signal:USR2", SAVES.format("B:TERM@30"), 65534, "signal:B:USR2@30"),
+        ("signal:USR2@5", "", 65534, "signal:USR2@5"),
+        ("signal:USR2", "", 65534, "signal:USR2@60"),
+    ],
+)
+def test_how_a_job_saves_itself_is_settled(
+    host: Host, asked: str, script: str, requeue: int, settled: str
+) -> None:
+    """By its flag, its script's own --signal where it is requeued by its own word, or submitit's script."""
+    sent = flags(checkpoint=asked) if asked else []
+    outcome = host(job(spank=sent, script=f"#!/bin/bash\n{script}", requeue=requeue))
+    assert outcome.record["checkpoint"] == settled
+    options = read_options(outcome.changes["admin_comment"], 1)
+    assert options is not None and options.checkpoint == settled
+
+
+def test_a_signal_that_is_nowhere_named_is_refused(host: Host) -> None:
+    outcome = host(job(spank=flags(checkpoint="signal")))
+    assert outcome.rc != 0 and "next: name the signal, as in signal:USR1@60" in outcome.user

@@ -54,7 +54,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record is not None and record.state == states.ENDED and job.state == "COMPLETING":
         return
     if job.state in FINISHED:
-        _end(at, job)
+        job_gone(at, ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code))
         return
     if record is None:
         record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
@@ -84,8 +84,16 @@ def job_gone(at: Cycle, event: ev.JobGone) -> None:
     """The job is finished, or Slurm does not know it any more."""
     at.state.has_read_slurm = True
     record = at.state.jobs.get(event.job_id)
-    if record is not None:
+    if record is not None and is_coming_back(record, event.state):
+        record.job = replace(record.job, state=event.state, exit_code=event.exit_code)
+    elif record is not None:
         _end(at, replace(record.job, state=event.state, end_s=event.end_s, exit_code=event.exit_code))
+
+
+def is_coming_back(record: JobRecord, state: str) -> bool:
+    """True for a job that ended non-zero upon the signal by which it saves itself: it is to be moved."""
+    travels = record.travels
+    return record.state == states.CHECKPOINTING and travels.signalled_ns > 0 and state == "FAILED"
 
 
 def node_seen(at: Cycle, event: ev.NodeSeen) -> None:
@@ -242,6 +250,11 @@ def job_of(action_id: str) -> int:
     parts = action_id.split(":")
     head = parts[1].partition(".")[0] if len(parts) == 3 else ""
     return int(head) if head.isdecimal() else -1
+
+
+def end_for_good(at: Cycle, record: JobRecord) -> None:
+    """End a job that could not be requeued after its end."""
+    _end(at, record.job)
 
 
 def _end(at: Cycle, job: SlurmJob) -> None:

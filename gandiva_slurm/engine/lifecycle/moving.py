@@ -14,21 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gandiva_slurm.engine.lifecycle.event_handlers import ON_NODE, REQUEUE_PAUSE_NS, job_of
+from gandiva_slurm.engine.lifecycle.event_handlers import (
+    ON_NODE,
+    REQUEUE_PAUSE_NS,
+    end_for_good,
+    is_coming_back,
+    job_of,
+)
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.state.cycle import Cycle
-from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
-from gandiva_slurm.engine.state.sizes import lost_size, note_rate, note_size
+from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord
+from gandiva_slurm.engine.state.sizes import is_elastic, lost_size, note_rate, note_size
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Requeue
+from gandiva_slurm.model.action import Requeue, Signal
 from gandiva_slurm.model.event import ActionDone, ResidentSeen
-from gandiva_slurm.model.reason import because
+from gandiva_slurm.model.reason import Reason, because
 
 #: The longest rest after moves that failed.
 LONGEST_REST_NS = 8 * 3600 * SECOND_NS
 
 #: What is known of a job that tells nothing.
 NOT_ATTACHED = "not all its ranks are attached, by gandiva.attach() or a framework that is known"
+#: How a job saves itself: upon a signal, and not at all, for it goes on from its own newest file.
+BY_SIGNAL, BY_SELF = "signal", "self"
+#: What of a node's words says that a job has not come to train yet.
+_NOT_BACK = ("WarmingUp", "WaitingTurn")
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
 
@@ -58,11 +68,40 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
     silent = [name for name, home in zip(record.nodes, homes, strict=True) if not home or not home.has_daemon]
     if silent:
         return f"gandivad on {','.join(silent)} does not answer"
-    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
-    if not all(sighting is not None and sighting.measured.is_movable for sighting in seen):
+    if not is_attached(at.state, record) and not saves_by(record):
+        seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = (sighting.measured.unmoved for sighting in seen if sighting is not None)
         return f"it cannot save itself: {next(filter(None, told), NOT_ATTACHED)}"
     return "its last move failed not long ago" if record.travels.wait_until_ns > at.now_ns else ""
+
+
+def is_attached(state: EngineState, record: JobRecord) -> bool:
+    """True when its ranks save it, on each of its nodes."""
+    seen = [state.sightings.get((name, record.key)) for name in record.nodes]
+    return bool(seen) and all(each is not None and each.measured.is_movable for each in seen)
+
+
+def saves_by(record: JobRecord) -> str:
+    """How a job saves itself where its ranks do not: self, signal, submitit; "" it does not."""
+    return record.options.saves_by if record.options.nodes == 1 and not is_elastic(record) else ""
+
+
+def moves_by(state: EngineState, record: JobRecord) -> str:
+    """How a job moves, in a word: attached, self, signal, submitit; "" it does not, or it is not known yet."""
+    if why_fixed(record):
+        return ""
+    return "attached" if is_attached(state, record) else saves_by(record)
+
+
+def told_way(record: JobRecord) -> str:
+    """Say how a job saves itself where its ranks do not, "" where it does not."""
+    own, how = record.options.own_signal, saves_by(record)
+    if how == "self":
+        return "it can be moved: it goes on from its own newest file, and does again what it did since"
+    if not how or own is None:
+        return ""
+    to = "its batch shell" if own.to_batch else "its steps"
+    return f"it can be moved: upon SIG{own.name} to {to} it saves itself ({how}), within {own.grace_s} s"
 
 
 def begin_move(
@@ -74,10 +113,12 @@ def begin_move(
 ) -> None:
     """Have a job leave for a target, which may be none; `why` is a sentence."""
     record.target = dict(target)
+    own = "" if is_attached(at.state, record) else saves_by(record)
     deadline_s = at.settings.move_deadline_ns // SECOND_NS
     reason = because(code, to=record.target_text, why=why, deadline_s=deadline_s)
     record.move(states.CHECKPOINTING, reason, at.now_ns)
     record.travels.begin(at.now_ns)
+    record.travels.by = BY_SIGNAL if own == "submitit" else own
 
 
 def note_resident(at: Cycle, event: ResidentSeen) -> None:
@@ -93,15 +134,18 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
         note_size(record, event.measured.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
         at.left.add((event.key.job_id, event.node))
-    is_back = event.measured.is_movable and record.state in states.SLICED and not travels.is_moving
+    if event.has_floor and record.state == states.CHECKPOINTING:
+        at.ready.add(event.key.job_id)
+    trains = event.reason not in _NOT_BACK if travels.by else event.measured.is_movable
+    is_back = trains and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
         travels.cost_ns, travels.left_ns = at.now_ns - travels.left_ns, 0
 
 
 def note_outcome(at: Cycle, event: ActionDone) -> None:
-    """A requeue that Slurm refused is asked for again, until the deadline."""
+    """A requeue that Slurm refused is asked for again, until the deadline; a signal is not sent again."""
     record = at.state.jobs.get(job_of(event.action_id))
-    if event.error and record is not None and event.action_id == _requeue_id(record):
+    if event.error and record is not None and event.action_id in (_requeue_id(record), _signal_id(record)):
         record.travels.error = event.error
 
 
@@ -148,18 +192,23 @@ def told(record: JobRecord, now_ns: int) -> Iterator[str]:
 
 
 def _watch_leaving(at: Cycle, record: JobRecord) -> None:
-    if record.job.state not in ON_NODE:
+    travels, has_ended = record.travels, is_coming_back(record, record.job.state)
+    if record.job.state not in ON_NODE and not has_ended:
         return  # being requeued, or ending: the next picture says which
     why = _hopeless(at, record)
-    if why:
+    if why and has_ended:  # it is over, as it would have been without us
+        end_for_good(at, record)
+    elif why:
         _stay_here(at, record, why)
     elif _has_left(at, record):
         _ask_requeue(at, record)
+    elif travels.by == BY_SIGNAL and not travels.signalled_ns and record.job.job_id in at.ready:
+        _ask_signal(at, record)
 
 
 def _hopeless(at: Cycle, record: JobRecord) -> str:
     """Why a job that leaves is to stay after all; "" while there is hope."""
-    travels = record.travels
+    travels, own = record.travels, record.options.own_signal
     down = [name for name in record.nodes if name not in at.state.nodes or at.state.nodes[name].is_down]
     if down:
         return f"its node {','.join(down)} is down"
@@ -174,6 +223,11 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
         return f"{closed} takes no jobs now"
     if lacks_vc(at, record):
         return f"gandiva.yaml has no {told_vc(record.vc)} any more"
+    if travels.signalled_ns and own is not None and not _has_left(at, record):
+        if travels.error:
+            return f"SIG{own.name} could not be sent: {travels.error}"
+        is_late = at.now_ns - travels.signalled_ns >= own.grace_s * SECOND_NS
+        return f"it neither requeued itself nor ended within {own.grace_s} s of SIG{own.name}" if is_late else ""
     if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = ", ".join(sighting.detail for sighting in seen if sighting is not None and sighting.detail)
@@ -183,7 +237,13 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
 
 
 def _has_left(at: Cycle, record: JobRecord) -> bool:
-    """True when each of its nodes has just said that all of it there has saved itself, and is parked."""
+    """True when each of its nodes has just said that all of it there has saved itself, and is parked.
+
+    A job that goes on from its own newest file may leave at any time, one that saves itself upon a signal
+    when it has ended.
+    """
+    if record.travels.by:
+        return record.travels.by == BY_SELF or is_coming_back(record, record.job.state)
     return all((record.job.job_id, node) in at.left for node in record.nodes)
 
 
@@ -192,9 +252,27 @@ def _ask_requeue(at: Cycle, record: JobRecord) -> None:
     travels.left_ns = travels.left_ns or at.now_ns
     if travels.asked_ns and at.now_ns - travels.asked_ns < at.settings.retry_ns:
         return  # asked again without an error, too: a controller may have died before it could ask
-    record.stay(because("Saved", to=record.target_text), at.now_ns)
+    has_ended = is_coming_back(record, record.job.state)
+    record.stay(_leaves(record, has_ended), at.now_ns)
     travels.asked_ns, travels.error = at.now_ns, ""
-    at.actions.append(Requeue(_requeue_id(record), record.key, record.code, record.text))
+    at.actions.append(Requeue(_requeue_id(record), record.key, record.code, record.text, has_ended))
+
+
+def _leaves(record: JobRecord, has_ended: bool) -> Reason:
+    if has_ended:
+        return because("EndedToMove", to=record.target_text, exit=record.job.exit_code)
+    return because("GoesBack" if record.travels.by == BY_SELF else "Saved", to=record.target_text)
+
+
+def _ask_signal(at: Cycle, record: JobRecord) -> None:
+    """Have a job save itself: it has its turn, and keeps it."""
+    own = record.options.own_signal
+    assert own is not None
+    facts = {"signal": f"SIG{own.name}", "to": record.target_text, "grace_s": own.grace_s}
+    record.stay(because("Signalled", **facts), at.now_ns)
+    record.travels.signalled_ns = record.travels.left_ns = at.now_ns
+    what = (own.name, own.to_batch, record.code, record.text)
+    at.actions.append(Signal(_signal_id(record), record.key, *what))
 
 
 def _watch_requeued(at: Cycle, record: JobRecord) -> None:
@@ -227,6 +305,10 @@ def lost_target(at: Cycle, record: JobRecord) -> str:
 
 def _requeue_id(record: JobRecord) -> str:
     return f"requeue:{record.key}:{record.travels.asked_ns}"
+
+
+def _signal_id(record: JobRecord) -> str:
+    return f"signal:{record.key}:{record.travels.signalled_ns}"
 
 
 def _colon(words: str) -> str:

@@ -18,6 +18,8 @@ class Cycle:
     actions: list[Action] = field(default_factory=list)
     #: jobs told to leave, each with a node that has just said that all it has of it has left
     left: set[tuple[int, str]] = field(default_factory=set)
+    #: jobs that have just been said to keep their turn, to save themselves upon a signal
+    ready: set[int] = field(default_factory=set)
     #: the policy took too long in this cycle (of a recording)
     is_late: bool = False
 

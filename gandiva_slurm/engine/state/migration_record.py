@@ -21,6 +21,10 @@ class Travels:
     is_moving: bool = False
     #: when it was told to have saved itself; 0: it has not, or its last move has been measured
     left_ns: int = 0
+    #: how it saves itself in the move under way, or did in the last one: "" its ranks do, self, signal
+    by: str = ""
+    #: when it was sent its signal: once in a move; 0: it was not
+    signalled_ns: int = 0
     #: when Slurm was last asked to requeue it, and what it said against it
     asked_ns: int = 0
     error: str = ""
@@ -44,8 +48,8 @@ class Travels:
         """Count a move that was decided."""
         self.moved_ns = [*self.lately(now_ns), now_ns]
         self.is_moving = True
-        self.left_ns = self.asked_ns = 0
-        self.error = ""
+        self.left_ns = self.asked_ns = self.signalled_ns = 0
+        self.by = self.error = ""
 
     def lately(self, now_ns: int) -> list[int]:
         """When moves were decided within the last hour."""

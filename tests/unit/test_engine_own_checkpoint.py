@@ -1,0 +1,156 @@
+"""engine.moving: a job that saves itself without its ranks, by its own newest file or upon its own signal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Requeue, Signal
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+TARGET = {"n2": (1,)}
+SIGNAL, TO_BATCH = "signal:USR1@20", "signal:B:TERM@20"
+
+
+def leaving(checkpoint: str, is_attached: bool = False) -> FakeWorld:
+    """A world in which job 1 has just been told to leave."""
+    world = FakeWorld({"n1": 2, "n2": 2})
+    world.submit(checkpoint=checkpoint)
+    if not is_attached:
+        world.rigid.add(1)
+    world.run(5)
+    assert world.engine.jobs[1].nodes == ("n1",)
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    begin_move(at, world.engine.jobs[1], TARGET, "n2 is empty")
+    return world
+
+
+def kinds(actions: list[object]) -> list[str]:
+    """The signals and requeues among actions."""
+    return [type(action).__name__ for action in actions if isinstance(action, Signal | Requeue)]
+
+
+def codes(world: FakeWorld) -> list[str]:
+    """The reasons in its story."""
+    return [line.code for line in world.engine.jobs[1].story]
+
+
+def test_one_that_goes_on_from_its_own_file_is_requeued_at_once() -> None:
+    world = leaving("self")
+    assert kinds(world.run(30)) == ["Requeue"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, record.travels.is_moving) == (states.RUNNING, TARGET, False)
+    assert "GoesBack" in codes(world) and record.travels.cost_ns > 0
+    assert kinds(world.run(120)) == []
+
+
+def test_one_that_requeues_itself_upon_its_signal_goes_on_on_its_target() -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = world.requeue
+    assert kinds(world.run(30)) == ["Signal"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, world.signals) == (states.RUNNING, TARGET, [(1, "USR1")])
+    assert codes(world)[3:7] == ["Leaving", "Signalled", "MovedOut", "Starting"]
+
+
+def test_it_is_signalled_when_its_node_says_that_it_keeps_its_turn() -> None:
+    world = leaving(SIGNAL)
+    world.mute = {"n1"}
+    assert kinds(world.run(5)) == []
+    world.mute = set()
+    assert kinds(world.run(3)) == ["Signal"]
+    (place,) = world.engine.plan_jobs("n1")
+    assert (place.is_leaving, place.own_save_s) == (True, 20)
+
+
+def test_one_that_ends_non_zero_upon_its_signal_is_requeued() -> None:
+    world = leaving(TO_BATCH)
+    world.remembers_failed = True
+    world.on_signal = lambda job_id: world.finish(job_id, "FAILED")
+    assert kinds(world.run(30)) == ["Signal", "Requeue"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, record.job.restart) == (states.RUNNING, TARGET, 1)
+
+
+@pytest.mark.parametrize("state", ("COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"))
+def test_one_that_ends_otherwise_has_ended(state: str) -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = lambda job_id: world.finish(job_id, state)
+    assert kinds(world.run(60)) == ["Signal"]
+    assert world.state_of(1) == states.ENDED
+
+
+def test_one_that_failed_before_its_signal_has_ended() -> None:
+    world = leaving(SIGNAL)
+    world.finish(1, "FAILED")
+    assert kinds(world.run(30)) == []
+    assert world.state_of(1) == states.ENDED
+
+
+def test_one_that_failed_and_that_slurm_forgets_has_ended() -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = lambda job_id: world.finish(job_id, "FAILED")
+    world.run(120)
+    assert world.state_of(1) == states.ENDED
+
+
+@pytest.mark.parametrize("refuses", (False, True))
+def test_one_that_does_nothing_stays_and_is_not_asked_again(refuses: bool) -> None:
+    world = leaving(SIGNAL)
+    world.refuse_signals = refuses
+    world.run(40)
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, len(world.signals)) == (states.RUNNING, {"n1": (0,)}, 1)
+    line = next(line for line in record.story if line.code == "MoveFailed")
+    why = "SIGUSR1 could not be sent" if refuses else "it neither requeued itself nor ended within 20 s of SIGUSR1"
+    assert why in line.text
+    assert record.travels.wait_until_ns - world.now_ns > 1700 * SECOND_NS
+    world.run(600)
+    assert len(world.signals) == 1
+
+
+@pytest.mark.parametrize("after_s", range(6))
+def test_a_controller_that_dies_on_the_way_signals_once(after_s: int) -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = world.requeue
+    world.run(after_s)
+    world.restart_controller(keep_journal=True)
+    world.run(60)
+    assert world.signals == [(1, "USR1")]
+    assert world.engine.jobs[1].places == TARGET
+
+
+def test_one_that_requeues_itself_twice_is_one_job() -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = lambda job_id: [world.requeue(job_id), world.requeue(job_id)]
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert (record.state, record.job.restart, world.signals) == (states.RUNNING, 2, [(1, "USR1")])
+
+
+def test_what_its_ranks_save_goes_before_its_own_checkpoint() -> None:
+    world = leaving(SIGNAL, is_attached=True)
+    assert kinds(world.run(30)) == ["Requeue"]
+    assert world.signals == [] and "Saved" in codes(world)
+
+
+def test_how_it_moves_in_a_word_and_a_sentence() -> None:
+    words = {}
+    for checkpoint in ("auto", "none", "self", "submitit:USR2@90", TO_BATCH):
+        world = FakeWorld({"n1": 1})
+        world.submit(checkpoint=checkpoint)
+        world.rigid.add(1)
+        world.run(5)
+        record = world.engine.jobs[1]
+        words[moves_by(world.engine.state, record)] = told_way(record)
+        never = replace(record.options, migrate="never")
+        record.job = replace(record.job, options=never)
+        assert moves_by(world.engine.state, record) == ""
+    assert words.keys() == {"", "self", "submitit", "signal"} and not words[""]
+    assert words["signal"].endswith("upon SIGTERM to its batch shell it saves itself (signal), within 20 s")
+    assert words["submitit"].endswith("upon SIGUSR2 to its steps it saves itself (submitit), within 90 s")
