@@ -228,9 +228,9 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
-def own(fleet: Fleet, name: str, script: str, *flags: str) -> list[tuple[int, int]]:
+def own(fleet: Fleet, name: str, script: str) -> list[tuple[int, int]]:
     """Move a training by its own checkpoint and end it; return (run, mini-batch) of each line it wrote."""
-    crowd = Crowd(fleet, name, script, "v100", *flags)
+    crowd = Crowd(fleet, name, script)
     wait_for(lambda: len(rows(fleet, f"{name}.out")) > 70, f"{name} to train", 90)
     (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
     assert row["moves_by"] == name
@@ -246,7 +246,7 @@ def own(fleet: Fleet, name: str, script: str, *flags: str) -> list[tuple[int, in
 
 def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
     """What it did since its last file it does again, and nothing else."""
-    found = own(fleet, "self", "exec python own.py self", "--gandiva-checkpoint=self")
+    found = own(fleet, "self", "#SBATCH --gandiva-checkpoint=self\nexec python own.py self")
     last = max(number for run, number in found if run == 0)
     again = [number for run, number in found if run == 1]
     assert again[0] == (last + 1) // 50 * 50
