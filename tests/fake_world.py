@@ -21,48 +21,16 @@ from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
-from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.port import Policy, PolicySettings
+from gandiva_slurm.policy.port import Policy
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
+from tests.fake_parts import Proc as Proc
+from tests.fake_parts import an_engine as an_engine
+from tests.fake_parts import as_configured as as_configured
 
 #: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
 REQUEUE_DELAY_S = 11
 #: Priority of a job that nobody holds.
 RELEASED = 4_294_900_000
-
-
-@dataclass
-class Proc:
-    """One incarnation's processes on a node."""
-
-    gpus: tuple[int, ...]
-    state: str = states.RUNNING
-    reason: str = ""
-    #: it can save itself; told to leave, it has
-    is_movable: bool = True
-    has_left: bool = False
-    #: it keeps its turn, to save itself upon its signal
-    has_floor: bool = False
-    #: plans in a row that said it is to leave
-    told_to_leave: int = 0
-    #: a policy's plan has it hold its GPUs, and how much GPU time it has held so
-    is_on: bool = False
-    held_ns: int = 0
-
-
-def as_configured(settings: EngineSettings, move_ns: int = 60 * SECOND_NS) -> Leader:
-    """Return `gandiva_fair` made of the engine's settings, as gandiva.yaml without a policy has it."""
-    times = {"quantum_ns": settings.quantum_ns, "restart_ns": move_ns}
-    made_of = {**times, "pack_floor": settings.pack_floor}
-    return Leader(
-        lambda: gandiva_fair.make(PolicySettings(**made_of)), {"policy": "gandiva_fair", **made_of}
-    )
-
-
-def an_engine(settings: EngineSettings | None = None) -> Engine:
-    """Return an engine that knows nothing yet."""
-    settings = settings or EngineSettings()
-    return Engine(settings, as_configured(settings))
 
 
 @dataclass

@@ -52,7 +52,14 @@ MIGRATIONS = (
 #: How long done actions are kept, for whoever asks what happened.
 KEEP_NS = 7 * 24 * 3600 * 1_000_000_000
 
-_ACTIONS = (actions.Start, actions.HoldAgain, actions.SetTimeLimit, actions.Requeue, actions.Signal, actions.Fence)
+_ACTIONS = (
+    actions.Start,
+    actions.HoldAgain,
+    actions.SetTimeLimit,
+    actions.Requeue,
+    actions.Signal,
+    actions.Fence,
+)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ACTIONS}
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ def tell(resident: Resident, is_leaving: bool, own_save_s: int = 0) -> None:
 
 
 def has_floor(node: Node, resident: Resident) -> bool:
-    """True while it holds its GPUs to save itself upon a signal of its own: it is not asked to give them back.
+    """True while it holds its GPUs to save itself upon a signal of its own: it is not asked to park.
 
     Where no controller is heard of this ends, as all leaving does, when its time is over as well.
     """

@@ -84,7 +84,7 @@ class Control:
         await self._act("scontrol", "requeue", name)
 
     async def signal(self, name: str, signal: str, to_batch: bool) -> None:
-        """Send a signal: to the batch shell alone, or to the steps and not to it. Once: who knows whom it hit."""
+        """Send a signal to the batch shell alone, or to the steps alone; once, whatever the answer."""
         log.info("signal: job %s, SIG%s to its %s", name, signal, "batch shell" if to_batch else "steps")
         batch = ("--batch",) if to_batch else ()
         await self._commands.output(("scancel", f"--signal={signal}", *batch, name), self._timeout_s)

@@ -261,6 +261,52 @@ def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     assert {run for run, _ in found} == {0, 1}
 
 
+#: What a batch shell may do upon its signal: how its training goes on or ends.
+ENDS_WRONG = "trap 'kill -USR1 $!; wait; exit 3' USR1\npython own.py {0} &\nwait\nwait\n"
+ENDS_WELL = "trap 'kill -USR1 $!; wait; exit 0' USR1\npython own.py {0} &\nwait\nwait\n"
+DEAF = "trap '' USR1\nexec python own.py {0}\n"
+SIGNAL_IS_SLOW = slow("15 s each; test_engine_own_checkpoint has them without Slurm")
+
+
+@SIGNAL_IS_SLOW
+def test_a_job_that_ends_non_zero_upon_its_signal_goes_on_elsewhere(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "wrong", script + ENDS_WRONG.format("wrong"))
+    wait_for(lambda: len(rows(fleet, "wrong.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    crowd.wait_moved()
+    wait_for(lambda: rows(fleet, "wrong.out")[-1].startswith("1 "), "it to go on", 90)
+    fleet.home("user1", "wrong.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    numbers = [int(line.split()[1]) for line in rows(fleet, "wrong.out")]
+    assert numbers == list(range(len(numbers)))
+    assert "EndedToMove" in crowd.codes()
+
+
+@SIGNAL_IS_SLOW
+def test_a_job_that_ends_well_upon_its_signal_has_ended(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "well", script + ENDS_WELL.format("well"))
+    wait_for(lambda: len(rows(fleet, "well.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert "Signalled" in crowd.codes()
+    crowd.wait_runs(f"COMPLETED {crowd.home}")
+
+
+@SIGNAL_IS_SLOW
+def test_a_job_that_does_nothing_upon_its_signal_stays(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@3\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "deaf", script + DEAF.format("deaf").replace("exec ", ""))
+    wait_for(lambda: len(rows(fleet, "deaf.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    assert crowd.codes().count("Signalled") == 1
+    fleet.home("user1", "deaf.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    crowd.wait_runs(f"COMPLETED {crowd.home}")
+
+
 def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
     """Off GPUs of two nodes that it shares, on to others that are free; no mini-batch lost or done twice."""
     nodes, flags = ("n3", "n4"), ("--gandiva-gpu-types=k80", "--gandiva-pack=never")

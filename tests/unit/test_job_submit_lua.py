@@ -338,7 +338,7 @@ def test_the_example_script_refuses_only_our_jobs_when_the_module_is_broken(tmp_
 
 
 SAVES = "#SBATCH --signal={}\n"
-SUBMITIT = "#SBATCH --signal=USR2@90\nexport SUBMITIT_EXECUTOR=slurm\nsrun python -m submitit.core._submit d\n"
+SUBMITIT = "#SBATCH --signal=USR2@90\nexport SUBMITIT_EXECUTOR=slurm\nsrun python -m submitit.core._submit\n"
 
 
 @pytest.mark.parametrize(

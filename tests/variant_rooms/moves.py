@@ -4,7 +4,56 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 
+OWN = "tests/unit/test_engine_own_checkpoint.py"
 VARIANTS = (
+    Variant(
+        "signalled-out-of-turn",
+        "gandiva_slurm/engine/lifecycle/moving.py:_watch_leaving",
+        " and record.job.job_id in at.ready",
+        "",
+        "A job is signalled before its node says that it keeps its turn.",
+        (f"{OWN}::test_it_is_signalled_when_its_node_says_that_it_keeps_its_turn",),
+    ),
+    Variant(
+        "signalled-again",
+        "gandiva_slurm/engine/lifecycle/moving.py:_watch_leaving",
+        " and not travels.signalled_ns",
+        "",
+        "A job is signalled in each cycle of its move.",
+        (f"{OWN}::test_one_that_does_nothing_stays_and_is_not_asked_again",),
+    ),
+    Variant(
+        "run-again-after-its-end",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:is_coming_back",
+        'state == "FAILED"',
+        "state in FINISHED",
+        "A job that ended 0 upon its signal is run again.",
+        (f"{OWN}::test_one_that_ends_otherwise_has_ended",),
+    ),
+    Variant(
+        "any-failure-is-a-move",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:is_coming_back",
+        " and travels.signalled_ns > 0",
+        "",
+        "A job that fails before it was signalled is requeued.",
+        (f"{OWN}::test_one_that_failed_before_its_signal_has_ended",),
+    ),
+    Variant(
+        "parked-while-it-saves-itself",
+        "gandiva_slurm/node/slicer.py:Slicer._must_stay",
+        "has_floor(self._node, r) or ",
+        "",
+        "A job is parked while it saves itself upon its signal.",
+        ("tests/unit/test_node_leaving.py::test_one_that_saves_itself_upon_its_signal_keeps_its_turn",),
+    ),
+    Variant(
+        "signal-before-what-its-ranks-save",
+        "gandiva_slurm/engine/lifecycle/moving.py:begin_move",
+        'own = "" if is_attached(at.state, record) else saves_by(record)',
+        "own = saves_by(record)",
+        "An attached job is signalled instead of saved by its ranks.",
+        (f"{OWN}::test_what_its_ranks_save_goes_before_its_own_checkpoint",),
+    ),
     Variant(
         "requeued-before-saved",
         "gandiva_slurm/engine/lifecycle/moving.py:_has_left",

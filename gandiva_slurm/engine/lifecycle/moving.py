@@ -87,7 +87,7 @@ def saves_by(record: JobRecord) -> str:
 
 
 def moves_by(state: EngineState, record: JobRecord) -> str:
-    """How a job moves, in a word: attached, self, signal, submitit; "" it does not, or it is not known yet."""
+    """How a job moves, in a word: attached, self, signal, submitit; "" it does not, as far as is known."""
     if why_fixed(record):
         return ""
     return "attached" if is_attached(state, record) else saves_by(record)
@@ -227,7 +227,8 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
         if travels.error:
             return f"SIG{own.name} could not be sent: {travels.error}"
         is_late = at.now_ns - travels.signalled_ns >= own.grace_s * SECOND_NS
-        return f"it neither requeued itself nor ended within {own.grace_s} s of SIG{own.name}" if is_late else ""
+        late = f"it neither requeued itself nor ended within {own.grace_s} s of SIG{own.name}"
+        return late if is_late else ""
     if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = ", ".join(sighting.detail for sighting in seen if sighting is not None and sighting.detail)
