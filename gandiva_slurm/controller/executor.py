@@ -71,8 +71,9 @@ class Executor:
             return self._port.hold(action.key.job_id) if is_free else _nothing()
         runs = is_current and job is not None and job.state == "RUNNING"
         if isinstance(action, Requeue) and action.has_ended:
-            is_same = job is not None and job.restart == action.key.restart and job.state == "FAILED"
-            return self._port.requeue_ended(action.key.job_id) if is_same else _nothing()
+            found = (JobKey(job.job_id, job.restart), job.state) if job is not None else None
+            has_failed = found == (action.key, "FAILED")
+            return self._port.requeue_ended(action.key.job_id) if has_failed else _nothing()
         if isinstance(action, Requeue):
             return self._port.requeue(action.key.job_id) if runs else _nothing()
         if isinstance(action, Signal):
