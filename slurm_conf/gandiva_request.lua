@@ -155,7 +155,8 @@ end
 local function settle_checkpoint(desc, asked)
     local script = tostring(desc.script or "")
     local own, is_submitit = signal_of(script), script:find("SUBMITIT_EXECUTOR=slurm", 1, true) ~= nil
-    if asked == "auto" and is_submitit then asked = "submitit" end
+    -- Whether its function has a checkpoint() submitit's script does not say: one without would begin anew.
+    if asked == "auto" and is_submitit then return asked end
     if asked == "auto" then
         local requeues = tonumber(desc.requeue) == 1 or script:find("scontrol%s+requeue") ~= nil
         if not own or not requeues then return asked end

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
+from tests import patience
+from tests.cluster.fleet import POLL_S, TRAIN, Fleet, own_cluster, wait_for
 from tests.records import holds_of, share_of_turns
 from tests.slow import slow
 
@@ -29,6 +30,19 @@ def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
     jobs = [fleet.train(user, "sliced", "--gandiva-gpu-types=v100") for user in ("user1", "user2")]
     fleet.wait_suspends(jobs, 3)
     return jobs[0], jobs[1]
+
+
+def kill_in_a_turn(fleet: Fleet) -> bool:
+    """Kill gandivad; True when the job on the GPU goes on. Between turns both wait: it is started again."""
+    fleet.mini.kill("gandivad:n1")
+    before = fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
+    enough, end_s = before + 50, patience.deadline(5)
+    while fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced") <= enough:
+        if time.monotonic() >= end_s:
+            fleet.mini.start_daemon("gandivad:n1")
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 @slow("35 s; test_spans has a gang that runs on without a controller")
@@ -65,12 +79,7 @@ def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
 def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) -> None:
     """kill -9 of gandivad: the job on the GPU goes on; the new daemon slices both again."""
     first, second = two_sliced_jobs(fleet)
-    fleet.mini.kill("gandivad:n1")
-    before = fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
-    wait_for(
-        lambda: fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced") > before + 50,
-        "steps without gandivad",
-    )
+    wait_for(lambda: kill_in_a_turn(fleet), "gandivad to be killed in a turn of a job that goes on", 60)
     fleet.mini.start_daemon("gandivad:n1")
     fleet.wait_suspends((first, second), 3)
     assert fleet.slurm_state(first) == fleet.slurm_state(second) == "RUNNING"

@@ -244,6 +244,7 @@ def own(fleet: Fleet, name: str, script: str) -> list[tuple[int, int]]:
     return [(int(run), int(number)) for run, number in map(str.split, rows(fleet, f"{name}.out"))]
 
 
+@slow("20 s; the test after it has a move by a signal, unit/test_engine_own_checkpoint this one")
 def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
     """What it did since its last file it does again, and nothing else."""
     found = own(fleet, "self", "#SBATCH --gandiva-checkpoint=self\nexec python own.py self")

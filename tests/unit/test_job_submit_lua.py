@@ -350,7 +350,8 @@ SUBMITIT = "#SBATCH --signal=USR2@90\nexport SUBMITIT_EXECUTOR=slurm\nsrun pytho
         ("", SAVES.format("USR1@90"), 65534, "auto"),
         ("", SAVES.format("USR1@90") + "trap 'scontrol requeue $SLURM_JOB_ID' USR1", 65534, "signal:USR1@90"),
         ("", SAVES.format("KILL@90"), 1, "auto"),
-        ("", SUBMITIT, 65534, "submitit:USR2@90"),
+        ("", SUBMITIT, 1, "auto"),
+        ("submitit", SUBMITIT, 65534, "submitit:USR2@90"),
         ("submitit", "", 65534, "submitit:USR2@90"),
         ("none", SUBMITIT, 1, "none"),
         ("self", SAVES.format("USR1@90"), 1, "self"),
@@ -363,7 +364,7 @@ SUBMITIT = "#SBATCH --signal=USR2@90\nexport SUBMITIT_EXECUTOR=slurm\nsrun pytho
 def test_how_a_job_saves_itself_is_settled(
     host: Host, asked: str, script: str, requeue: int, settled: str
 ) -> None:
-    """By its flag, its script's own --signal where it is requeued by its own word, or submitit's script."""
+    """By its flag, its script's own --signal where it is requeued by its own word; submitit's if asked."""
     sent = flags(checkpoint=asked) if asked else []
     outcome = host(job(spank=sent, script=f"#!/bin/bash\n{script}", requeue=requeue))
     assert outcome.record["checkpoint"] == settled
