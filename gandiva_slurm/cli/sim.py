@@ -22,6 +22,7 @@ from gandiva_slurm.sim.clusters import read_cluster
 from gandiva_slurm.sim.draw import draw, require_drawing
 from gandiva_slurm.sim.faults import Chance, Fault, read_faults
 from gandiva_slurm.sim.gavel_rounds import Together, gavel_policy
+from gandiva_slurm.sim.immovable import immovable
 from gandiva_slurm.sim.outcome import VERSION, EventLines, write_jobs
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.slurm_world import SLOTS, SlurmWorld
@@ -82,7 +83,8 @@ _SCENE = (
     click.option("--faults", type=_FILE, help="Nodes that fail: a CSV at_s,node,state."),
     click.option("--node-mtbf", type=Number(1), help="Nodes fail by chance: mean seconds up."),
     click.option("--node-repair", type=Number(1), help="And mean seconds down."),
-    click.option("--seed", type=int, default=0, help="Of noise and failures."),
+    click.option("--immovable", type=Number(0, 1), default=0.0, help="Part of the jobs that cannot be moved."),
+    click.option("--seed", type=int, default=0, help="Of noise, failures and jobs that cannot be moved."),
     click.option("--check-invariants", is_flag=True, help="Check every event; exit 1 says what failed."),
     click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON."),
 )
@@ -160,6 +162,7 @@ def _read(options: dict[str, Any]) -> tuple[Scene, PolicySettings]:
     names = ("throughputs", "users", "users_column", "limit")
     source = Source(options["workload"], options["format_"], *(options[name] for name in names))
     specs, truth = load(source, cluster)
+    specs = immovable(specs, options["immovable"], options["seed"])
     switch_ns, restart_ns = (round(options[name] * _S) for name in ("switch_cost", "restart_cost"))
     slots = 0 if options["world"] == "slurm" else options["slots"] or 0  # there the engine keeps to them
     costs = Costs(switch_ns, restart_ns, options["rate_noise"], options["seed"], slots)

@@ -59,7 +59,7 @@ class Round:
         """Pick and seat; where a picked job found no seat, others are picked for the GPUs that are left.
 
         `seated`: those of the staying whose GPUs are known. `rooted`: jobs that can go to few GPUs; when one
-        of them finds none, the others are not asked.
+        of them that can be moved finds none, the others are not asked.
         """
         refused: set[int] = set()
         runs = dict(seated)
@@ -71,7 +71,8 @@ class Round:
             if not unseated or sum(map(len, runs.values())) == self.room:
                 return self._at_home(seat, runs) if refused else runs
             # Who takes certain places only may have been in others' way for nothing: they are asked again.
-            if not rooted.isdisjoint(job.job_id for job in unseated):
+            # One that cannot leave its GPUs says nothing of where others may go.
+            if not rooted.isdisjoint(job.job_id for job in unseated if job.can_migrate):
                 refused |= rooted
             choosy = [job for job in unseated if self._is_choosy(job)]
             refused.update(job.job_id for job in choosy or unseated)
