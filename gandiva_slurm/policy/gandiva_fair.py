@@ -284,7 +284,10 @@ class GandivaFair:
             if not self.vcs.names and begins != _TURN and self._pace.is_dear:
                 rooted = {job_id for job_id, job in jobs.items() if job.gpus}
             if jobs or self.vcs.names:
-                mine = turns.fill(staying, self._seat(view, seating, name, runs), seated, rooted)
+                seat = self._seat(view, seating, name, runs)
+                mine = turns.fill(staying, seat, seated, rooted)
+                if is_shared and begins == _SLICE:
+                    mine = turns.make_way(seat, mine)
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))
         return runs, groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,6 +87,31 @@ class Round:
             return runs
         staying = [Wanted(self.jobs[job_id], len(gpus)) for job_id, gpus in runs.items()]
         return seat(self._pick(staying, [self._entrant(job, _mask(job.gpus)) for job in free], set()), runs)
+
+    def make_way(self, seat: Seat, runs: Runs) -> Runs:
+        """Have jobs that can be moved go to idle GPUs, off those of a job that cannot leave them and waits."""
+        waiting = [job for job_id, job in self.jobs.items() if job_id not in runs and not job.can_migrate]
+        bound = {job.job_id: job for job in waiting if job.gpus}
+        for job_id in self._pick_order(bound.values()):
+            if sum(map(len, runs.values())) == self.room:
+                break
+            holders = [other for other, gpus in runs.items() if not set(gpus).isdisjoint(bound[job_id].gpus)]
+            if not all(self.jobs[other].can_migrate for other in holders):
+                continue
+            left = {other: gpus for other, gpus in runs.items() if other not in holders}
+            picked = [Wanted(bound[job_id], len(bound[job_id].gpus))]
+            picked += [Wanted(self.jobs[other], len(runs[other]), 1) for other in holders]
+            found = seat(picked, left)
+            if len(found) > len(runs):
+                runs = found
+        return runs
+
+    def _pick_order(self, jobs: Iterable[JobView]) -> list[int]:
+        """Return jobs by the passes."""
+        turns, owners = self.turns, self.owners
+        found = [(turns.user_pass(owner), turns.job_pass(owner, job.job_id), job.order, job.job_id)
+                 for job, owner in ((job, owners[job.job_id]) for job in jobs)]  # fmt: skip
+        return [job_id for *_, job_id in sorted(found)]
 
     def _is_choosy(self, job: JobView) -> bool:
         return bool(job.cell or job.nodes) or job.hosts is not None or not job.can_migrate
