@@ -83,7 +83,7 @@ _SCENE = (
     click.option("--faults", type=_FILE, help="Nodes that fail: a CSV at_s,node,state."),
     click.option("--node-mtbf", type=Number(1), help="Nodes fail by chance: mean seconds up."),
     click.option("--node-repair", type=Number(1), help="And mean seconds down."),
-    click.option("--immovable", type=Number(0, 1), default=0.0, help="Part of the jobs that cannot be moved."),
+    click.option("--immovable", type=Number(0, 1), default=0.0, help="Part of jobs that cannot be moved."),
     click.option("--seed", type=int, default=0, help="Of noise, failures and jobs that cannot be moved."),
     click.option("--check-invariants", is_flag=True, help="Check every event; exit 1 says what failed."),
     click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON."),

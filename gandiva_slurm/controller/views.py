@@ -160,6 +160,9 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         yield f"packed with job {pack.mate(job.job_id)}" + (", on trial" if pack.is_trial else "")
         yield from pack.evidence
     seen = world.residents(record)
+    unmoved = next((_unmoved(item) for item in seen.values() if item.ranks and not item.is_movable), "")
+    if unmoved and not moving.moves_by(engine.state, record):
+        yield from moving.told_shared(engine.jobs.values(), record, unmoved)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"
         link = world.links.get(name)
@@ -179,7 +182,7 @@ def _told(item: Resident, way: str) -> Iterable[str]:
     elif way:
         yield way
     elif item.ranks:
-        yield f"it cannot be moved: {item.unmoved or moving.NOT_ATTACHED}"
+        yield f"it cannot be moved: {_unmoved(item)}"
     if item.duty < 100:
         yield f"may run {item.duty} % of the time beside its guaranteed mate"
     if item.peak_bytes > 1:
@@ -190,6 +193,10 @@ def _told(item: Resident, way: str) -> Iterable[str]:
     if item.is_doubted:
         yield "its GPUs are idle by NVML though it reports mini-batches: is its loop the one that is counted?"
     yield f"suspended {item.suspends} times, parked {item.parked_ns / NS_PER_S:.1f} s in all"
+
+
+def _unmoved(item: Resident) -> str:
+    return item.unmoved or moving.NOT_ATTACHED
 
 
 def _node_row(world: World, name: str, record: NodeRecord) -> Row:

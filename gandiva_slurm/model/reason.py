@@ -167,6 +167,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "ended non-zero ({exit}) upon its signal, and is requeued to go on on {to}",
         "Slurm requeues it",
     ),
+    "SharesForGood": (
+        "shares {where} with {others}: it cannot be moved: {why}",
+        "add one of: gandiva.attach() in its script, a framework that is known, "
+        "--gandiva-checkpoint=signal|self",
+    ),
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),

@@ -13,7 +13,7 @@ _S = 10**9
 
 
 def immovable(specs: Sequence[Spec], part: float, seed: int) -> list[Spec]:
-    """Make exactly this part of the jobs immovable; those of a smaller part are among those of a larger one."""
+    """Make exactly this part of the jobs immovable; those of a smaller part are among a larger one's."""
     order = list(range(len(specs)))
     random.Random(f"immovable/{seed}").shuffle(order)
     drawn = {*order[: round(part * len(specs))]}

@@ -22,7 +22,9 @@ def best_homes(living: Mapping[int, int], speeds: Sequence[float], comers: int) 
         here = Counter(living) + Counter(choice)
         return sum(here[gpu] * (here[gpu] + 1) / 2 / speed for gpu, speed in enumerate(speeds))
 
-    return min(itertools.product(range(len(speeds)), repeat=comers), key=lambda choice: (cost(choice), choice))
+    return min(
+        itertools.product(range(len(speeds)), repeat=comers), key=lambda choice: (cost(choice), choice)
+    )
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gandiva_slurm.engine.lifecycle import moving
 from gandiva_slurm.engine.state.records import EngineSettings
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -44,3 +45,21 @@ def test_of_nodes_without_memory_the_full_ones_are_named() -> None:
     world.finish(firm)
     world.run(120)
     assert world.engine.jobs[gang].starts, "both take turns"
+
+
+def test_one_that_cannot_be_moved_is_told_with_how_many_it_shares_and_what_would_help() -> None:
+    world = FakeWorld({"n1": 1, "n2": 2}, EngineSettings(QUANTUM_NS, 4))
+    firm = [world.submit(user) for user in ("user1", "user2", "user3", "user1", "user2")]
+    world.rigid.update(firm)
+    world.run(20)
+    jobs = world.engine.jobs
+    told = [*moving.told_shared(jobs.values(), jobs[firm[4]], "its framework is not known")]
+    here = [job for job in firm if jobs[job].places == jobs[firm[4]].places]
+    ((name, gpus),) = jobs[firm[4]].places.items()
+    others = {2: "one other", 3: "two others"}[len(here)]
+    assert told == [
+        f"shares {name} GPU {gpus[0]} with {others}: it cannot be moved: its framework is not known; "
+        "add one of: gandiva.attach() in its script, a framework that is known, --gandiva-checkpoint=signal|self"
+    ]
+    alone = next(job for job in firm if sum(jobs[job].places == jobs[each].places for each in firm) == 1)
+    assert not [*moving.told_shared(jobs.values(), jobs[alone], "never")]

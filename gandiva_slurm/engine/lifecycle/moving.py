@@ -12,7 +12,7 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gandiva_slurm.engine.lifecycle.event_handlers import (
     ON_NODE,
@@ -39,6 +39,7 @@ NOT_ATTACHED = "not all its ranks are attached, by gandiva.attach() or a framewo
 BY_SIGNAL, BY_SELF = "signal", "self"
 #: What of a node's words says that a job has not come to train yet.
 _NOT_BACK = ("WarmingUp", "WaitingTurn")
+_COUNTS = {1: "one", 2: "two", 3: "three"}
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
 
@@ -189,6 +190,25 @@ def told(record: JobRecord, now_ns: int) -> Iterator[str]:
     if len(travels.rates) > 1:
         rates = ", ".join(f"{kind} {rate:.3g}/s" for kind, rate in sorted(travels.rates.items()))
         yield f"measured alone: {rates}"
+
+
+def told_shared(jobs: Iterable[JobRecord], record: JobRecord, why: str) -> Iterator[str]:
+    """Say of a job that cannot be moved, for `why`, with how many it shares its GPUs, and what would help."""
+    shared: dict[str, set[int]] = {}
+    others = set[int]()
+    for other in jobs:
+        for name in record.places.keys() & other.places.keys() if other is not record else ():
+            both = set(record.places[name]).intersection(other.places[name])
+            shared.setdefault(name, set()).update(both)
+            others |= {other.job.job_id} if both else set()
+    if others:
+        count = _COUNTS.get(len(others), str(len(others)))
+        gpus_of = {name: ",".join(map(str, sorted(gpus))) for name, gpus in sorted(shared.items()) if gpus}
+        where = ", ".join(f"{name} GPU {gpus}" for name, gpus in gpus_of.items())
+        facts = {"where": where, "others": f"{count} other{'s' * (len(others) > 1)}"}
+        fixed = why_fixed(record)
+        reason = because("SharesForGood", **facts, why=fixed or why)
+        yield reason.text if fixed else f"{reason.text}; {reason.next}"
 
 
 def _watch_leaving(at: Cycle, record: JobRecord) -> None:

@@ -89,7 +89,7 @@ class Round:
         return seat(self._pick(staying, [self._entrant(job, _mask(job.gpus)) for job in free], set()), runs)
 
     def make_way(self, seat: Seat, runs: Runs) -> Runs:
-        """Have jobs that can be moved go to idle GPUs, off those of a job that cannot leave them and waits."""
+        """Have jobs that can be moved go to idle GPUs, off those of a job that waits and cannot leave."""
         waiting = [job for job_id, job in self.jobs.items() if job_id not in runs and not job.can_migrate]
         bound = {job.job_id: job for job in waiting if job.gpus}
         for job_id in self._pick_order(bound.values()):
