@@ -276,7 +276,8 @@ class GandivaFair:
             )
             seated, rooted = Runs(), set[int]()
             is_shared = name != SPARE and not self.vcs.names
-            if is_shared and begins == _SLICE:
+            is_slice = is_shared and begins == _SLICE
+            if is_slice:
                 seated = self._hand_over(view, seating, group, turns)
                 staying = [Wanted(jobs[job_id], len(gpus)) for job_id, gpus in seated.items()]
             elif is_shared and not begins and self._pace.is_dear:
@@ -286,7 +287,7 @@ class GandivaFair:
             if jobs or self.vcs.names:
                 seat = self._seat(view, seating, name, runs)
                 mine = turns.fill(staying, seat, seated, rooted)
-                if is_shared and begins == _SLICE:
+                if is_slice:
                     mine = turns.make_way(seat, mine)
                 runs.update(mine)
                 groups.update(dict.fromkeys(mine, name))

@@ -59,7 +59,8 @@ def test_one_that_cannot_be_moved_is_told_with_how_many_it_shares_and_what_would
     others = {2: "one other", 3: "two others"}[len(here)]
     assert told == [
         f"shares {name} GPU {gpus[0]} with {others}: it cannot be moved: its framework is not known; "
-        "add one of: gandiva.attach() in its script, a framework that is known, --gandiva-checkpoint=signal|self"
+        "add one of: gandiva.attach() in its script, a framework that is known, "
+        "--gandiva-checkpoint=signal|self"
     ]
     alone = next(job for job in firm if sum(jobs[job].places == jobs[each].places for each in firm) == 1)
     assert not [*moving.told_shared(jobs.values(), jobs[alone], "never")]

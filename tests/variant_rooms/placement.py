@@ -6,6 +6,44 @@ from tests.variant_kit import Variant
 
 VARIANTS = (
     Variant(
+        "no-way-for-one-that-stays",
+        "gandiva_slurm/policy/shares/rounds.py:Round.make_way",
+        "if len(found) > len(runs):",
+        "if False:",
+        "A job that could move stays on the GPUs of one that cannot, beside idle ones.",
+        (
+            "tests/property/test_immovable.py::"
+            "test_the_neighbour_that_can_move_makes_way_though_its_turn_is_always_first",
+        ),
+    ),
+    Variant(
+        "one-that-stays-keeps-others-from-idle-gpus",
+        "gandiva_slurm/policy/shares/rounds.py:Round.fill",
+        "for job in unseated if job.can_migrate):",
+        "for job in unseated):",
+        "A job that waits for GPUs that it cannot leave keeps others from idle ones to the turn's end.",
+        ("tests/property/test_immovable.py::test_one_that_waits_for_its_gpus_keeps_no_other_from_idle_ones",),
+    ),
+    Variant(
+        "jobs-moved-off-for-one-that-finds-no-room",
+        "gandiva_slurm/policy/shares/rounds.py:Round.make_way",
+        "if len(found) > len(runs):",
+        "if True:",
+        "A job that could move is taken off for one that cannot, though no GPUs are left for it.",
+        ("tests/unit/test_rounds.py::test_none_makes_way_where_it_would_find_no_gpus",),
+    ),
+    Variant(
+        "sharing-for-good-not-told",
+        "gandiva_slurm/engine/lifecycle/moving.py:told_shared",
+        "if others:",
+        "if False:",
+        "`gandiva why` does not say what would let a job leave the GPUs that it shares.",
+        (
+            "tests/unit/test_crowding.py::"
+            "test_one_that_cannot_be_moved_is_told_with_how_many_it_shares_and_what_would_help",
+        ),
+    ),
+    Variant(
         "cells-not-told-to-policies",
         "gandiva_slurm/engine/apply/picture.py:Picture.__init__",
         "[parts_of(cells, kind, gpus) for _, kind, gpus, *_ in self.key],",

@@ -59,8 +59,8 @@ VARIANTS = (
     Variant(
         "plan-hands-nothing-over",
         "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._place_but",
-        "if is_shared and begins == _SLICE:",
-        "if False:",
+        "is_slice = is_shared and begins == _SLICE",
+        "is_slice = False",
         "Where moves are dear jobs on one GPU wait for a turn of 18 moves to get their quantum.",
         (
             "tests/property/test_settled.py::"
