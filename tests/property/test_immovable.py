@@ -72,6 +72,21 @@ def test_one_that_waits_for_its_gpus_keeps_no_other_from_idle_ones() -> None:
     assert watch(immovable(specs, 0.5, 5), 3, 60).longest_s <= 2 * QUANTUM_S + 60
 
 
+def test_one_that_waits_for_its_gpus_keeps_no_other_from_idle_ones_of_its_turn() -> None:
+    """Five of seven cannot leave; those picked find their GPUs taken, and another could have idle ones."""
+    rows = [
+        (0, 400, 273),
+        (1, 400, 242),
+        (1, 400, 700),
+        (1, 400, 268),
+        (1, 490, 284),
+        (1, 890, 460),
+        (1, 920, 594),
+    ]
+    specs = [a_spec(number, *row) for number, row in enumerate(rows)]
+    assert watch(immovable(specs, 0.75, 290), 3, 60).longest_s <= 2 * QUANTUM_S + 60
+
+
 def test_the_neighbour_that_can_move_makes_way_though_its_turn_is_always_first() -> None:
     """Job 0 cannot leave, and its user has other GPUs; job 4's has none but this."""
     rows = [(0, 90, 1020), (0, 90, 389), (2, 120, 258), (0, 150, 962), (2, 240, 980)]

@@ -22,7 +22,10 @@ VARIANTS = (
         "for job in unseated if job.can_migrate):",
         "for job in unseated):",
         "A job that waits for GPUs that it cannot leave keeps others from idle ones to the turn's end.",
-        ("tests/property/test_immovable.py::test_one_that_waits_for_its_gpus_keeps_no_other_from_idle_ones",),
+        (
+            "tests/property/test_immovable.py::"
+            "test_one_that_waits_for_its_gpus_keeps_no_other_from_idle_ones_of_its_turn",
+        ),
     ),
     Variant(
         "jobs-moved-off-for-one-that-finds-no-room",
