@@ -202,8 +202,12 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     for rank in range(ranks):
         assert rows(fleet, f"{recipe}.{rank}") == rows(fleet, f"{recipe}-alone.{rank}")
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
-    (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
-    assert (told["restarts"], told["migrations"]) == (1, 1)
+
+    def is_told() -> bool:
+        (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
+        return (told["restarts"], told["migrations"]) == (1, 1)
+
+    wait_for(is_told, "acct to tell of one move")
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
     assert story == ["Leaving", "Saved", "MovedOut"]
 
