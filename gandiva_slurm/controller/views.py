@@ -169,7 +169,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         if link is not None and link.is_silent:
             yield f"gandivad on {name} does not answer: {link.error}"
         if name in seen:
-            yield from _told(seen[name], "" if fixed else moving.told_way(record))
+            yield from _told(seen[name], "" if fixed else moving.told_way(engine.settings, record))
         for row in _strangers(world.reports.get(name)):
             if row["job_id"] == job.job_id:
                 yield f"its process {row['pid']} is on GPU {row['gpu']} of {name}, which was not given to it"

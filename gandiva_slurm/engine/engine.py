@@ -254,7 +254,7 @@ class Engine:
         key = (record.job, tuple(record.places.items()), tickets, mate, is_on, leaves, classes)
         known = self._placed.get(job_id)
         if known is None or known[0] != key:
-            known = self._placed[job_id] = (key, [*_placements(record, tickets, mate, is_on)])
+            known = self._placed[job_id] = (key, [*_placements(self.settings, record, tickets, mate, is_on)])
         return known[1]
 
 
@@ -285,13 +285,14 @@ def _tickets_of(rows: Sequence[Association], placed: Iterable[JobRecord]) -> dic
 
 
 def _placements(
-    record: JobRecord, tickets: int, mate: int, is_on: bool | None
+    settings: EngineSettings, record: JobRecord, tickets: int, mate: int, is_on: bool | None
 ) -> Iterator[tuple[str, Placement]]:
     """A job's places by node; its tickets lie on them as its GPUs do."""
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
     leaves = record.state == states.CHECKPOINTING
-    own = record.options.own_signal if leaves and record.travels.by == moving.BY_SIGNAL else None
+    is_signalled = leaves and record.travels.by == moving.BY_SIGNAL
+    own = moving.own_signal(settings, record) if is_signalled else None
     submitted_ns, span, is_spare = job.submit_s * SECOND_NS, record.span, record.is_opportunistic
     for node, gpus in record.places.items():
         part = parts[node]

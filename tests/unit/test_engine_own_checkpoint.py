@@ -99,6 +99,20 @@ def test_one_that_failed_and_that_slurm_forgets_has_ended() -> None:
     assert world.state_of(1) == states.ENDED
 
 
+def test_it_has_no_longer_than_the_site_gives_a_move() -> None:
+    """Not parked for an hour, as `signal:USR1@3600` asks, a job would keep its GPU from others."""
+    world = leaving("signal:USR1@3600")
+    world.run(3)
+    (place,) = world.engine.plan_jobs("n1")
+    most_s = world.engine.settings.move_deadline_ns // SECOND_NS
+    assert place.own_save_s == most_s < 3600
+    world.run(most_s + 30)
+    record = world.engine.jobs[1]
+    assert (record.state, len(world.signals)) == (states.RUNNING, 1)
+    told = next(line.text for line in record.story if line.code == "MoveFailed")
+    assert f"within {most_s} s of SIGUSR1" in told
+
+
 @pytest.mark.parametrize("refuses", (False, True))
 def test_one_that_does_nothing_stays_and_is_not_asked_again(refuses: bool) -> None:
     world = leaving(SIGNAL)
@@ -147,7 +161,7 @@ def test_how_it_moves_in_a_word_and_a_sentence() -> None:
         world.rigid.add(1)
         world.run(5)
         record = world.engine.jobs[1]
-        words[moves_by(world.engine.state, record)] = told_way(record)
+        words[moves_by(world.engine.state, record)] = told_way(world.engine.settings, record)
         never = replace(record.options, migrate="never")
         record.job = replace(record.job, options=never)
         assert moves_by(world.engine.state, record) == ""

@@ -23,6 +23,14 @@ VARIANTS = (
         (f"{OWN}::test_one_that_does_nothing_stays_and_is_not_asked_again",),
     ),
     Variant(
+        "saves-itself-as-long-as-it-likes",
+        "gandiva_slurm/engine/lifecycle/moving.py:own_signal",
+        "min(own.grace_s, most_s)",
+        "own.grace_s",
+        "A job that is to be moved keeps its GPU from others for the hour that it asked for.",
+        (f"{OWN}::test_it_has_no_longer_than_the_site_gives_a_move",),
+    ),
+    Variant(
         "run-again-after-its-end",
         "gandiva_slurm/engine/lifecycle/event_handlers.py:is_coming_back",
         'state == "FAILED"',

@@ -24,11 +24,13 @@ from gandiva_slurm.engine.lifecycle.event_handlers import (
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord
+from gandiva_slurm.engine.state.settings import EngineSettings
 from gandiva_slurm.engine.state.sizes import is_elastic, lost_size, note_rate, note_size
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
 from gandiva_slurm.model.event import ActionDone, ResidentSeen
 from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.model.snapshot import OwnSignal
 
 #: The longest rest after moves that failed.
 LONGEST_REST_NS = 8 * 3600 * SECOND_NS
@@ -94,9 +96,15 @@ def moves_by(state: EngineState, record: JobRecord) -> str:
     return "attached" if is_attached(state, record) else saves_by(record)
 
 
-def told_way(record: JobRecord) -> str:
+def own_signal(settings: EngineSettings, record: JobRecord) -> OwnSignal | None:
+    """Return the signal upon which a job saves itself; it has no longer for it than the site gives a move."""
+    own, most_s = record.options.own_signal, settings.move_deadline_ns // SECOND_NS
+    return own._replace(grace_s=min(own.grace_s, most_s)) if own is not None else None
+
+
+def told_way(settings: EngineSettings, record: JobRecord) -> str:
     """Say how a job saves itself where its ranks do not, "" where it does not."""
-    own, how = record.options.own_signal, saves_by(record)
+    own, how = own_signal(settings, record), saves_by(record)
     if how == "self":
         return "it can be moved: it goes on from its own newest file, and does again what it did since"
     if not how or own is None:
@@ -228,7 +236,7 @@ def _watch_leaving(at: Cycle, record: JobRecord) -> None:
 
 def _hopeless(at: Cycle, record: JobRecord) -> str:
     """Why a job that leaves is to stay after all; "" while there is hope."""
-    travels, own = record.travels, record.options.own_signal
+    travels, own = record.travels, own_signal(at.settings, record)
     down = [name for name in record.nodes if name not in at.state.nodes or at.state.nodes[name].is_down]
     if down:
         return f"its node {','.join(down)} is down"
@@ -287,7 +295,7 @@ def _leaves(record: JobRecord, has_ended: bool) -> Reason:
 
 def _ask_signal(at: Cycle, record: JobRecord) -> None:
     """Have a job save itself: it has its turn, and keeps it."""
-    own = record.options.own_signal
+    own = own_signal(at.settings, record)
     assert own is not None
     facts = {"signal": f"SIG{own.name}", "to": record.target_text, "grace_s": own.grace_s}
     record.stay(because("Signalled", **facts), at.now_ns)
