@@ -204,8 +204,7 @@ class GandivaFair:
         """Begin a quantum, if it is time; return what else begins, "": nothing."""
         if view.now_ns >= self._end_ns:
             for name, group in self._groups.items():
-                # One that has had a GPU alone for a turn owes more than a quantum.
-                group.turns.settle(self._room(view, name) * self._pace.turn_ns)
+                group.turns.settle(self._room(view, name) * self._settings.quantum_ns)
             self._end_ns = view.now_ns + self._settings.quantum_ns
         is_turn = view.now_ns >= self._turn_end_ns
         if not is_turn and view.now_ns < self._slice_end_ns:

@@ -229,14 +229,6 @@ VARIANTS = (
         ("tests/unit/test_fair_charges.py",),
     ),
     Variant(
-        "plan-levels-by-the-quantum",
-        "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._begin",
-        "self._room(view, name) * self._pace.turn_ns",
-        "self._room(view, name) * self._settings.quantum_ns",
-        "Where moves are dear a user has up to a tenth more than another, for good.",
-        ("tests/sim/test_even_by_moves.py",),
-    ),
-    Variant(
         "plan-takes-what-nobody-wanted-for-a-debt",
         "gandiva_slurm/policy/gandiva_fair.py:GandivaFair._charge",
         "over_ns if group.somebody_waited else 0",
