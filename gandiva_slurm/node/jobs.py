@@ -68,7 +68,7 @@ class Leave:
     #: quanta in which it is not asked to, and why its last save failed
     rest_quanta: int = 0
     error: str = ""
-    #: it saves itself upon a signal of its own, for which it has so many seconds; 0: its ranks do
+    #: seconds that it has to save itself upon a signal of its own; 0: its ranks do
     own_save_s: int = 0
 
 

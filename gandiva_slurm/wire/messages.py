@@ -60,8 +60,7 @@ class PlannedJob:
     vc: str = ""
     #: a policy of the controller decides: it is to hold its GPUs, or not; None: the node decides
     is_on: bool | None = None
-    #: it is to be moved by a checkpoint of its own: told to, it keeps its turn for so many seconds; 0: its
-    #: ranks save it
+    #: seconds for which it keeps its turn, to be moved by a checkpoint of its own; 0: its ranks save it
     own_save_s: int = 0
     #: it is not frozen while it is parked: its ranks wait at their boundary, what else it has runs on
     is_trusted: bool = False

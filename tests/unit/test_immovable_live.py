@@ -15,7 +15,7 @@ QUANTUM_S, MOVE_S, STEPS_S = 1, 5, 10
 
 
 def three_that_remain(rigid: int) -> tuple[FakeWorld, list[int]]:
-    """Let six end, so that three remain on the fewest GPUs; of the three so many cannot be moved."""
+    """Let six end, so that three remain on the fewest GPUs; of the three this number cannot be moved."""
     settings = EngineSettings(QUANTUM_S * SECOND_NS, 4)
     world = FakeWorld({"n1": 4}, settings, move_ns=MOVE_S * SECOND_NS)
     nine = [world.submit(f"user{number % 3 + 1}") for number in range(9)]

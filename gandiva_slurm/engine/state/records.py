@@ -276,7 +276,7 @@ class Placement:
     vc: str = ""
     #: True while the plan has it hold its GPUs; None: there is no plan yet, the node decides
     is_on: bool | None = None
-    #: it leaves by a checkpoint of its own, for which it has so many seconds; 0: its ranks save it
+    #: seconds that it has for a checkpoint of its own, by which it leaves; 0: its ranks save it
     own_save_s: int = 0
     #: the partition Slurm runs it in, or those it may run in
     partition: str = ""
