@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.sim.draw import pyplot_of
-from gandiva_slurm.sim.immovable import IdleWatch, immovable
+from gandiva_slurm.sim.immovable import immovable
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.world import Costs
+from tests.idle_watch import IdleWatch
 from tests.sim.mixed import CLUSTER, W1, W1C, mean_jct_s, rho_of_jobs, settings, workload
 
 PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)

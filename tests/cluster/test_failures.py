@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests import patience
-from tests.cluster.fleet import POLL_S, TRAIN, Fleet, own_cluster, wait_for
+from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
 from tests.records import holds_of, share_of_turns
 from tests.slow import slow
 
@@ -35,14 +34,16 @@ def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
 def kill_in_a_turn(fleet: Fleet) -> bool:
     """Kill gandivad; True when the job on the GPU goes on. Between turns both wait: it is started again."""
     fleet.mini.kill("gandivad:n1")
-    before = fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
-    enough, end_s = before + 50, patience.deadline(5)
-    while fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced") <= enough:
-        if time.monotonic() >= end_s:
-            fleet.mini.start_daemon("gandivad:n1")
-            return False
-        time.sleep(POLL_S)
-    return True
+
+    def steps() -> int:
+        return fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
+
+    before = steps()
+    try:
+        return bool(wait_for(lambda: steps() > before + 50, "steps without gandivad", 5))
+    except AssertionError:
+        fleet.mini.start_daemon("gandivad:n1")
+        return False
 
 
 @slow("35 s; test_spans has a gang that runs on without a controller")

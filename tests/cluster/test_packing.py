@@ -95,6 +95,7 @@ def test_two_that_mostly_wait_are_packed_kept_and_accounted_for(fleet: Fleet) ->
         fleet.home(user, "stop").touch()
     for job in (one, two):
         fleet.wait_ended(job, "COMPLETED")
+    wait_for(lambda: not fleet.holders("n1"), "the node to have noted their last holds")
     shared = (hold for hold in holds_of(fleet.events()) if hold.shared_with == one)
     packed_s = sum(hold.t1_ns - hold.t0_ns for hold in shared) / 1e9
     assert packed_s > 3

@@ -259,7 +259,7 @@ def kill_while_stopped(fleet: Fleet, job: int) -> bool:
     return False
 
 
-@slow("45 s; node/test_freeze and node/test_restart have the watchdog and dead daemons")
+@slow("45 s; node/test_freeze has the guard, unit/test_client_machine ranks that wake by themselves")
 def test_nothing_stays_stopped_when_all_our_daemons_are_dead(fleet: Fleet) -> None:
     """Parked ranks go on by themselves past their bound, and the guard thaws what was frozen."""
     path = fleet.mini.path("etc/gandiva.yaml")

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Cluster, Policy
-from gandiva_slurm.sim.immovable import IdleWatch, immovable
+from gandiva_slurm.sim.immovable import immovable
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.truth import Homogeneous
 from gandiva_slurm.sim.world import Costs
+from tests.idle_watch import IdleWatch
 from tests.oracles.homes import HomesBySearch, best_homes
 from tests.sim.mixed import S, mean_jct_s, settings
 from tests.slow import drawn
