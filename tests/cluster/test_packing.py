@@ -151,6 +151,7 @@ def test_a_policy_packs_two_of_a_user_and_says_so(slurm_here: None) -> None:
         fleet.finish()
 
 
+@slow("25 s; that it is not packed is in unit/test_led_packs")
 def test_who_said_never_is_left_alone(fleet: Fleet) -> None:
     one = fleet.submit("user1", "exec python light.py count never.stop", "--gandiva-pack=never")
     two = fleet.submit("user2", "exec python light.py count never.stop")

@@ -152,6 +152,7 @@ def test_packed_and_unpacked_trainings_lose_no_bit(make_node):
     check_losses(node, 1, 1, 2)
 
 
+@slow("33 s; kills amid packs in virtual time are in tests/property, a restart with a pack in test_restart")
 def test_kills_of_gandivad_while_packs_come_and_go_lose_no_gpu_time(make_node):
     """Killed at any moment: nobody else shares a GPU, each hold of a pack has its like, both train on."""
     node = make_node(gpus=1, quantum_s=0.3)

@@ -19,6 +19,7 @@ from gandiva_slurm.sim.slurm_world import SlurmWorld
 from gandiva_slurm.sim.truth import Oracle
 from gandiva_slurm.sim.world import Costs
 from tests.sim.mixed import S, settings
+from tests.slow import slow
 
 CLUSTER = Cluster([("v100", 4)] * 3 + [("p100", 4)] * 6 + [("k80", 8)] * 16)
 #: how much faster than a K80, whose rate is 1
@@ -105,6 +106,7 @@ def test_trades_where_moves_cost_are_nearly_as_good() -> None:
     assert gains(FOUR, Costs(S, 8 * S)) == pytest.approx((29.8, 18.4, 0, 12.7), abs=1.5)
 
 
+@slow("19 s of processor; by plans alone it is in make test, every policy by the engine in unit/test_sim_cli")
 def test_the_trading_run_through_the_engine() -> None:
     """On a quarter of the GPUs: what the daemons' engine makes of the plans."""
     cluster = Cluster([("v100", 3), ("p100", 6), ("k80", 8), ("k80", 8), ("k80", 16)])

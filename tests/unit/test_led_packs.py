@@ -14,11 +14,11 @@ from tests.led_world import Led, led
 GIB = 1 << 30
 
 
-def two_residents() -> tuple[Led, int, int]:
-    """Two jobs that live on one GPU, of which the second runs."""
+def two_residents(pack: str = "auto") -> tuple[Led, int, int]:
+    """Two jobs that live on one GPU, of which the second runs; the first with this --gandiva-pack."""
     world = led({"a": 1})
     world.rates, world.packed_rate = {"v100": 10.0}, 8.0
-    one, two = world.submit(), world.submit()
+    one, two = world.submit(pack=pack), world.submit()
     world.plan({one: (0,)})
     world.plan({two: (0,)})
     return world, one, two
@@ -54,6 +54,12 @@ def test_what_is_not_known_to_fit_is_refused_by_its_name() -> None:
     world.plan({one: (0,), two: (0,)})
     assert fault(world).endswith(f"[0]: it and job {two} are not known to fit into its memory together")
     assert world.on(two), "the cluster goes on"
+
+
+def test_a_job_that_said_never_is_not_packed() -> None:
+    world, one, two = two_residents("never")
+    world.plan({one: (0,), two: (0,)})
+    assert "may not be packed" in fault(world) and not world.engine.state.packs
 
 
 def test_a_policy_that_does_not_heed_memory_packs_nobody() -> None:

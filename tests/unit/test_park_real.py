@@ -112,7 +112,7 @@ def train_on(harness, boundaries):
     )
 
 
-@pytest.mark.parametrize("times", [25, long_form(100, why="25 s; a quarter of it is in make test")])
+@pytest.mark.parametrize("times", [10, long_form(100, why="25 s; a tenth of it is in make test")])
 def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     harness, socket = node(2)
     job = start("parked", 2, "--steps", "1000000", "--step-ms", "2", "--pause-every", "40", socket=socket)
@@ -134,7 +134,7 @@ def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     assert losses == alone
 
 
-@pytest.mark.parametrize("times", [6, long_form(20, why="29 s; six times are in make test")])
+@pytest.mark.parametrize("times", [3, long_form(20, why="29 s; three times are in make test")])
 def test_gang_whose_memory_is_moved_away_computes_the_same(start, node, times):
     """The last park lasts longer than its process group waits for anybody."""
     harness, socket = node(2)
