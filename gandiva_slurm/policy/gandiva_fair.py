@@ -107,7 +107,8 @@ class GandivaFair:
         if self._traits.packs:
             self._sharing.pack(view, merit, last, self._groups, self._last)
         for name, group in self._groups.items():
-            group.note_waiting(last, name if self.vcs.names and name != SPARE else "")
+            own = name if self.vcs.names and name != SPARE else ""
+            group.note_waiting(last, own, view.cluster if self._pace.is_long else None)
             if begins and name != SPARE:
                 group.note(last.runs, self._owners, is_turn)
         waiting = [job for job in view.jobs.values() if job.job_id not in runs]
@@ -139,18 +140,24 @@ class GandivaFair:
         late_ns = min(elapsed_ns, max(0, view.now_ns - self._slice_end_ns))
         last = self._last
         held: dict[str, float] = {}
+        in_turn: dict[str, dict[int, int]] = {}
         since, self._held = last.held_since(self._held, view, elapsed_ns)
         for job_id, held_ns in since.items():
             user = last.owners[job_id]
-            group = self._groups[last.groups.get(job_id) or self._group_of[job_id]]
+            name = last.groups.get(job_id) or self._group_of[job_id]
+            group = self._groups[name]
             over_ns = min(held_ns, late_ns * len(last.runs[job_id])) if job_id in last.runs else held_ns
             debt_ns = over_ns if group.somebody_waited else 0
             factor = 2 if job_id in last.shared and job_id not in last.halved else 1
             group.turns.charge(user, job_id, factor * held_ns, factor * debt_ns)
+            if job_id in last.runs:
+                in_turn.setdefault(name, {})[job_id] = factor * (held_ns - debt_ns)
             if elapsed_ns:
                 held[user] = held.get(user, 0.0) + held_ns / elapsed_ns
         self._tickets.note(elapsed_ns, held, view.cluster.size)
-        for group in self._groups.values():
+        for name, group in self._groups.items():
+            most_ns = self._room(view, name) * (self._pace.turn_ns - self._settings.quantum_ns)
+            group.owe(in_turn.get(name, {}), last, view.cluster, most_ns)
             if not group.somebody_waited:
                 # What nobody else wanted is owed to nobody: all begin anew, whoever comes now too.
                 group.turns.settle(0)

@@ -119,7 +119,7 @@ def _heap_item(
 
 @dataclass(slots=True)
 class Account:
-    """One pass. `debt` is the part of it owed for overruns: real use, which no levelling forgives."""
+    """One pass. `debt` is the part of it that no levelling forgives: overruns, and what others waited for."""
 
     value: int
     tickets: int
@@ -135,6 +135,11 @@ class Account:
         rise, self.carry = divmod(work * (STRIDE1 // holders) + self.carry, self.tickets)
         self.value += rise
         self.debt += overrun * (STRIDE1 // holders) // self.tickets
+
+    def owe(self, work: int, most: int) -> None:
+        """Make a debt of GPU work that was charged, as far as debts are not above `most` of it then."""
+        owed, most = (each * STRIDE1 // self.tickets for each in (work, most))
+        self.debt = max(self.debt, min(self.debt + owed, most))
 
     def reweigh(self, tickets: int) -> None:
         """Change the tickets: what was used is paid, only the future is dearer or cheaper."""

@@ -39,6 +39,16 @@ class Turns:
         if user in self._jobs and job_id in self._jobs[user].accounts:
             self._jobs[user].accounts[job_id].charge(work, overrun, holders)
 
+    def owe(self, user: str, work: int, most: int) -> None:
+        """Make a debt, up to `most` in all, of GPU time that a user was charged: others waited for it."""
+        if user in self._users.accounts:
+            self._users.accounts[user].owe(work, most)
+
+    def owe_own(self, user: str, job_id: int, work: int, most: int) -> None:
+        """Make a debt of what a job was charged, towards others of its user, which waited for it."""
+        if user in self._jobs and job_id in self._jobs[user].accounts:
+            self._jobs[user].accounts[job_id].owe(work, most)
+
     def settle(self, round_work: int) -> None:
         """Level the passes; once a quantum, after its charges. `round_work` is a quantum of all GPUs."""
         self._users.settle(round_work)

@@ -8,9 +8,9 @@ and node names are checked.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -21,9 +21,15 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: How often a call that Slurm answers with "try again" is made, and the pause between. A job just started
-#: refuses updates until slurmdbd has given its record a number, mostly within a second.
-TRIES, PAUSE_S = 8, 0.25
+#: How often a call that Slurm answers with "try again" is made, and the pause between; all of them together
+#: take no longer than INSIST_S, but for the last. A job just started refuses updates until slurmdbd has given
+#: its record a number, mostly within a second (scontrol itself waits 5 s for that).
+TRIES, PAUSE_S, INSIST_S = 8, 0.25, 2.0
+
+#: Slurm's words for that, and what is to be done where they stay (22.05.8: slurmctld, killed while it asked
+#: slurmdbd for the number, comes back with a job that it numbers no more and of which it takes no change).
+NUMBERING = "DB index is being set"
+FOR_GOOD = "where this stays, slurmctld was killed while it numbered the job: cancel it and submit it again"
 
 #: What squeue is asked about the size of a job.
 ASKED = "NumTasks:12,NumCPUs:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
@@ -136,12 +142,19 @@ def resized(job: str, told: str, gpus: int) -> list[str]:
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
-    """Act again for as long as Slurm answers "try again"."""
-    for _ in range(TRIES - 1):
-        with contextlib.suppress(SlurmBusy):
+    """Act again for as long as Slurm answers "try again"; SlurmRefused where that may never end."""
+    end_s, tries = time.monotonic() + INSIST_S, 0
+    while True:
+        tries += 1
+        try:
             return await act()
+        except SlurmBusy as busy:
+            is_last = tries == TRIES or time.monotonic() > end_s
+            if is_last and NUMBERING in str(busy):
+                raise SlurmRefused(f"{busy}; {FOR_GOOD}") from busy
+            if is_last:
+                raise
         await asyncio.sleep(PAUSE_S)
-    return await act()
 
 
 def check_nodes(job: str, nodes: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import boot
 from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.slurm import control
 from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT, counted
 from tests.records import Held, read_lines
@@ -180,7 +181,10 @@ def test_slurmctld_killed_in_the_midst_of_starts(fleet: OnSmallDisks) -> None:
     made again, and Slurm drains that node (22.05.8): the administrator, told by name, resumes it.
     """
     users = ("user1", "user2", "user3")
-    jobs = [fleet.submit(user, "sleep 1", "--begin=now+7") for user in users]
+    jobs = [fleet.submit(user, "sleep 1", "--begin=now+15") for user in users]
+    asked = ["sacct", "-nX", "-o", "jobid", "-j", ",".join(map(str, jobs))]
+    wait_for(lambda: len(fleet.mini.exec(asked).stdout.split()) == len(jobs), "slurmdbd to know them")
+    wait_for(lambda: all(numbered(fleet, job) for job in jobs), "their numbers, and to have them saved")
 
     def one_moves() -> bool:
         rows = {row["job_id"]: row["state"] for row in fleet.ask("queue", "-t", "all")["jobs"]}
@@ -206,6 +210,42 @@ def test_slurmctld_killed_in_the_midst_of_starts(fleet: OnSmallDisks) -> None:
         return "\n".join(parts)
 
     wait_for(all_ended, told, 2 * FORGOTTEN_S + 60)
+
+
+def numbered(fleet: Fleet, job: int) -> bool:
+    """True when Slurm takes changes of a job, which it refuses while slurmdbd is asked for its number."""
+    told = fleet.mini.exec(["scontrol", "update", f"JobId={job}", "Comment=a"], check=False)
+    return control.NUMBERING not in told.stdout + told.stderr
+
+
+@pytest.mark.timeout(300)
+@slow("40 s; what is made of Slurm's answer is in unit/test_slurm_commands")
+def test_a_job_of_which_slurm_takes_no_change_any_more(fleet: OnSmallDisks) -> None:
+    """slurmctld is killed while it asks for a job's number, and does not ask again (22.05.8).
+
+    Others start meanwhile, and `why` says what is to be done.
+    """
+    for daemon in ("gandivactld", "slurmdbd"):
+        fleet.mini.kill(daemon, signal.SIGSTOP)
+    try:
+        stuck = fleet.submit("user1", "sleep 1")
+        wait_for(lambda: not numbered(fleet, stuck), "slurmctld to ask for the job's number")
+        saved = fleet.mini.at.spool / "slurmctld" / "job_state"
+        before_ns = saved.stat().st_mtime_ns
+        next_job = fleet.submit("user2", "sleep 1")
+        wait_for(lambda: saved.stat().st_mtime_ns > before_ns, "slurmctld to save its state")
+        fleet.mini.kill("slurmctld")
+    finally:
+        fleet.mini.kill("slurmdbd", signal.SIGCONT)
+        fleet.mini.start_daemon("slurmctld")
+        fleet.mini.kill("gandivactld", signal.SIGCONT)
+    assert not numbered(fleet, stuck)
+    fleet.wait_ended(next_job, "COMPLETED", 60)
+    why = ["gandiva", "why", str(stuck)]
+    wait_for(lambda: control.FOR_GOOD in fleet.mini.exec(why).stdout, "`why` to say what must be done", 60)
+    fleet.wait_ended(fleet.submit("user2", "sleep 1"), "COMPLETED", 30)
+    fleet.mini.exec(["scancel", str(stuck)])
+    fleet.wait_ended(stuck, "CANCELLED")
 
 
 def test_a_full_disk_under_the_journal(fleet: Fleet) -> None:

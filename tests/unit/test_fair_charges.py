@@ -6,8 +6,10 @@ import pytest
 
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Cluster, PolicySettings
+from gandiva_slurm.policy.shares.groups import Group, Last
 from gandiva_slurm.sim.run import Scene, simulate
 from gandiva_slurm.sim.truth import Oracle
+from gandiva_slurm.slicing.stride import STRIDE1
 from tests.policy_world import S, a_job, a_view
 from tests.sim_scenes import ends_s, spec
 
@@ -43,6 +45,38 @@ def test_what_nobody_waited_for_is_no_debt() -> None:
     policy.decide(a_view((("v100", 4),), [*jobs.values(), *more], 3600))
     passes = policy.passes()
     assert passes["many in "] == passes["few in "]
+
+
+#: Jobs run as planned, others wait: of each (user, GPU types, running), and the users that owe for it.
+V100, ANY = ("v100",), ()
+WAITED_FOR = {
+    "another user waits for its type": ([("ann", V100, True), ("bob", V100, False)], {"ann"}),
+    "another user would take any type": ([("ann", V100, True), ("bob", ANY, False)], {"ann"}),
+    "another user waits for another type": ([("ann", V100, True), ("bob", ("k80",), False)], set()),
+    "its own jobs alone wait": ([("ann", V100, True), ("ann", V100, False), ("bob", ("k80",), False)], set()),
+}
+
+
+@pytest.mark.parametrize("case", WAITED_FOR)
+def test_a_user_owes_for_gpus_that_others_could_have_had(case: str) -> None:
+    stand, owing = WAITED_FOR[case]
+    cluster, group = Cluster([("v100", 1), ("k80", 1)]), Group()
+    group.jobs = {n: a_job(n, user=user, gpu_types=types) for n, (user, types, _) in enumerate(stand)}
+    owners = {job_id: job.user for job_id, job in group.jobs.items()}
+    of_user = {user: dict.fromkeys((n for n in owners if owners[n] == user), 1) for user in owners.values()}
+    group.turns.set_members(dict.fromkeys(of_user, 1), of_user)
+    gpu = {"v100": 0, "k80": 1}
+    runs = {n: (gpu[types[0]],) for n, (_, types, is_on) in enumerate(stand) if is_on}
+    last = Last(runs, dict.fromkeys(runs, ""), owners)
+    group.note_waiting(last, "", cluster)
+    for job_id in runs:
+        group.turns.charge(owners[job_id], job_id, 5 * S)
+    group.owe(dict.fromkeys(runs, 5 * S), last, cluster, most=3 * S)
+    group.turns.settle(0)
+    leads = group.turns.passes()[0]
+    lowest = min(leads.values())
+    assert {user for user, value in leads.items() if value > lowest} == owing
+    assert all(value - lowest in (0, 3 * S * STRIDE1) for value in leads.values())
 
 
 def pair_of(kept: float) -> Oracle:

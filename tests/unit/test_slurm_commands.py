@@ -139,10 +139,19 @@ async def test_busy_is_tried_again_for_a_while() -> None:
     script = Script({"hold": [BUSY, BUSY, DONE]})
     await Control(script, 5).hold("7")
     assert len(script.calls) == 3
-    script = Script({"hold": [BUSY]})
+    script = Script({"hold": [Answer(1, "", "Slurm backing off, try again")]})
     with pytest.raises(SlurmBusy):
         await Control(script, 5).hold("7")
     assert len(script.calls) == control.TRIES
+
+
+async def test_a_job_that_is_numbered_for_ever_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """scontrol itself takes 5 s for each try; the refusal makes the next come later and later."""
+    monkeypatch.setattr(control, "INSIST_S", 0.0)
+    script = Script({"JobId=7 ": [BUSY]})
+    with pytest.raises(SlurmRefused, match=control.FOR_GOOD):
+        await Control(script, 5).start("7", ["n1"])
+    assert len(script.calls) == 1
 
 
 async def test_many_starts_share_one_release() -> None:

@@ -193,6 +193,17 @@ def test_settle_does_not_forgive_overrun() -> None:
     assert levels(book) == {"a": 50, "b": 1}, "five of the fifty were in time: only those are levelled"
 
 
+def test_what_others_waited_for_is_owed_up_to_a_bound_beside_overruns() -> None:
+    account = Account(0, 2)
+    for work in (3, 3, 3):
+        account.charge(work, 0)
+        account.owe(work, 5)
+    assert (account.value, account.debt) == (9 * STRIDE1 // 2, 5 * STRIDE1 // 2)
+    account.charge(4, 4)
+    account.owe(1, 5)
+    assert account.debt == 9 * STRIDE1 // 2, "an overrun is owed whole"
+
+
 def test_debt_shrinks_as_others_catch_up() -> None:
     book = book_of(a=0, b=0)
     book.accounts["a"].charge(50, 50)

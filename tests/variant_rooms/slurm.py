@@ -131,10 +131,27 @@ VARIANTS = (
     Variant(
         "busy-slurm-given-up",
         "gandiva_slurm/slurm/control.py:insist",
-        "range(TRIES - 1)",
-        "range(0)",
+        "tries == TRIES or ",
+        "tries or ",
         "An update that Slurm answers with try again is given up.",
         ("tests/unit/test_slurm_commands.py::test_busy_is_tried_again_for_a_while",),
+    ),
+    Variant(
+        "numbered-for-ever-is-busy",
+        "gandiva_slurm/slurm/control.py:insist",
+        "            if is_last and NUMBERING in str(busy):\n"
+        "                raise SlurmRefused(f\"{busy}; {FOR_GOOD}\") from busy\n",
+        "",
+        "A job of which Slurm takes no change is tried every 5 s, and all else waits for each try.",
+        ("tests/unit/test_slurm_commands.py::test_a_job_that_is_numbered_for_ever_keeps_nobody_waiting",),
+    ),
+    Variant(
+        "numbered-for-ever-is-insisted-on",
+        "gandiva_slurm/slurm/control.py:insist",
+        " or time.monotonic() > end_s",
+        "",
+        "The same; each try is made eight times, 42 s by scontrol.",
+        ("tests/unit/test_slurm_commands.py::test_a_job_that_is_numbered_for_ever_keeps_nobody_waiting",),
     ),
     Variant(
         "gpus-resized-tasks-not",

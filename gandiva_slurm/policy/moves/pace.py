@@ -39,6 +39,11 @@ class Pace:
         return max(self.slice_ns, _MIN_RUN * self.restart_ns)
 
     @property
+    def is_long(self) -> bool:
+        """True when a turn is longer than a quantum."""
+        return self.turn_ns > self.quantum_ns
+
+    @property
     def loss(self) -> float:
         """The part of what GPUs are worth to a job that a move there takes away."""
         return _MOVE_TIMES * self.restart_ns / self.turn_ns

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gandiva_slurm.policy.port import JobView, View
+from gandiva_slurm.policy.port import Cluster, JobView, View
 from gandiva_slurm.policy.shares.rounds import Runs, Wanted
 from gandiva_slurm.slicing.starvation import Starving, Waiter
 from gandiva_slurm.slicing.turns import Turns
@@ -19,6 +20,8 @@ class Group:
     #: its jobs while a question is answered
     jobs: dict[int, JobView] = field(default_factory=dict)
     somebody_waited: bool = False
+    #: (GPU type, user of a job that waited and could have had GPUs of it)
+    wanted: frozenset[tuple[str, str]] = frozenset()
     #: those that have a home in the slice that is decided, or could have one
     homed: frozenset[int] = frozenset()
     #: those passed over in turns, and at home in slices of these
@@ -38,16 +41,34 @@ class Group:
         ]
         starving.note(waiters, runs.keys())
 
-    def note_waiting(self, last: Last, name: str) -> None:
-        """Note whether a job of it waits, or would if it had its GPUs to itself.
+    def note_waiting(self, last: Last, name: str, cluster: Cluster | None) -> None:
+        """Note whether a job of it waits, or would if it had its GPUs to itself; and on a cluster, for which.
 
         `name`: those of the group of that name alone count, not what it borrows; "": all count.
         """
         runs, halved, groups = last.runs, last.halved, last.groups
-        self.somebody_waited = any(
-            job_id not in runs or job_id in halved or (name and groups.get(job_id) != name)
-            for job_id in self.jobs
-        )
+        waiting = [
+            job
+            for job_id, job in self.jobs.items()
+            if job_id not in runs or job_id in halved or (name and groups.get(job_id) != name)
+        ]
+        self.somebody_waited = bool(waiting)
+        self.wanted = frozenset(_wants(waiting, last.owners, cluster) if cluster is not None else ())
+
+    def owe(self, held: Mapping[int, int], last: Last, cluster: Cluster, most: int) -> None:
+        """Have users owe the GPU time of types that others waited for, and jobs what others of theirs did.
+
+        Passes are levelled by the quantum, and a turn is longer where moves are dear: without a debt what a
+        user had beyond its part in a turn would be forgiven, each turn anew. `most`: that of a turn.
+        """
+        users = Counter(gpu_type for gpu_type, _ in self.wanted)
+        for job_id, held_ns in held.items() if self.wanted else ():
+            user, gpu_type = last.owners[job_id], cluster.type_of[last.runs[job_id][0]]
+            is_own = (gpu_type, user) in self.wanted
+            if users[gpu_type] > is_own:
+                self.turns.owe(user, held_ns, most)
+            if is_own:
+                self.turns.owe_own(user, job_id, held_ns, most)
 
     def first(self, is_turn: bool) -> list[Wanted]:
         """Return those that have been passed over for too long."""
@@ -65,6 +86,18 @@ class Group:
             return turns.user_pass(user), turns.job_pass(user, job.job_id), job.order
 
         return sorted(waiting, key=place)
+
+
+def _wants(
+    waiting: Sequence[JobView], owners: Mapping[int, str], cluster: Cluster
+) -> Iterator[tuple[str, str]]:
+    """Yield (GPU type, user) for jobs that could have GPUs of that type."""
+    types: dict[frozenset[int] | None, Collection[str]] = {None: cluster.counts}
+    for job in waiting:
+        hosts = cluster.hosts_of(job.gpus) if job.gpus and not job.can_migrate else job.hosts
+        if hosts not in types and hosts is not None:
+            types[hosts] = {cluster.hosts[index].gpu_type for index in hosts}
+        yield from ((gpu_type, owners[job.job_id]) for gpu_type in types[hosts] if job.accepts(gpu_type))
 
 
 def ahead_of(groups: Mapping[str, Group], group_of: Mapping[int, str]) -> dict[int, tuple[int, int]]:
