@@ -150,8 +150,18 @@ class Fleet:
             f"job {job_id} to end",
             deadline_s,
         )
-        assert not want or state in want, f"job {job_id} ended {state}"
+        assert not want or state in want, f"job {job_id} ended {state}\n{self.told_of(job_id)}"
         return str(state)
+
+    def told_of(self, job_id: int) -> str:
+        """Slurm's record of a job, its last words and those of the daemons about it."""
+        record = self.mini.exec(["scontrol", "-o", "show", "job", str(job_id)], check=False).stdout
+        path = next((word[7:] for word in record.split() if word.startswith("StdOut=")), "/dev/null")
+        tail = self.mini.exec(["tail", "-n", "20", path], check=False).stdout
+        logs = [*self.mini.at.log.glob("gandiva*.log"), self.mini.log("slurmctld")]
+        texts = [(log.name, log.read_text(errors="replace")) for log in logs]
+        lines = [f"{name}: {line}" for name, text in texts for line in text.splitlines() if str(job_id) in line]
+        return "\n".join([record, tail, *lines[-60:]])
 
     def parks(self, node: str = "n1") -> Counter[int]:
         """How often each job was parked on the node."""
