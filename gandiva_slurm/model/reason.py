@@ -131,6 +131,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "import gandiva_slurm in the script, or leave --gandiva-hook=auto on",
     ),
     "Parking": ("parks at its next boundary", "its last rank releases its GPUs"),
+    "NoGpuMemory": (
+        "parked: its memory would not fit in beside what others keep on its GPU while they are parked",
+        "they end, are moved away, or keep less",
+    ),
     "Parked": ("parked in memory: others hold its GPUs", "its user's turn, or its park's bound, comes"),
     "WaitingTurn": (
         "waits: users with less GPU time for their tickets go first",

@@ -89,6 +89,8 @@ class Node:
         #: NVML, where there is one and it has been loaded
         self.nvml: Library | None = None
         self.strangers: tuple[Stranger, ...] = ()
+        #: a job waits for what NVML sees of those that are parked on its GPUs
+        self.look_soon = asyncio.Event()
         self._sync: asyncio.TimerHandle | None = None
 
     @property

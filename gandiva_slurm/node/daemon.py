@@ -101,7 +101,7 @@ class Daemon:
             roots.run(),
             doors.run(),
             isolation.run(),
-            Strangers(node, slicer.switcher.stop_processes, self._find).run(),
+            Strangers(node, slicer.switcher.stop_processes, self._find, slicer.fill).run(),
             Lost(node, admission).run(),
             self._keep_guard(),
             watchdog.feed(),

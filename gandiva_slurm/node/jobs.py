@@ -146,6 +146,8 @@ class Resident:
     slots: tuple[int, ...] = ()
     state: str = SUSPENDED
     since_ns: int = 0
+    #: bytes of GPU memory that it kept while it was parked, as NVML saw it last, and when
+    kept: tuple[int, int] = (0, 0)
     sets: list[RankSet] = field(default_factory=list)
     #: tasks of numbered steps, by their slurmstepd: they are expected to become ranks
     tasks: dict[ProcId, set[ProcId]] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from gandiva_slurm.model.span import lease_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.leaving import has_left
+from gandiva_slurm.node.memory import lack
 from gandiva_slurm.wire.messages import NodePlan
 
 MS = 1_000_000
@@ -62,8 +63,18 @@ def look(node: Node, now: int) -> None:
 
 
 def is_out(node: Node, resident: Resident) -> bool:
-    """True for a gang that is to have no turn: it is planned off, and has not to save itself."""
-    return resident.is_on is False and not resident.leave.is_told and is_led(node)
+    """True for a gang that is to have no turn: it is planned off, and has not to save itself.
+
+    Where one that is planned on does not fit in beside what others keep of a GPU's memory, these go on.
+    """
+    is_off = resident.is_on is False and not resident.leave.is_told and is_led(node)
+    return is_off and not _is_left_over(node, resident)
+
+
+def _is_left_over(node: Node, resident: Resident) -> bool:
+    gpus = {*resident.gpus}
+    planned = [other for other in node.residents.values() if other.is_on and not gpus.isdisjoint(other.gpus)]
+    return any(not other.holds and lack(node, other) for other in planned)
 
 
 def must_save(node: Node, resident: Resident) -> bool:

@@ -9,7 +9,7 @@ from gandiva_slurm.node import leaving, packs, sharing, tiers
 from gandiva_slurm.node.charging import own_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident as Job
-from gandiva_slurm.node.memory import card_bytes, memory_of
+from gandiva_slurm.node.memory import card_bytes, lack, memory_of
 from gandiva_slurm.node.strangers import DOUBT_LOOKS
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import NodeReport, Resident
@@ -92,8 +92,11 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if job.is_ending:
         return "Leftover", "its last processes are being stopped"
     if job.state == SUSPENDED:
+        short = lack(node, job)
         if not job.counts.suspends:
-            return "WaitingTurn", detail or "its tasks are stopped before they begin"
+            return "WaitingTurn", short or detail or "its tasks are stopped before they begin"
+        if short:
+            return "NoGpuMemory", short
         if job.is_frozen:
             return "Frozen", _with_memory(job, _frozen(node, job) or detail)
         return "Parked", _with_memory(job, detail)

@@ -21,6 +21,7 @@ from gandiva_slurm.node.charging import LEAD_NS, charge, due_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.leaving import has_floor, is_out
+from gandiva_slurm.node.memory import is_unseen, lack
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.switch import MS, Switcher
 
@@ -173,7 +174,13 @@ class Slicer:
 
     def _is_ready(self, key: JobKey) -> bool:
         resident = self._node.residents.get(key)
-        return resident is not None and resident.state == SUSPENDED and not resident.is_ending
+        is_here = resident is not None and resident.state == SUSPENDED and not resident.is_ending
+        if resident is None or not is_here or resident.part is not None:
+            return is_here
+        if is_unseen(self._node, resident):
+            self._node.look_soon.set()
+            return False
+        return not lack(self._node, resident)
 
     def charge(self, now: int) -> None:
         """Charge all that hold up to now."""
@@ -189,7 +196,8 @@ class Slicer:
         return [resident.key for resident in local if not self._is_out(resident)]
 
     def _is_out(self, resident: Resident) -> bool:
-        return is_out(self._node, resident) or leading.is_out(self._node, resident)
+        is_short = not resident.holds and bool(lack(self._node, resident))
+        return is_short or is_out(self._node, resident) or leading.is_out(self._node, resident)
 
     def _forced(self) -> list[JobKey]:
         """Return the spans whose parts hold their GPUs here, or are to."""
@@ -211,7 +219,8 @@ class Slicer:
     def _parked(self) -> list[Resident]:
         """Return the local gangs that are parked, to come back; the bounds of spans are kept in `span`."""
         parked = [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
-        return [resident for resident in parked if not is_out(self._node, resident)]
+        node = self._node
+        return [resident for resident in parked if not is_out(node, resident) and not lack(node, resident)]
 
     def _next_ns(self) -> int:
         """The next moment to decide at: the quantum's end, or a bound before it, once for each bound."""

@@ -9,6 +9,7 @@ holds none (`parked: trust`) is charged, and frozen until its next turn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import threading
@@ -26,6 +27,8 @@ from gandiva_slurm.node.nvml import Use
 from gandiva_slurm.node.procs import ProcId
 
 LOOK_S = 5.0
+#: When somebody waits for it, it looks as often as this.
+SOON_S = 0.2
 #: The driver hangs when NVML has not answered by then: that is said.
 ANSWER_S = 30.0
 #: A stranger is stopped when it is there in so many looks in a row.
@@ -43,12 +46,19 @@ Find = Callable[[int], Membership | None]
 class Strangers:
     """Looks at the processes on the GPUs again and again.
 
-    `find` tells a process's job; `freeze` stops all of one that holds no GPU.
+    `find` tells a process's job; `freeze` stops all of one that holds no GPU; `on_look` is called after a
+    look that a job waited for.
     """
 
-    def __init__(self, node: Node, freeze: Callable[[Resident], None], find: Find = membership) -> None:
+    def __init__(
+        self,
+        node: Node,
+        freeze: Callable[[Resident], None],
+        find: Find = membership,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._node = node
-        self._freeze = freeze
+        self._freeze, self._on_look = freeze, on_look
         self._find = find
         #: monotonic time of this look, and of the one before it
         self._now_ns = self._last_ns = node.clock.mono()
@@ -56,17 +66,33 @@ class Strangers:
         self._seen: dict[tuple[ProcId, int], int] = {}
 
     async def run(self) -> None:
-        """Load NVML, and look for ever where there is one."""
-        self._node.nvml = await _answer_of(nvml.load)
+        """Load NVML, and look for ever where there is one: sooner where a job waits for what others keep."""
+        node = self._node
+        node.nvml = await _answer_of(nvml.load)
         while True:
-            await asyncio.sleep(LOOK_S)
-            if self._node.nvml is not None:
-                self.take(await _answer_of(self._node.nvml.uses))
+            is_awaited = await self._rest()
+            if node.nvml is None:
+                continue
+            asked_ns = node.clock.mono()
+            self.take(await _answer_of(node.nvml.uses), asked_ns)
+            if is_awaited:
+                self._on_look()
 
-    def take(self, uses: Iterable[Use]) -> None:
-        """Take a picture of all GPUs."""
+    async def _rest(self) -> bool:
+        """Wait for the next look; True when a job waits for it."""
+        await asyncio.sleep(SOON_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S - SOON_S):
+                await self._node.look_soon.wait()
+        is_awaited = self._node.look_soon.is_set()
+        self._node.look_soon.clear()
+        return is_awaited
+
+    def take(self, uses: Iterable[Use], asked_ns: int | None = None) -> None:
+        """Take a picture of all GPUs, for which NVML was asked then."""
         node = self._node
         self._last_ns, self._now_ns = self._now_ns, node.clock.mono()
+        asked_ns = self._now_ns if asked_ns is None else asked_ns
         found: dict[Resident, list[Use]] = {resident: [] for resident in node.residents.values()}
         strangers: dict[tuple[ProcId, int], Stranger] = {}
         for use in uses:
@@ -85,6 +111,8 @@ class Strangers:
         node.strangers = tuple(strangers.values())
         for resident, own in found.items():
             _note_usage(node, resident, own)
+            if resident.state == SUSPENDED and asked_ns > resident.since_ns:
+                resident.kept = (resident.usage.memory, asked_ns)
             self._look_at_parked(resident)
 
     def _charge_strangers(self, strangers: dict[tuple[ProcId, int], Stranger]) -> None:

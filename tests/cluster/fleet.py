@@ -160,8 +160,8 @@ class Fleet:
         tail = self.mini.exec(["tail", "-n", "20", path], check=False).stdout
         logs = [*self.mini.at.log.glob("gandiva*.log"), self.mini.log("slurmctld")]
         texts = [(log.name, log.read_text(errors="replace")) for log in logs]
-        lines = [f"{name}: {line}" for name, text in texts for line in text.splitlines() if str(job_id) in line]
-        return "\n".join([record, tail, *lines[-60:]])
+        lines = [f"{name}: {line}" for name, text in texts for line in text.splitlines()]
+        return "\n".join([record, tail, *[line for line in lines if str(job_id) in line][-60:]])
 
     def parks(self, node: str = "n1") -> Counter[int]:
         """How often each job was parked on the node."""

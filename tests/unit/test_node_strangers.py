@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import threading
+import types
 
 import pytest
 
@@ -68,6 +69,33 @@ def stays(child):
     """One that was killed takes a moment to end."""
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.3)
+
+
+def test_what_a_parked_job_keeps_is_what_was_seen_after_its_park(world):
+    """An answer to a question from before it says what it had while it ran."""
+    world.homes = {os.getpid(): 1}
+    use, now_ns = Use(0, os.getpid(), 5 * GIB, 0), world.clock.mono()
+    world.strangers.take([use], now_ns)
+    assert world.job.kept == (0, 0), "it runs"
+    world.job.state, world.job.since_ns = SUSPENDED, now_ns + 5
+    world.strangers.take([use], now_ns + 5)
+    assert world.job.kept == (0, 0)
+    world.strangers.take([use._replace(memory=GIB)], now_ns + 6)
+    assert world.job.kept == (GIB, now_ns + 6)
+
+
+async def test_a_job_that_waits_for_it_is_looked_for_soon(world, monkeypatch):
+    asked, told = [], asyncio.Event()
+    library = types.SimpleNamespace(uses=lambda: asked.append(1) or (), cards=lambda: ())
+    monkeypatch.setattr(nvml, "load", lambda: library)
+    monkeypatch.setattr(strangers, "SOON_S", 0.001)
+    looking = Strangers(world.node, world.frozen.append, on_look=told.set)
+    task = asyncio.ensure_future(looking.run())
+    world.node.look_soon.set()
+    async with asyncio.timeout(strangers.LOOK_S / 2):
+        await told.wait()
+    assert asked and not world.node.look_soon.is_set()
+    task.cancel()
 
 
 def test_what_a_job_takes_of_its_own_gpu_is_its_usage(world, child):
