@@ -7,7 +7,11 @@ is said once. A GPU's number here is its number in PCI order, as nvidia-smi show
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
+
+#: Where NVML lists the processes of a GPU: as a rule in the first, clients of MPS in the second.
+_LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +81,21 @@ class Nvml:
                 found.append(Use(gpu, int(process.pid), int(memory), busy.get(int(process.pid), -1)))
         return found
 
-    def _running(self, gpu: int, handle: Any) -> list[Any]:
-        try:
-            return list(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        except self._nvml.NVMLError as err:
-            log.debug("NVML does not list the processes of GPU %d: %s", gpu, err)
-            return []
+    def _running(self, gpu: int, handle: Any) -> Iterable[Any]:
+        """Return its processes, each once: those of MPS are in a list of their own."""
+        found: dict[int, Any] = {}
+        for name in _LISTS:
+            ask = getattr(self._nvml, name, None)  # nvidia-ml-py 11 has no second list
+            try:
+                listed = ask(handle) if ask is not None else []
+            except self._nvml.NVMLError as err:
+                log.debug("NVML does not list the processes of GPU %d (%s): %s", gpu, name, err)
+                continue
+            for process in listed:
+                known = found.setdefault(int(process.pid), process)
+                if (process.usedGpuMemory or 0) > (known.usedGpuMemory or 0):
+                    found[int(process.pid)] = process
+        return found.values()
 
     def _busy(self, gpu: int, handle: Any) -> dict[int, int]:
         """Mean utilisation by process since the last look; empty where the driver keeps none."""

@@ -104,6 +104,14 @@ def test_the_library_tells_memory_and_how_busy_each_process_keeps_its_gpu():
     assert fake.asked[-2:] == [(0, 101), (1, 0)]
 
 
+def test_clients_of_mps_are_processes_too_each_once(monkeypatch):
+    fake = Fake()
+    clients = [SimpleNamespace(pid=21, usedGpuMemory=9), SimpleNamespace(pid=23, usedGpuMemory=5)]
+    ask = lambda handle: [] if handle else clients  # noqa: E731
+    monkeypatch.setattr(fake, "nvmlDeviceGetMPSComputeRunningProcesses", ask, raising=False)
+    assert [(use.pid, use.memory) for use in Nvml(fake).uses()] == [(20, 7), (21, 9), (23, 5), (22, 0)]
+
+
 def test_a_gpu_that_is_lost_tells_nothing(monkeypatch):
     fake = Fake()
     library = Nvml(fake)

@@ -55,6 +55,14 @@ VARIANTS = (
         (_NODE + "test_where_the_planned_one_does_not_fit_the_others_go_on",),
     ),
     Variant(
+        "card-clients-of-mps-unseen",
+        "gandiva_slurm/node/nvml.py:Nvml._running",
+        "for name in _LISTS:",
+        "for name in _LISTS[:1]:",
+        "What uses a GPU by MPS is not seen: it is no stranger, and takes no memory.",
+        ("tests/unit/test_node_memory.py::test_clients_of_mps_are_processes_too_each_once",),
+    ),
+    Variant(
         "card-seen-while-it-ran",
         "gandiva_slurm/node/strangers.py:Strangers.take",
         "resident.state == SUSPENDED and asked_ns > resident.since_ns",
