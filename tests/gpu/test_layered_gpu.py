@@ -8,6 +8,7 @@ import torch
 
 from gandiva_slurm.client.device import Cuda
 from gandiva_slurm.client.offload import TorchTier
+from tests.gpu.figures import figure
 from tests.gpu.resnet import resnet50
 
 pytestmark = pytest.mark.gpu
@@ -53,4 +54,5 @@ def test_layers_in_order_change_no_bit_and_what_they_gain(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(is_strict)
     assert whole == want and found == want
-    print(f"\nresume + step p50: {at_once:.1f} ms at once, {layered:.1f} ms by layers; step {alone:.1f} ms")
+    told = f"{at_once:.1f} ms at once, {layered:.1f} ms by layers; a step alone {alone:.1f} ms"
+    figure("resume and first step, p50", told, "same bits")

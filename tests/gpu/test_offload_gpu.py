@@ -17,6 +17,7 @@ from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.offload import TorchTier
 from gandiva_slurm.wire.page import TIER_TORCH, W_HELD, W_SEQ, W_TIER_USED
 from tests import offload_kit as kit
+from tests.gpu.figures import figure
 from tests.gpu.resnet import resnet50
 from tests.park_harness import Harness
 
@@ -124,7 +125,8 @@ def test_two_jobs_too_large_for_the_card_take_turns(tmp_path):
         for number, series in enumerate(losses):
             jobs.append(Job(tmp_path, f"alone{number}", live, work, is_ours=False, steps=len(series)))
             assert jobs[-1].wait() == series
-        print(f"\n2 jobs, {2 * 0.6:.1f} cards of {total / 2**30:.0f} GiB at their peaks: {2 * ROUNDS} turns")
+        size = f"{2 * (LIVE_PART + WORK_PART):.1f} cards of {total / 2**30:.0f} GiB"
+        figure(f"two jobs, {size} at their peaks together", f"{2 * ROUNDS} turns, same losses", "no OOM")
     finally:
         for job in jobs:
             job.close()
@@ -184,9 +186,10 @@ def test_how_long_a_park_and_a_resume_take():
         whole.append(took)
     assert left <= LEFT_BYTES
     rates = pinned_rates()
-    print(f"\n{torch.cuda.get_device_name()}: {tier.copied / MIB:.0f} MiB in a ResNet-50's tensors")
+    what = f"a ResNet-50's {tier.copied / MIB:.0f} MiB"
     p50_ms = statistics.median(whole[5:]) * 1e3
-    print(f"park + resume p50 {p50_ms:.1f} ms (wanted: < 100 ms); {left} bytes left on the device")
+    figure(f"{what}: park + resume, p50", f"{p50_ms:.1f} ms; {left} bytes left", "< 50 ms")
     for (way, times), best in zip(copies.items(), rates, strict=True):
         rate = tier.copied / statistics.median(times[5:])
-        print(f"{way}: {rate / 1e9:.1f} GB/s of {best / 1e9:.1f} pinned = {rate / best:.0%} (wanted: 80 %)")
+        told = f"{rate / 1e9:.1f} GB/s of {best / 1e9:.1f} pinned = {rate / best:.0%}"
+        figure(f"{what}: copied {way}", told, "80 % of the pinned rate")

@@ -12,6 +12,7 @@ import pytest
 from gandiva_slurm.policy.packing.duty import KEPT
 from gandiva_slurm.policy.packing.pairs import Bench, PairBook
 from gandiva_slurm.policy.port import JobView
+from tests.gpu.figures import figure
 from tests.node.conftest import make_node  # noqa: F401  (a fixture)
 from tests.node.harness import HERE, a_planned_job
 from tests.node.witness import read_steps
@@ -66,7 +67,7 @@ def test_slicing_loses_next_to_nothing_at_a_long_quantum(make_node):  # noqa: F8
         middle = steps_within(node, job_id, begin + EDGE_NS, end - EDGE_NS)
         useful_ns += steps_within(node, job_id, begin, end) * (end - begin - 2 * EDGE_NS) / middle
     lost = 1 - useful_ns / (turns[2][0] - turns[0][0])
-    print(f"\nslicing at a quantum of {LONG_S} s loses {lost:.2%} (wanted: 1 %, the paper: 2 %)")
+    figure(f"two ResNet-50 sliced at a quantum of {LONG_S} s: lost", f"{lost:.2%}", "≤ 1 % (the paper: 2 %)")
     assert lost <= MOST_LOST
 
 
@@ -92,7 +93,7 @@ def test_a_pack_is_kept_where_it_gains_and_undone_where_it_does_not(make_node, k
     node.wait(lambda: all(node.resident(n).rate_packed for n in (1, 2)), 60)
     one, two = node.resident(1), node.resident(2)
     both = one.rate_packed / one.rate_alone + two.rate_packed / two.rate_alone
-    print(f"\ntwo `{kind}` packed do {both:.2f} of what slices do (kept above {PairBook().floor})")
+    figure(f"two `{kind}` packed, of what slices do", f"{both:.2f}", f"kept above {PairBook().floor}")
     jobs = [JobView(n, "ada", 1, n, str(n)) for n in (0, 1)]
     bench = Bench([(jobs[0], "here")], [jobs[1]], lambda job, gpu_type: 1.0)
     assert bool(PairBook().match(bench, Measured(one, two))) is is_kept
@@ -111,7 +112,8 @@ def test_a_guaranteed_job_keeps_its_pace_beside_an_opportunistic_one(make_node):
     done, now = node.resident(1).steps - was, node.report().now_ns
     slower = alone / (done * S / (now - since))
     duty = node.resident(2).duty
-    print(f"\na guaranteed job's step takes {slower:.3f} times as long at a duty of {duty} % (wanted: 1.05)")
+    told = f"{slower:.3f} of its step alone, at a duty of {duty} %"
+    figure("a guaranteed job's step beside an opportunistic one", told, "≤ 1.05")
     assert slower <= 1 / KEPT + 0.02
 
 

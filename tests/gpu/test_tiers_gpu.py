@@ -14,6 +14,7 @@ import pytest
 from gandiva_slurm.node import driver_checkpoint, nvml
 from gandiva_slurm.node.procs import read_proc
 from gandiva_slurm.wire.page import TIER_VMM, W_HELD, W_SEQ, W_TIER_USED
+from tests.gpu.figures import figure
 from tests.park_harness import Harness
 from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER, OTHER_PIDS
 
@@ -160,4 +161,5 @@ def test_parked_rank_is_moved_at_its_boundary(driver, tmp_path):
 
 def tell(where, times):
     out, back = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
-    print(f"\ntier driver {where}: {out:.0f} ms a GiB out, {back:.0f} ms back (p50 of {ROUNDS})")
+    told = f"{out:.0f} ms a GiB out, {back:.0f} ms back (p50 of {ROUNDS})"
+    figure(f"tier `driver` {where}", told, "nothing stays, same losses")

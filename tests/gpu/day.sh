@@ -1,0 +1,56 @@
+#!/bin/sh
+# One stage of a day on a GPU machine: tests/gpu/day.sh A|B|C|D, at most nine minutes each, without network or Slurm.
+#   A  does it work: what is there, copy rates, the price of pinning, same bits, what a park leaves, a busy park
+#   B  two jobs too large for the card, and the tiers        C  sharing: layers, packs, a guaranteed job's pace
+#   D  slices of a minute
+# Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md.
+# Packages that python3 lacks there: `tests/gpu/day.sh wheels` gathers them in .wheels, where there is a network, for
+# Python 3.12; they are unpacked beside this tree's own. PYTHON names another interpreter.
+# DEVICE=cpu plays the device by the processor, small, so that no minute there is lost to a slip (stage A).
+set -eu
+cd "$(dirname "$0")/../.."
+stage=${1:-}
+python=${PYTHON:-python3}
+out=${OUT:-build/day}
+wheels=.wheels
+missing='pydantic==2.* pydantic-core annotated-types typing-inspection typing-extensions click ClusterShell
+         nvidia-ml-py pytest-asyncio torch-memory-saver'
+
+case $stage in
+A) tests='tests/gpu/day/test_a.py tests/gpu/test_offload_gpu.py' except='not too_large' ;;
+B) tests='tests/gpu/test_offload_gpu.py tests/gpu/test_tiers_gpu.py' except='too_large or graph or script or rank' ;;
+C) tests='tests/gpu/test_layered_gpu.py tests/gpu/test_packing_gpu.py tests/gpu/test_sharing_gpu.py' except='not slicing' ;;
+D) tests='tests/gpu/test_sharing_gpu.py' except='slicing' ;;
+wheels)
+    mkdir -p "$wheels"
+    for name in $missing; do
+        "$python" -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+            --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+            -d "$wheels" "$name" || echo "day.sh: no wheel of $name; what needs it will be skipped there" >&2
+    done
+    ls "$wheels"
+    exit 0 ;;
+*)
+    echo "usage: tests/gpu/day.sh A|B|C|D|wheels" >&2
+    exit 2 ;;
+esac
+
+mkdir -p "$out"
+if ls "$wheels"/*.whl >/dev/null 2>&1; then
+    "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target build/day-site "$wheels"/*.whl
+    PYTHONPATH=build/day-site:${PYTHONPATH:-}
+fi
+export PYTHONPATH=.:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
+if [ "${DEVICE:-cuda}" = cpu ]; then
+    [ "$stage" = A ] || { echo "day.sh: DEVICE=cpu plays stage A alone" >&2; exit 2; }
+    tests=tests/gpu/day/test_a.py
+fi
+rm -f "$GANDIVA_FIGURES"
+rc=0
+# Not the repository's own settings: the machine may lack its plugins.
+timeout 540 "$python" -m pytest -q -s -rs -o addopts= -p no:cacheprovider --import-mode=importlib \
+    --confcutdir=tests/gpu -k "$except" $tests || rc=$?
+[ -s "$GANDIVA_FIGURES" ] || { echo "day.sh: stage $stage noted no figure" >&2; exit 1; }
+"$python" -m tests.gpu.figures "$GANDIVA_FIGURES" "tests/gpu/day.sh $stage" | tee "$out/$stage.md"
+[ "$rc" != 124 ] || echo "day.sh: stage $stage was ended after nine minutes: what is noted stands" >&2
+exit "$rc"

@@ -1,0 +1,106 @@
+"""Stage A of a day on a GPU: what is there, copies, pinning, what a park leaves, a park while it is busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from gandiva_slurm.client.offload import TorchTier
+from tests.gpu.day.device import IS_CPU, MIB, best_s, card, gauge, queue, settled
+from tests.gpu.figures import DEVICE, figure
+from tests.gpu.resnet import resnet50
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Sizes to pin, in MiB; the played device has none to spare.
+PINNED_MIB = (16,) if IS_CPU else (1024, 4096, 16384)
+COPIED_MIB = 16 if IS_CPU else 256
+#: Work that is queued when a park is ordered, in seconds, and how long the park may take beyond it.
+QUEUED_S, LATE_S = (0.2, 1.0) if IS_CPU else (3.0, 1.0)
+#: Of a parked process's memory above its context, this part must be gone.
+GONE = 0.95
+
+
+def test_what_is_there() -> None:
+    """Goes first: the table names the device."""
+    figure(DEVICE, card().name)
+    figure("torch, CUDA, driver", f"{torch.__version__}, {torch.version.cuda}, {card().driver}")
+    figure("memory of the card, free of it", f"{card().total >> 20} MiB, {card().free >> 20} MiB")
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+def test_what_it_copies(kind: str) -> None:
+    here = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, pin_memory=kind == "pinned" and not IS_CPU)
+    there = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, device=gauge().kind)
+    ways = ((here, there), (there, here))
+    rates = [COPIED_MIB * MIB / best_s(to.copy_, source) / 1e9 for to, source in ways]
+    figure(f"{kind} copies, out and in", " and ".join(f"{rate:.1f} GB/s" for rate in rates))
+
+
+def proc_kib(file: str, key: str) -> int:
+    """A figure of /proc/self, in KiB."""
+    line = next(line for line in Path(f"/proc/self/{file}").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize("mib", PINNED_MIB)
+def test_what_pinning_costs(mib: int) -> None:
+    before = {key: proc_kib("status", key) for key in ("VmLck", "RssShmem", "RssAnon")}
+    start = time.perf_counter()
+    made = torch.empty(mib * MIB, dtype=torch.uint8, pin_memory=not IS_CPU)
+    made[::4096].fill_(1)
+    took_s = time.perf_counter() - start
+    more = {key: (proc_kib("status", key) - was) >> 10 for key, was in before.items()}
+    told = ", ".join(f"{key} {size:+d} MiB" for key, size in more.items())
+    figure(f"pinning {mib} MiB", f"{took_s * 1024 / mib:.2f} s a GiB; {told}")
+    del made
+
+
+@pytest.mark.parametrize("segments", ["default", "expandable"][: 1 if IS_CPU else 2])
+def test_what_a_park_leaves_of_a_process(segments: str) -> None:
+    """A ResNet-50 in a process of its own, whose memory is seen from outside."""
+    setting = {"expandable": "expandable_segments:True"}.get(segments, "")
+    env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTHONPATH": os.environ.get("PYTHONPATH", ".")}
+    argv = [sys.executable, "-m", "tests.gpu.day.left_behind"]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    gone = 1 - (told["parked"] - told["context"]) / max(1, told["training"] - told["context"])
+    parts = ", ".join(f"{name} {size >> 20} MiB" for name, size in told.items())
+    what = f"a ResNet-50's process, {segments} segments: gone above its context"
+    figure(what, f"{gone:.1%} ({parts})", "95 %")
+    assert gone >= GONE
+
+
+def test_a_park_waits_for_work_that_is_queued() -> None:
+    """The script is seconds ahead of its device, as at an optimizer's step that nobody waits for."""
+    model = torch.nn.Linear(64, 64).to(gauge().kind)
+    tier = TorchTier(torch, gauge(), {1: lambda: model})
+    want = [parameter.detach().cpu().clone() for parameter in model.parameters()]
+    settled()
+    queue(QUEUED_S)
+    start = time.perf_counter()
+    tier.release()
+    took_s = time.perf_counter() - start
+    tier.restore()
+    found = [parameter.detach().cpu() for parameter in model.parameters()]
+    assert all(torch.equal(one, other) for one, other in zip(want, found, strict=True))
+    figure(f"a park behind {QUEUED_S:g} s of queued work", f"{took_s:.2f} s", f"< {QUEUED_S + LATE_S:g} s")
+    assert took_s < QUEUED_S + LATE_S
+
+
+def test_a_resnet_parks_and_comes_back() -> None:
+    model = resnet50().to(gauge().kind)
+    tier = TorchTier(torch, gauge(), {1: lambda: model})
+    took = {"park": best_s(tier.release, rounds=1), "resume": best_s(tier.restore, rounds=1)}
+    assert tier.copied > 50 * MIB
+    figure(f"{tier.copied >> 20} MiB of a ResNet-50's weights, first park and resume",
+           " and ".join(f"{1e3 * seconds:.0f} ms" for seconds in took.values()))  # fmt: skip
