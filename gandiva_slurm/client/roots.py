@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import deque
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Callable, Deque, Dict, FrozenSet, Iterable, List, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
@@ -43,12 +43,17 @@ class Roots:
         #: What only the heap's walk has found.
         self._late: Seen = {}
         self._has_walked = False
+        #: Modules and optimizers met last, by weak reference; True: an optimizer.
+        self._owners: List[Tuple[Callable[[], Any], bool]] = []
 
     def find(self, live: int) -> List[Any]:
         """Return the storages that can be moved off the device; Refused when one that must be cannot.
 
         `live` is what they and all others were allocated for, in bytes.
         """
+        again = self._find_again(live)
+        if again is not None:
+            return again
         haul = Haul(self._torch, self._device)
         haul.explore([known() for known in list(self._seen.values())])
         for storage in haul.fixed:
@@ -58,7 +63,39 @@ class Roots:
             haul.explore(script_variables())
         if live - haul.size > max(HEAP_FLOOR, live * HEAP_PART) and not self._has_walked:
             self._walk_heap(haul)
+        self._owners = self._owners_of(haul)
         return list(haul.storages.values())
+
+    def _owners_of(self, haul: Haul) -> List[Tuple[Callable[[], Any], bool]]:
+        """Return the modules and optimizers that were met, by weak reference, the latter marked.
+
+        Tensors themselves are not kept so: torch refuses to swap one that a weak reference leads to.
+        """
+        nn, optim = self._torch.nn, self._torch.optim
+        modules = [thing for thing in haul.known.values() if issubclass(type(thing), nn.Module)]
+        optimizers = [thing for thing in haul.known.values() if issubclass(type(thing), optim.Optimizer)]
+        found = [(weakref.ref(module), False) for module in modules]
+        return found + [(weakref.ref(optimizer), True) for optimizer in optimizers]
+
+    def _find_again(self, live: int) -> Optional[List[Any]]:
+        """Return the storages of the modules and optimizers met last, where that is all there is.
+
+        A training as a rule has the same of these at each park: to look for its tensors in all that hangs on
+        them takes five times as long. None: something else is alive, or cannot be moved.
+        """
+        haul = Haul(self._torch, self._device)
+        plain = (self._torch.Tensor, self._torch.nn.Parameter)
+        try:
+            for known, is_optimizer in self._owners:
+                owner = known()
+                if owner is not None and not haul.take_all(owner, is_optimizer, plain):
+                    return None
+        except RuntimeError as err:
+            if is_from_signal_handler(err):
+                raise
+            return None  # a tensor of a device whose memory is not torch's
+        is_all = bool(self._owners) and not haul.fixed and live - haul.size <= self._device.slack
+        return list(haul.storages.values()) if is_all else None
 
     def _walk_heap(self, haul: Haul) -> None:
         self._has_walked = True
@@ -129,23 +166,41 @@ class Haul:
             self._push([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]], 0)
         elif tensor.layout is self._torch.sparse_coo:
             self._push([tensor._indices(), tensor._values()], 0)
-        elif tensor.layout is self._torch.strided and tensor.device.type == self._device.kind:
-            self._take(tensor.untyped_storage())
+        else:
+            self.take_of(tensor)
 
-    def _take(self, storage: Any) -> None:
-        key, is_there = storage._cdata, storage.device.type == self._device.kind and storage.nbytes()
-        if key in self.storages or not is_there or not self._device.is_movable(storage):
+    def take_all(self, owner: Any, is_optimizer: bool, plain: Tuple[type, ...]) -> bool:
+        """Take what a module or an optimizer has by itself; False where a tensor is of another kind."""
+        states = owner.state.values() if is_optimizer else (owner._parameters, owner._buffers)
+        things = [thing for state in list(states) if isinstance(state, dict) for thing in state.values()]
+        tensors = [thing for thing in things if type(thing) in plain]
+        if any(issubclass(type(thing), plain) and type(thing) not in plain for thing in things):
+            return False
+        strided, grads = self._torch.strided, [tensor.grad for tensor in tensors if tensor.is_leaf]
+        for tensor in (*tensors, *grads):
+            if tensor is not None and tensor.layout is strided:
+                self.take(tensor.untyped_storage())
+        return True
+
+    def take_of(self, tensor: Any) -> None:
+        """Take the memory of a tensor, if it is on the device."""
+        if tensor.layout is self._torch.strided and tensor.device.type == self._device.kind:
+            self.take(tensor.untyped_storage())
+
+    def take(self, storage: Any) -> None:
+        """Take a storage, if it has memory of the device and none of another stream's."""
+        key, device = storage._cdata, self._device
+        if key in self.storages or storage.device.type != device.kind or not storage.nbytes():
             return
-        if self._is_fixed(storage):
+        if not device.is_movable(storage):
+            return
+        # torch calls every storage on CUDA shared; those that are, multiprocessing knows.
+        is_shared = device.kind == "cpu" and storage.is_shared()
+        if is_shared or key in self._shared or not storage.resizable():
             self.fixed.append(storage)
             return
         self.storages[key] = storage
-        self.size += self._device.size(storage)
-
-    def _is_fixed(self, storage: Any) -> bool:
-        # torch calls every storage on CUDA shared; those that are, multiprocessing knows.
-        is_shared = storage.device.type == "cpu" and storage.is_shared()
-        return is_shared or storage._cdata in self._shared or not storage.resizable()
+        self.size += device.size(storage)
 
     def _look_at_graph(self, node: Any) -> None:
         """Look at what a graph saved for its backward: some of it no tensor in Python shows."""

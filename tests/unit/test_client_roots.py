@@ -2,10 +2,12 @@
 
 import weakref
 
+import pytest
 import torch
 
 from gandiva_slurm.client import roots
 from gandiva_slurm.client.device import CpuGauge
+from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.rank import Rank
 from tests import attach_recipes as recipes
 from tests import offload_kit as kit
@@ -102,3 +104,78 @@ def test_tensor_of_an_unknown_kind_is_passed_by():
     haul, sound = roots.Haul(torch, CpuGauge(torch)), torch.ones(2)
     haul.explore([torch.zeros(3).as_subclass(Odd), sound])
     assert list(haul.storages) == [sound.untyped_storage()._cdata]
+
+
+class Counted(roots.Haul):
+    """Counts how often one goes through all that hangs on a training."""
+
+    walks = 0
+
+    def explore(self, things):
+        Counted.walks += 1
+        super().explore(things)
+
+
+class Gauge(CpuGauge):
+    """Like CUDA's: a little that nothing accounts for is left."""
+
+    slack = 16
+
+
+def a_training():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        owned = [*model.parameters(), *model.buffers(), *grads]
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        return {tensor.untyped_storage()._cdata: tensor.nbytes for tensor in [*owned, *states]}
+
+    return model, optimizer, step
+
+
+def test_what_is_known_of_a_training_is_not_looked_for_again(monkeypatch):
+    """Gradients are others at each park; what comes to it beside them is looked for."""
+    monkeypatch.setattr(roots, "Haul", Counted)
+    monkeypatch.setattr(roots, "script_variables", lambda: [])
+    model, optimizer, step = a_training()
+    finder = roots.Roots(torch, Gauge(torch), {1: lambda: model, 2: lambda: optimizer})
+    walks = 0
+    for _ in range(3):
+        want = step()
+        found = {storage._cdata for storage in finder.find(sum(want.values()))}
+        assert found == want.keys()
+        walks = walks or Counted.walks
+        assert Counted.walks == walks > 0, "once"
+    model.append(torch.nn.Linear(8, 8))
+    want = step()
+    assert {storage._cdata for storage in finder.find(sum(want.values()))} == want.keys()
+    assert Counted.walks > walks
+    del model[1]
+    found = {storage._cdata for storage in finder.find(0)}
+    assert len(found) < len(want), "what is gone is not taken"
+
+
+def test_what_is_shared_with_other_processes_since_is_refused_all_the_same(monkeypatch):
+    monkeypatch.setattr(roots, "script_variables", lambda: [])
+    monkeypatch.setattr(Gauge, "slack", 1 << 20)  # it is less than what may be left
+    model, optimizer, step = a_training()
+    finder = roots.Roots(torch, Gauge(torch), {1: lambda: model, 2: lambda: optimizer})
+    live = sum(step().values())
+    finder.find(live)
+    model[0].weight.share_memory_()
+    with pytest.raises(Refused, match="shared with other processes"):
+        finder.find(live)
+
+
+def test_tensors_that_are_looked_for_may_be_swapped():
+    """torch refuses that where a weak reference leads to one."""
+    model, optimizer, step = a_training()
+    step()
+    roots.Roots(torch, Gauge(torch), {1: lambda: model, 2: lambda: optimizer}).find(0)
+    torch.utils.swap_tensors(model[0].weight, torch.nn.Parameter(torch.zeros(8, 8)))
+    assert not model[0].weight.any()

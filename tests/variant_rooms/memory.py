@@ -115,4 +115,31 @@ VARIANTS = (
         "A rank that pauses does not see that it is to park.",
         ("tests/unit/test_client_sharing.py::test_a_pause_ends_when_it_must",),
     ),
+    Variant(
+        "tensors-looked-for-at-each-park",
+        "gandiva_slurm/client/roots.py:Roots._find_again",
+        "return list(haul.storages.values()) if is_all else None",
+        "return None",
+        "Each park looks through all that hangs on a training: tens of milliseconds.",
+        ("tests/unit/test_client_roots.py::test_what_is_known_of_a_training_is_not_looked_for_again",),
+    ),
+    Variant(
+        "known-tensors-are-all-there-is",
+        "gandiva_slurm/client/roots.py:Roots._find_again",
+        " and live - haul.size <= self._device.slack",
+        "",
+        "What has come to a training since its first park stays on the device.",
+        ("tests/unit/test_client_roots.py::test_what_is_known_of_a_training_is_not_looked_for_again",),
+    ),
+    Variant(
+        "known-tensors-shared-since",
+        "gandiva_slurm/client/roots.py:Roots._find_again",
+        "and not haul.fixed and",
+        "and",
+        "A parameter that another process shares since the last park is left behind, and the rest is moved.",
+        (
+            "tests/unit/test_client_roots.py::test_what_is_shared_with_other_processes_since_is_refused_all_"
+            "the_same",
+        ),
+    ),
 )
