@@ -15,17 +15,30 @@ import socket
 import subprocess
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import gandiva_slurm
+from gandiva_slurm.cli import stand_in
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.door import peer_of
 from gandiva_slurm.node.pages import Page, reopen, unmoved_text
 from gandiva_slurm.node.park import Gang, Write
-from gandiva_slurm.wire.page import DONE, TIER_HOLD, TIER_REQUEUE, W_BEAT, W_SEQ, W_STATE, W_TIER
+from gandiva_slurm.wire.page import (
+    DONE,
+    KIND_RUN,
+    TIER_HOLD,
+    TIER_REQUEUE,
+    W_BEAT,
+    W_KIND,
+    W_SEQ,
+    W_STATE,
+    W_TIER,
+)
 
 #: gandivad ticks this often while a park or a resume is under way.
 TICK_S = 0.001
@@ -49,8 +62,9 @@ class LoneNode:
         self._world = 0
         self._beaten_ns = 0
         self._restart = restart
-        self._run = path / name
-        self._socket = f"{self._run}.socket{restart}"
+        self.run = path / name
+        self._notes = Path(f"{self.run}.notes{restart}")
+        self._socket = f"{self.run}.socket{restart}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._socket)
         self._listener.listen(64)
@@ -71,25 +85,35 @@ class LoneNode:
         for page in self.pages.values():
             page.close()
 
-    def start(self, command: Sequence[str], is_served: bool = True) -> None:
-        """Start the script; `is_served=False`: alone, only noting its losses."""
-        env = {
+    def start(
+        self,
+        command: Sequence[str],
+        is_served: bool = True,
+        cwd: Path | None = None,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Start the script; `is_served=False`: alone, only noting its losses. `env`: what else it finds."""
+        own_env = {
             name: value
             for name, value in os.environ.items()
             if name in WISHES or not name.startswith(("GANDIVA", "SLURM_"))
         }
-        path = [str(_HOOK), *filter(None, [env.get("PYTHONPATH")])]
-        env |= {"GANDIVA_TRIAL": str(self._run), "PYTHONPATH": os.pathsep.join(path)}
-        if is_served:
-            env |= {
-                "GANDIVA_SOCKET": self._socket,
-                "GANDIVA_CHECKPOINT_DIR": f"{self._run}.checkpoints",
-                "SLURM_RESTART_COUNT": str(self._restart),
-            }
         if shutil.which(command[0]) is None:
             raise GandivaError(f"there is no program {command[0]!r}; name one as in: -- python train.py")
-        with open(f"{self._run}.log", "ab") as out:
-            self._process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        path = [str(_HOOK), *filter(None, [own_env.get("PYTHONPATH")])]
+        own_env |= {"GANDIVA_TRIAL": str(self.run), "PYTHONPATH": os.pathsep.join(path), **env}
+        programs = stand_in.make(Path(f"{self.run}.bin{self._restart}"), self._notes)
+        own_env["PATH"] = os.pathsep.join([str(programs), own_env.get("PATH", os.defpath)])
+        if is_served:
+            own_env |= {
+                "GANDIVA_SOCKET": self._socket,
+                "GANDIVA_CHECKPOINT_DIR": f"{self.run}.checkpoints",
+                "SLURM_RESTART_COUNT": str(self._restart),
+            }
+        with open(f"{self.run}.log", "ab") as out:
+            self._process = subprocess.Popen(
+                command, env=own_env, cwd=cwd, stdout=out, stderr=out, start_new_session=True
+            )
 
     @property
     def status(self) -> int | None:
@@ -113,6 +137,39 @@ class LoneNode:
         self._kill_group(signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+    def called(self, name: str) -> list[str]:
+        """What the script called one of Slurm's commands for: `requeue`, `sbatch`, `task` and its process."""
+        lines = self._notes.read_text().splitlines() if self._notes.exists() else []
+        return [line for line in lines if line.split()[0] == name]
+
+    def tasks(self) -> list[int]:
+        """What srun has started, as far as the script called it: process ids."""
+        return [int(line.split()[1]) for line in self.called("task")]
+
+    @property
+    def pid(self) -> int:
+        """The script's process: in a batch script the shell."""
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, number: signal.Signals, roots: Iterable[int], to_all: bool = True) -> bool:
+        """Signal these processes and (`to_all`) all that is below them; False: nobody was there."""
+        roots = list(roots)
+        found = [*procs.each(roots), *(procs.below(roots) if to_all else ())]
+        alive = [proc for proc in found if proc.state not in procs.ENDED]
+        sent = [procs.send(proc.id, number) for proc in alive]
+        return any(sent)
+
+    def ask_to_end(self) -> None:
+        """Tell it, and all that it has started, to end, as Slurm does with what it requeues."""
+        roots = {self.pid, *(proc.pid for proc in self._ranks.values())}
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            self.send(number, roots)
+
+    def has_ended(self) -> bool:
+        """True when neither the script nor a rank of its lives."""
+        return self.status is not None and not any(self._alive())
 
     def look(self) -> None:
         """Greet who knocks, beat, and let the coordinator go on."""
@@ -207,6 +264,23 @@ class LoneNode:
             os.close(fd)
         self.pages[rank], self._ranks[rank], self.kind = page, proc, hello["kind"]
         reader.readline()  # it has mapped the page
+
+
+def way_of(node: LoneNode) -> str:
+    """Return how its ranks save what runs: attached, or by which framework; "": they do not."""
+    if not any(view[W_KIND] == KIND_RUN for view in node.views()):
+        return ""
+    framework = facts_of(node.run).get("framework")
+    return f"framework ({framework})" if framework else "attached"
+
+
+def facts_of(run: Path) -> dict[str, Any]:
+    """What the first rank of a run wrote down of itself (client/trial.py); nothing before its tenth step."""
+    try:
+        found: dict[str, Any] = json.loads(Path(f"{run}.0.facts").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def why_unmoved(node: LoneNode) -> str:

@@ -19,6 +19,8 @@ from typing import Any, Callable, Dict, NamedTuple, Tuple
 from gandiva_slurm.client.errors import BadCheckpoint
 from gandiva_slurm.client.rank import cannot_be_moved
 
+#: Why a training is not moved that is none yet: another begins behind it.
+FOR_A_TRY = "trains for a try, and starts again from where it began"
 #: How to begin a training: with which arguments, positional and by name.
 Arguments = Tuple[Tuple[Any, ...], Dict[str, Any]]
 

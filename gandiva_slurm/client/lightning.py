@@ -18,6 +18,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
+from gandiva_slurm.client.frameworks import FOR_A_TRY
 from gandiva_slurm.client.keeper import Keeper
 from gandiva_slurm.client.notice import say
 
@@ -102,7 +103,7 @@ def why_not(trainer: Any) -> str:
     """Return why what this Trainer trains cannot be moved; "" where it can."""
     names = {type(callback).__name__ for callback in trainer.callbacks}
     for tuner in names.intersection(TUNERS):
-        return f"{tuner} trains for a try, and starts again from where it began"
+        return f"{tuner} {FOR_A_TRY}"
     strategy = type(trainer.strategy).__name__
     return "" if strategy in STRATEGIES else f"it trains by {strategy}, known are {' and '.join(STRATEGIES)}"
 

@@ -1,6 +1,7 @@
 """Under `gandiva try` and `gandiva doctor`: note down what the script computes, and what it consists of.
 
-Every backward's loss is appended to a file, bit for bit, one a line; after some optimizer steps the facts are
+Every backward's loss is appended to a file, bit for bit, one a line; behind it SAVED where it is one of a
+training that can be saved, and before the first of a process BEGIN. After some optimizer steps the facts are
 written beside it. Installed by the hook where GANDIVA_TRIAL names the file.
 """
 
@@ -13,9 +14,16 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List
 
 from gandiva_slurm.client.identity import find_identity
+from gandiva_slurm.client.rank import this_rank
+from gandiva_slurm.wire.page import KIND_RUN
+
+#: Marks in the file of losses.
+BEGIN, SAVED = "begin\n", " saved"
 
 #: The facts are written when so many optimizer steps have been made.
 FACTS_AFTER = 10
+#: Which framework it is that trains, by what is imported of us when it does (client/frameworks.py).
+_ADAPTERS = {"gandiva_slurm.client.hf": "transformers", "gandiva_slurm.client.lightning": "lightning"}
 
 
 def watch(module: ModuleType, path: str) -> None:
@@ -48,8 +56,11 @@ def _noted(backward: Callable[..., None], path: str) -> Callable[..., None]:
     def noted(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not out:
             out.append(open(_of_rank(path), "a", buffering=1, encoding="ascii"))  # noqa: SIM115 - as long as the script
+            out[0].write(BEGIN)
+        rank = this_rank()
+        mark = SAVED if rank is not None and rank.kind == KIND_RUN else ""
         first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-        out[0].write(float(first.detach().double().sum()).hex() + "\n")
+        out[0].write(float(first.detach().double().sum()).hex() + mark + "\n")
         backward(tensors, *args, **kwargs)
 
     return noted
@@ -67,6 +78,7 @@ def _facts(torch: Any, optimizers: List[Any]) -> Dict[str, Any]:
         "benchmark": bool(cuda and torch.backends.cudnn.benchmark),
         "torch": str(torch.__version__),
         "torch_threads": _threads_in_torch(),
+        "framework": next((_ADAPTERS[name] for name in _ADAPTERS if name in sys.modules), ""),
     }
 
 

@@ -1,0 +1,234 @@
+"""How a script would move, read from its text: the lines that say so, and what to add where none does.
+
+What `--gandiva-checkpoint` becomes is settled here as gandiva_request.lua does it at submission; a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from gandiva_slurm.model.errors import UsageError
+from gandiva_slurm.model.snapshot import JobOptions, OwnSignal
+
+#: Signals that jobs catch.
+SIGNALS = ("HUP", "INT", "USR1", "USR2", "TERM")
+TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self or none"
+_ASKED = re.compile(rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?", re.ASCII)
+_SIGNAL_LINE = re.compile(r"#SBATCH\s+--signal[=\s]\s*(\S+)", re.ASCII)
+_SIGNAL = re.compile(r"(?:([A-Z]*):)?(\w+?)@?(\d*)", re.ASCII)
+_FLAGGED = re.compile(r"#SBATCH\s(?:.*\s)?--gandiva-(\w+)[=\s]\s*(\S+)", re.ASCII)
+_TASKS = re.compile(r"\s(?:--ntasks(?:-per-node)?[=\s]\s*|-n\s*)(\d{1,3})\b", re.ASCII)
+#: A script is not read further.
+_MOST_BYTES = 4 * 2**20
+#: Slurm's own default (sbatch's --signal), and submitit's.
+_SIGNAL_S, _SUBMITIT = 60, OwnSignal("USR2", False, 90)
+
+
+class Line(NamedTuple):
+    """A line of a script: its file's name, its number, and its text."""
+
+    file: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        """As shown to the user."""
+        return f"{self.file}:{self.number}: {self.text.strip()[:100]}"
+
+
+class Checkpoint(click.ParamType[str]):
+    """What --gandiva-checkpoint takes."""
+
+    name = "HOW"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take it as it is; BadParameter says what it takes."""
+        match = _ASKED.fullmatch(value)
+        if match is None or not 1 <= int(match[3] or 1) <= 3600:
+            self.fail(f"got {value!r}, takes {TAKES}", param, ctx)
+        return value
+
+
+#: What is looked for in a script's text, by what it says: in Python's, or in the batch script's.
+_PYTHON, _BATCH = "python", "batch"
+_MARKS = {
+    "attach": (_PYTHON, re.compile(r"\bgandiva\w*\.attach\(|\bGandivaCallback\(|\bimport attach\b")),
+    "trainer": (_PYTHON, re.compile(r"\b\w*Trainer\(")),
+    "catches": (_PYTHON, re.compile(rf"\bsignal\(\s*(?:\w+\.)*SIG({'|'.join(SIGNALS)})\b")),
+    "checkpoint()": (_PYTHON, re.compile(r"\bdef checkpoint\(")),
+    "loads": (
+        _PYTHON,
+        re.compile(r"\btorch\.load\(|\bload_(state|checkpoint)\(|\b(resume_from_checkpoint|ckpt_path)="),
+    ),
+    "traps": (_BATCH, re.compile(rf"^\s*trap\s.*\b(?:SIG)?({'|'.join(SIGNALS)})\b")),
+    "requeues": (_BATCH, re.compile(r"scontrol\s+requeue", re.ASCII)),
+    "srun": (_BATCH, re.compile(r"^[^#]*\bsrun\b")),
+    "submitit": (_BATCH, re.compile(r"SUBMITIT_EXECUTOR=slurm")),
+    "--requeue": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?--requeue\b")),
+    "--no-requeue": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?--no-requeue\b")),
+    "nodes": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?(?:--nodes[=\s]\s*|-N\s*)(?!1\b)\d+")),
+}
+
+
+@dataclass
+class Script:
+    """A script as it is tried: how it is run, and what its text says."""
+
+    command: list[str]
+    #: whether it is a batch script
+    is_batch: bool = False
+    #: the first line of each kind in `_MARKS`
+    marks: dict[str, Line] = field(default_factory=dict)
+    #: the #SBATCH line that names the signal, and those of --gandiva-NAME
+    signal: Line | None = None
+    flags: dict[str, tuple[str, Line]] = field(default_factory=dict)
+    tasks: int = 1
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return " ".join(self.command)
+
+
+def read(words: Sequence[str]) -> Script:
+    """Read the script that a command runs: a command, or a script of its own as sbatch takes it."""
+    script = Script(_command(words))
+    files = [Path(word) for word in script.command if _is_script(Path(word))]
+    batch = next((file for file in files if not _is_python(file) or "#SBATCH" in _text(file)), None)
+    if batch is not None:
+        _read_batch(script, batch)
+        named = re.findall(r"[^\s\"']+\.py\b", _text(batch))
+        files += [Path(name) for name in dict.fromkeys(named) if _is_script(Path(name))]
+    for file in files:
+        if _is_python(file):
+            _mark(script, file, _PYTHON)
+    return script
+
+
+def settle(script: Script, asked: str | None = None) -> JobOptions:
+    """Return how the job saves itself, as it was asked (None: in its script), or by what that says (auto)."""
+    if asked is None:
+        asked = script.flags["checkpoint"][0] if "checkpoint" in script.flags else "auto"
+    own, is_submitit = _own_signal(script), "submitit" in script.marks
+    if asked == "auto":
+        requeues = "--requeue" in script.marks or "requeues" in script.marks
+        if is_submitit or not own or not requeues:
+            return JobOptions()
+        asked = "signal"
+    if asked == "submitit":
+        return _by_signal("submitit", (own or _SUBMITIT)._replace(to_batch=False))
+    if not asked.startswith("signal"):
+        return JobOptions(checkpoint=asked)
+    name, _, seconds = asked.partition(":")[2].partition("@")
+    if not name and own is None:
+        raise UsageError(
+            "--checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
+            "signal:USR1@60"
+        )
+    default = own or OwnSignal(name, False, _SIGNAL_S)
+    return _by_signal(
+        "signal", OwnSignal(name or default.name, default.to_batch, int(seconds or default.grace_s))
+    )
+
+
+def why_never(script: Script) -> str:
+    """Say which line keeps the job from being moved at all, "" where none does."""
+    fixed = script.flags.get("migrate")
+    if fixed and fixed[0] == "never":
+        return f"it asks not to be ({fixed[1]})"
+    line = script.marks.get("--no-requeue")
+    return f"Slurm may not start it again ({line})" if line else ""
+
+
+def why_not_own(script: Script) -> str:
+    """Say why a job that nobody attached is not moved by its own checkpoint, "" where it may be."""
+    line = script.marks.get("nodes")
+    if line is None and "elastic" in script.flags:
+        line = script.flags["elastic"][1]
+    return f"by their own checkpoints only jobs of one node and one size are moved ({line})" if line else ""
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the command that is run; a script that is no program runs as by sbatch, by its first line."""
+    first = Path(words[0])
+    if not first.is_file() or shutil.which(words[0]):
+        return list(words)
+    head = _head(first)
+    if head.startswith("#!"):
+        return [*head[2:].split(), *words]
+    if first.suffix == ".py":
+        return [shutil.which("python") or "python3", *words]
+    raise UsageError(f"{first} is no script: its first line begins with no #!, its name does not end in .py")
+
+
+def _is_script(path: Path) -> bool:
+    return path.is_file() and (path.suffix == ".py" or _head(path).startswith("#!"))
+
+
+def _is_python(path: Path) -> bool:
+    return path.suffix == ".py" or "python" in _head(path)
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.readline(256).decode(errors="replace").rstrip()
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES).decode(errors="replace")
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    for number, text in enumerate(_text(path).split("\n"), 1):
+        yield Line(path.name, number, text.rstrip())
+
+
+def _mark(script: Script, path: Path, kind: str) -> None:
+    """Note the first line that says something, of each kind; a comment of Python's says nothing."""
+    for line in _lines(path):
+        if kind == _PYTHON and line.text.lstrip().startswith("#"):
+            continue
+        for name, (of, mark) in _MARKS.items():
+            if of == kind and mark.search(line.text):
+                script.marks.setdefault(name, line)
+
+
+def _read_batch(script: Script, path: Path) -> None:
+    script.is_batch = True
+    _mark(script, path, _BATCH)
+    for line in _lines(path):
+        if not line.text.startswith("#SBATCH"):
+            continue
+        if script.signal is None and _SIGNAL_LINE.match(line.text):
+            script.signal = line
+        for name, value in _FLAGGED.findall(line.text):
+            script.flags.setdefault(name, (value, line))
+        count = _TASKS.search(line.text)
+        script.tasks = int(count[1]) if count else script.tasks
+
+
+def _own_signal(script: Script) -> OwnSignal | None:
+    """Return the signal that the batch script asks Slurm for; None where it is none, or unknown here."""
+    found = _SIGNAL_LINE.match(script.signal.text) if script.signal else None
+    match = _SIGNAL.fullmatch(found[1]) if found else None
+    if match is None:
+        return None
+    name = match[2].upper().removeprefix("SIG")
+    seconds = int(match[3] or _SIGNAL_S)
+    is_known = name in SIGNALS
+    grace_s = seconds if 1 <= seconds <= 3600 else 3600
+    return OwnSignal(name, "B" in (match[1] or ""), grace_s) if is_known else None
+
+
+def _by_signal(how: str, own: OwnSignal) -> JobOptions:
+    to = "B:" if own.to_batch else ""
+    return JobOptions(checkpoint=f"{how}:{to}{own.name}@{own.grace_s}")
