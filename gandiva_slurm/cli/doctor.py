@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Iterable
@@ -11,9 +10,12 @@ from typing import Any
 
 import click
 
+from gandiva_slurm.cli import script_ways, ways_told
 from gandiva_slurm.cli.client import to_json
-from gandiva_slurm.cli.lone import LoneNode, why_unmoved
+from gandiva_slurm.cli.lone import LoneNode, facts_of, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
+from gandiva_slurm.cli.runs import slurm_env
+from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.node.pages import error_text
 from gandiva_slurm.wire.page import (
     KIND_HOOK,
@@ -52,12 +54,16 @@ NO_MOVE = "no: {}; so it is parked where it is, and not moved"
 def doctor(steps: int, deadline: float, as_json: bool, command: tuple[str, ...]) -> int:
     """Run COMMAND for some mini-batches and tell what Gandiva could do with it, and what is in the way.
 
+    COMMAND is a command, or a script as sbatch or Python takes it. How it would be moved is told for each
+    --gandiva-checkpoint that would suit it, with the line that says so, and what to add.
+
     Exit 0: it can be parked. 1: it cannot.
     """
+    script = script_ways.read(command)
     with tempfile.TemporaryDirectory(prefix="gandiva-doctor-") as path, LoneNode(Path(path), "it") as node:
-        node.start(command)
+        node.start(script.command, env=slurm_env(script) if script.is_batch else {})
         node.wait(lambda: node.is_training() and min(node.seqs()) >= steps, deadline)
-        found = diagnose(node, Path(path), deadline)
+        found = diagnose(node, script, deadline)
     if as_json:
         click.echo(to_json(found))
     else:
@@ -66,16 +72,17 @@ def doctor(steps: int, deadline: float, as_json: bool, command: tuple[str, ...])
     return int(found["parked"].startswith("no"))
 
 
-def diagnose(node: LoneNode, path: Path, deadline_s: float) -> dict[str, str]:
+def diagnose(node: LoneNode, script: Script, deadline_s: float) -> dict[str, str]:
     """Return what is found, a line a subject; park and save it once on the way."""
-    log = (path / "it.log").read_text(errors="replace").splitlines()
+    log = Path(f"{node.run}.log").read_text(errors="replace").splitlines()
     if not node.is_training():
         ended = f"; the script ended with exit code {node.status}"
         if node.status is None:
             ended = f"; it still ran after --deadline {deadline_s:g} s"
         last = f": {log[-1]}" if log and node.status else ""
-        return {"boundary": NO_BOUNDARY + ended + last, "parked": "no"}
-    view, facts = node.views()[0], _facts(path)
+        found = {"boundary": NO_BOUNDARY + ended + last, "parked": "no", "moved": "not known without a boundary"}
+        return {**found, **ways_told.ways(script, "")}
+    view, facts, by = node.views()[0], facts_of(node.run), way_of(node)
     found = {
         "boundary": KINDS.get(view[W_KIND], "of an unknown kind"),
         "ranks": str(len(node.pages)),
@@ -83,18 +90,11 @@ def diagnose(node: LoneNode, path: Path, deadline_s: float) -> dict[str, str]:
         "optimizers": "; ".join(map(_optimizer, facts.get("optimizers", []))) or "none seen",
         "memory": _memory(facts),
         "parked": _park(node, deadline_s),
-        "moved": _move(node, path, deadline_s),
+        "moved": _move(node, script, deadline_s),
+        **ways_told.ways(script, by),
     }
     warnings = "; ".join(_warnings(facts))
     return {**found, "mind": warnings} if warnings else found
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((path / "it.0.facts").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _step_ms(view: tuple[int, ...], seq: int) -> float:
@@ -137,18 +137,21 @@ def _park(node: LoneNode, deadline_s: float) -> str:
     return f"yes, within {spent_ms:.0f} ms; {_size(held)} stay on the GPU meanwhile (tier {tier})"
 
 
-def _move(node: LoneNode, path: Path, deadline_s: float) -> str:
-    start = time.monotonic()
-    if node.views()[0][W_KIND] != KIND_RUN:
-        return NO_MOVE.format(why_unmoved(node))
+def _move(node: LoneNode, script: Script, deadline_s: float) -> str:
+    start, by = time.monotonic(), way_of(node)
+    never, own = script_ways.why_never(script), ways_told.own_way(script)
+    if never or (not by and not own):
+        return NO_MOVE.format(never or why_unmoved(node))
+    if not by:
+        return f"yes: {own}, where it saves itself as it says; next: `gandiva try` proves it"
     if node.is_over() or node.status is not None:
         return "not tried: the script was over; next: fewer --steps"
     if not node.park(True, deadline_s):
         errors = [text for text in map(error_text, node.views()) if text]
         return f"no: {errors[0] if errors else node.gang.last_error if node.gang else 'it ended'}"
     spent_s = time.monotonic() - start
-    total = sum(file.stat().st_size for file in (path / "it.checkpoints").rglob("*.data"))
-    return f"yes: {_size(total)} saved within {spent_s:.2g} s; next: `gandiva try` compares its losses"
+    total = sum(file.stat().st_size for file in Path(f"{node.run}.checkpoints").rglob("*.data"))
+    return f"yes: {by}, {_size(total)} saved within {spent_s:.2g} s; next: `gandiva try` compares its losses"
 
 
 def _warnings(facts: dict[str, Any]) -> Iterable[str]:

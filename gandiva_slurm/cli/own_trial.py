@@ -119,7 +119,7 @@ def _left(trial: Trial, node: LoneNode, own: OwnSignal) -> Left:
             "$SLURM_JOB_ID once it has saved itself, or end with another exit code",
         )
     if status in (-number, 128 + number):
-        return Left(f"SIG{own.name} ended it, for which it has no handler")
+        return Left("it has no handler and ended by it")
     return Left(f"it ended with exit code {status}")
 
 

@@ -33,11 +33,12 @@ _SIGNAL_S, _SUBMITIT = 60, OwnSignal("USR2", False, 90)
 
 
 class Line(NamedTuple):
-    """A line of a script: its file's name, its number, and its text."""
+    """A line of a script: its file's name, its number, and its text; the signal that it is about."""
 
     file: str
     number: int
     text: str
+    caught: str = ""
 
     def __str__(self) -> str:
         """As shown to the user."""
@@ -66,7 +67,7 @@ _MARKS = {
     "checkpoint()": (_PYTHON, re.compile(r"\bdef checkpoint\(")),
     "loads": (
         _PYTHON,
-        re.compile(r"\btorch\.load\(|\bload_(state|checkpoint)\(|\b(resume_from_checkpoint|ckpt_path)="),
+        re.compile(r"\btorch\.load\(|\bload_(?:state|checkpoint)\(|\b(?:resume_from_checkpoint|ckpt_path)="),
     ),
     "traps": (_BATCH, re.compile(rf"^\s*trap\s.*\b(?:SIG)?({'|'.join(SIGNALS)})\b")),
     "requeues": (_BATCH, re.compile(r"scontrol\s+requeue", re.ASCII)),
@@ -117,7 +118,7 @@ def settle(script: Script, asked: str | None = None) -> JobOptions:
     """Return how the job saves itself, as it was asked (None: in its script), or by what that says (auto)."""
     if asked is None:
         asked = script.flags["checkpoint"][0] if "checkpoint" in script.flags else "auto"
-    own, is_submitit = _own_signal(script), "submitit" in script.marks
+    own, is_submitit = own_signal(script), "submitit" in script.marks
     if asked == "auto":
         requeues = "--requeue" in script.marks or "requeues" in script.marks
         if is_submitit or not own or not requeues:
@@ -137,6 +138,19 @@ def settle(script: Script, asked: str | None = None) -> JobOptions:
     return _by_signal(
         "signal", OwnSignal(name or default.name, default.to_batch, int(seconds or default.grace_s))
     )
+
+
+def own_signal(script: Script) -> OwnSignal | None:
+    """Return the signal that the batch script asks Slurm for; None where it is none, or unknown here."""
+    found = _SIGNAL_LINE.match(script.signal.text) if script.signal else None
+    match = _SIGNAL.fullmatch(found[1]) if found else None
+    if match is None:
+        return None
+    name = match[2].upper().removeprefix("SIG")
+    seconds = int(match[3] or _SIGNAL_S)
+    is_known = name in SIGNALS
+    grace_s = seconds if 1 <= seconds <= 3600 else 3600
+    return OwnSignal(name, "B" in (match[1] or ""), grace_s) if is_known else None
 
 
 def why_never(script: Script) -> str:
@@ -198,8 +212,10 @@ def _mark(script: Script, path: Path, kind: str) -> None:
         if kind == _PYTHON and line.text.lstrip().startswith("#"):
             continue
         for name, (of, mark) in _MARKS.items():
-            if of == kind and mark.search(line.text):
-                script.marks.setdefault(name, line)
+            found = mark.search(line.text) if of == kind else None
+            if found is not None:
+                caught = found[1] if mark.groups else ""
+                script.marks.setdefault(name, line._replace(caught=caught))
 
 
 def _read_batch(script: Script, path: Path) -> None:
@@ -214,19 +230,6 @@ def _read_batch(script: Script, path: Path) -> None:
             script.flags.setdefault(name, (value, line))
         count = _TASKS.search(line.text)
         script.tasks = int(count[1]) if count else script.tasks
-
-
-def _own_signal(script: Script) -> OwnSignal | None:
-    """Return the signal that the batch script asks Slurm for; None where it is none, or unknown here."""
-    found = _SIGNAL_LINE.match(script.signal.text) if script.signal else None
-    match = _SIGNAL.fullmatch(found[1]) if found else None
-    if match is None:
-        return None
-    name = match[2].upper().removeprefix("SIG")
-    seconds = int(match[3] or _SIGNAL_S)
-    is_known = name in SIGNALS
-    grace_s = seconds if 1 <= seconds <= 3600 else 3600
-    return OwnSignal(name, "B" in (match[1] or ""), grace_s) if is_known else None
 
 
 def _by_signal(how: str, own: OwnSignal) -> JobOptions:
