@@ -12,7 +12,7 @@ import click
 
 from gandiva_slurm.cli import script_ways, ways_told
 from gandiva_slurm.cli.client import to_json
-from gandiva_slurm.cli.lone import LoneNode, facts_of, way_of, why_unmoved
+from gandiva_slurm.cli.lone import LoneNode, facts_of, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.runs import slurm_env
 from gandiva_slurm.cli.script_ways import Script
@@ -62,7 +62,7 @@ def doctor(steps: int, deadline: float, as_json: bool, command: tuple[str, ...])
     script = script_ways.read(command)
     with tempfile.TemporaryDirectory(prefix="gandiva-doctor-") as path, LoneNode(Path(path), "it") as node:
         node.start(script.command, env=slurm_env(script) if script.is_batch else {})
-        node.wait(lambda: node.is_training() and min(node.seqs()) >= steps, deadline)
+        node.wait(lambda: node.is_training() and min(node.seqs()) >= steps and not is_a_try(node), deadline)
         found = diagnose(node, script, deadline)
     if as_json:
         click.echo(to_json(found))
@@ -80,7 +80,7 @@ def diagnose(node: LoneNode, script: Script, deadline_s: float) -> dict[str, str
         if node.status is None:
             ended = f"; it still ran after --deadline {deadline_s:g} s"
         last = f": {log[-1]}" if log and node.status else ""
-        found = {"boundary": NO_BOUNDARY + ended + last, "parked": "no", "moved": "not known without a boundary"}
+        found = {"boundary": NO_BOUNDARY + ended + last, "parked": "no", "moved": "not known without one"}
         return {**found, **ways_told.ways(script, "")}
     view, facts, by = node.views()[0], facts_of(node.run), way_of(node)
     found = {

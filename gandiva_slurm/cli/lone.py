@@ -22,6 +22,7 @@ from typing import Any
 
 import gandiva_slurm
 from gandiva_slurm.cli import stand_in
+from gandiva_slurm.client.frameworks import FOR_A_TRY
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import procs
@@ -281,6 +282,11 @@ def facts_of(run: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def is_a_try(node: LoneNode) -> bool:
+    """True while it trains for a try, a Tuner's, say: what it is to train begins behind that."""
+    return any(FOR_A_TRY in unmoved_text(view) for view in node.views())
 
 
 def why_unmoved(node: LoneNode) -> str:

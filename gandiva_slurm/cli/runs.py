@@ -40,6 +40,7 @@ class Trial:
     by: str = ""
     #: why it is not
     unmoved: str = ""
+    is_a_try: bool = False
     #: The run alone that came far enough for the comparison.
     alone: str = "alone"
     #: It ended by itself: there is no more to compare with.

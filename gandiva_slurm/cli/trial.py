@@ -10,11 +10,10 @@ from pathlib import Path
 import click
 
 from gandiva_slurm.cli import own_trial, script_ways
-from gandiva_slurm.cli.lone import LoneNode, way_of, why_unmoved
+from gandiva_slurm.cli.lone import LoneNode, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.runs import BEHIND, Losses, Trial, check_end, run_alone, train_on
 from gandiva_slurm.cli.script_ways import Script
-from gandiva_slurm.client.frameworks import FOR_A_TRY
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.node.pages import error_text
@@ -70,8 +69,7 @@ def own_way(script: Script, asked: str | None) -> JobOptions:
             "--checkpoint=submitit is not tried: what submitit runs writes its results beside those of the "
             "real job; next: try its function in a script of its own, with --checkpoint=signal:USR2"
         )
-    why = script_ways.why_never(script) or script_ways.why_not_own(script)
-    return JobOptions() if why else options
+    return options
 
 
 def prove(trial: Trial) -> str:
@@ -82,9 +80,11 @@ def prove(trial: Trial) -> str:
     run_parked(trial)
     click.echo(f"parked:  {_count(trial.losses('parked'))}, {trial.parks} parks")
     verdict = compare(trial, "parked")
-    never = script_ways.why_never(trial.script)
-    if never or (not trial.by and not is_own):
-        click.echo(f"moved:   no: {never or trial.unmoved + _ADD}")
+    stays = script_ways.why_never(trial.script)
+    if not stays and not trial.by:
+        stays = script_ways.why_not_own(trial.script) if is_own else trial.unmoved + _ADD
+    if stays:
+        click.echo(f"moved:   no: {stays}")
         return verdict
     if verdict or not trial.by:
         return verdict or own_trial.run_own(trial)
@@ -119,7 +119,7 @@ def run_parked(trial: Trial) -> None:
             if trial.parks == 1:
                 trial.compare_behind("parked")
             trial.by = way_of(node) or trial.by
-            trial.unmoved = why_unmoved(node)
+            trial.unmoved, trial.is_a_try = why_unmoved(node), is_a_try(node)
             _pause(node, trial.chance.random() * PARK_S)
             node.resume(trial.deadline_s)
         node.wait(lambda: trial.is_enough("parked"), trial.deadline_s)
@@ -127,9 +127,11 @@ def run_parked(trial: Trial) -> None:
 
 
 def _is_parked_enough(trial: Trial) -> bool:
-    if FOR_A_TRY in trial.unmoved:
-        return False
-    return trial.is_enough("parked") and (trial.parks > 0 or len(trial.refused) >= REFUSALS)
+    return (
+        not trial.is_a_try
+        and trial.is_enough("parked")
+        and (trial.parks > 0 or len(trial.refused) >= REFUSALS)
+    )
 
 
 def run_moved(trial: Trial) -> None:
@@ -172,13 +174,15 @@ def compare(trial: Trial, name: str) -> str:
     if name == "moved":  # Alone and parked were the same: it is deterministic.
         return f"moved it computes something else ({place}): {_WHY_MOVED}"
     run_alone(trial, "again")
-    began = own_trial.find_place(want, trial.losses("again"), trial.steps)
-    if isinstance(began, own_trial.Place) and began.at > 0:
-        return (
-            f"run alone once more it went on behind mini-batch {began.at}, from a file of its own; next: "
-            "--checkpoint=self, and that file within the directory it is started in"
-        )
-    if first_difference(want, trial.losses("again"), trial.steps):
+    again = trial.losses("again")
+    for earlier, later in ((want, got), (got, again)):
+        began = own_trial.find_place(earlier, later, trial.steps)
+        if isinstance(began, own_trial.Place) and began.at > 0:
+            return (
+                f"a run went on behind mini-batch {began.at} of the run before, from a file of its own; "
+                "next: --checkpoint=self, and that file within the directory it is started in"
+            )
+    if first_difference(want, again, trial.steps):
         return (
             f"the script is not deterministic: two runs alone differ too ({place}); "
             "next: seed its generators, torch.use_deterministic_algorithms(True)"

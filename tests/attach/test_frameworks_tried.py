@@ -9,7 +9,9 @@ from submitit.core.utils import DelayedSubmission
 
 from gandiva_slurm.cli import trial
 from gandiva_slurm.cli.main import main
-from gandiva_slurm.cli.trial import Trial, compare, run_alone, run_moved
+from gandiva_slurm.cli.runs import Trial, run_alone
+from gandiva_slurm.cli.script_ways import Script
+from gandiva_slurm.cli.trial import compare, run_moved
 from tests.slow import by_need, slow
 
 IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
@@ -112,7 +114,7 @@ def test_script_without_a_line_is_moved(name, tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "MOVES", 1)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(HEAD + UNASKED[name])
-    run = Trial([sys.executable, "train.py"], tmp_path, 30, 120.0, random.Random(0))
+    run = Trial(Script([sys.executable, "train.py"]), tmp_path, 30, 120.0, random.Random(0))
     run_alone(run, "alone")
     run_moved(run)
     assert run.moves == 1 and compare(run, "moved") == ""

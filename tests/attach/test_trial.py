@@ -10,7 +10,8 @@ import pytest
 
 from gandiva_slurm.cli.lone import LoneNode
 from gandiva_slurm.cli.main import main
-from gandiva_slurm.cli.trial import BEHIND, Trial
+from gandiva_slurm.cli.runs import BEHIND, Trial
+from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.node import procs
 from tests.park_harness import wait_until
 from tests.slow import by_need, slow
@@ -94,7 +95,7 @@ def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, out = gandiva("try", "gang", launcher=launcher)
     assert code == 0 and "the losses are identical, bit for bit" in out, out
-    assert "alone:   80 losses on 2 ranks\n" in out and "moved:   80 losses on 2 ranks, 2 moves\n" in out
+    assert "alone:   80 losses on 2 ranks\n" in out and "moved:   attached: 80 losses on 2 ranks, 2 moves\n" in out
 
 
 BROKEN = {
@@ -129,7 +130,7 @@ def test_rank_that_gives_up_while_it_is_greeted_ends_no_trial(tmp_path):
 
 
 def test_last_words_are_the_scripts_own(tmp_path):
-    trial, log = Trial((), tmp_path, 1, 1.0, random.Random(0)), tmp_path / "alone.log"
+    trial, log = Trial(Script([]), tmp_path, 1, 1.0, random.Random(0)), tmp_path / "alone.log"
     launchers = "E1121 12:24:38.2 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed\n"
     log.write_text("here\nValueError: no data\n" + launchers + "====\n" * 9)
     assert trial.tail("alone") == "here\nValueError: no data"
@@ -149,12 +150,15 @@ def test_doctor_tells_what_can_be_done(gandiva):
     assert code == 0 and found["version"] == 1
     assert found["boundary"].startswith("run.steps() of gandiva.attach()")
     assert found["optimizers"] == "Adam of 2 tensors, 0.0 KiB of parameters, 0.0 KiB of state"
-    assert found["parked"].startswith("yes, within") and found["moved"].startswith("yes:")
+    assert found["parked"].startswith("yes, within") and found["moved"].startswith("yes: attached, ")
+    assert found["auto"].startswith("by attached: its ranks save it, nothing is lost (attached.py:")
+    assert found["auto"].endswith(": run = gandiva.attach(model=model, optimizer=optimizer))")
 
 
 @slow("two starts of torch; an attached script is in make test, and what try says of these two")
 def test_doctor_tells_what_cannot_be_done(gandiva):
     code, out = gandiva("doctor", "hooked")
     assert code == 0 and "found by the hook" in out and "no: the script has no gandiva.attach()" in out
+    assert "auto:        not; next: gandiva.attach() in it" in out
     code, out = gandiva("doctor", "unmarked")
     assert code == 1 and "none: no optimizer of torch was seen to step" in out
