@@ -40,6 +40,7 @@ from tests.variant_rooms import (
     submit,
     sums,
     tickets,
+    tried,
     turns,
     wire,
 )
@@ -50,6 +51,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "The rank: its memory and its share": memory.VARIANTS,
     "The saver: what a training is saved with, and read from": saver.VARIANTS,
     "Frameworks without a line": frameworks.VARIANTS,
+    "A script tried: how it would move": tried.VARIANTS,
     "The node: its half of the park protocol": park.VARIANTS,
     "The node: turns, switches and orders": turns.VARIANTS,
     "The node: memory of its GPUs": card.VARIANTS,

@@ -23,7 +23,7 @@ SIGNALS = ("HUP", "INT", "USR1", "USR2", "TERM")
 TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self or none"
 _ASKED = re.compile(rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?", re.ASCII)
 _SIGNAL_LINE = re.compile(r"#SBATCH\s+--signal[=\s]\s*(\S+)", re.ASCII)
-_SIGNAL = re.compile(r"(?:([A-Z]*):)?(\w+?)@?(\d*)", re.ASCII)
+_SIGNAL = re.compile(r"(?:([A-Z]*):)?([A-Za-z0-9]+)@?(\d*)", re.ASCII)
 _FLAGGED = re.compile(r"#SBATCH\s(?:.*\s)?--gandiva-(\w+)[=\s]\s*(\S+)", re.ASCII)
 _TASKS = re.compile(r"\s(?:--ntasks(?:-per-node)?[=\s]\s*|-n\s*)(\d{1,3})\b", re.ASCII)
 #: A script is not read further.
@@ -184,7 +184,10 @@ def _command(words: Sequence[str]) -> list[str]:
 
 
 def _is_script(path: Path) -> bool:
-    return path.is_file() and (path.suffix == ".py" or _head(path).startswith("#!"))
+    """True for a file that is a script, and no program of the PATH's (pyenv's python is one of a shell)."""
+    if not path.is_file() or shutil.which(path.name) == str(path):
+        return False
+    return path.suffix == ".py" or _head(path).startswith("#!")
 
 
 def _is_python(path: Path) -> bool:

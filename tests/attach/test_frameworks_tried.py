@@ -105,7 +105,8 @@ def tried(tmp_path, monkeypatch, capfd):
 def test_script_with_the_callback_is_parked_and_moved(body, tried, tmp_path):
     (tmp_path / "train.py").write_text(HEAD + body)
     code, out = tried("train.py")
-    assert code == 0 and "1 moves\nthe losses are identical, bit for bit" in out, out
+    assert code == 0 and "moved:   framework (" in out, out
+    assert "1 moves\nthe losses are identical, bit for bit" in out
 
 
 @pytest.mark.parametrize("name", by_need(UNASKED, "trainer"))
@@ -119,6 +120,27 @@ def test_script_without_a_line_is_moved(name, tmp_path, monkeypatch):
     run_moved(run)
     assert run.moves == 1 and compare(run, "moved") == ""
     assert "goes on from" in (tmp_path / "moved.log").read_text()
+
+
+#: Mini-batches of the Tuner, more than are compared unless a training is waited for.
+TUNED = UNASKED["lightning"].replace(
+    "trainer.fit(Module(), ",
+    """
+from lightning.pytorch.tuner import Tuner
+module, loader = Module(), torch.utils.data.DataLoader(Data(), 2, shuffle=True)
+module.lr = 0.01
+Tuner(trainer).lr_find(module, loader, num_training=40)
+trainer.fit(module, """,
+)
+
+
+@slow("40 s; unit/test_own_trial has the tries that count once, test_attached the Tuner in one process")
+def test_training_behind_a_tuners_tries_is_moved(tried, tmp_path):
+    """Its tries, more than are compared, are no training: each life does them again."""
+    (tmp_path / "train.py").write_text(HEAD + TUNED)
+    code, out = tried("train.py")
+    assert code == 0 and "moved:   framework (lightning): " in out, out
+    assert "1 moves\n" in out and "the losses are identical, bit for bit" in out
 
 
 #: FSDP2 as Lightning has it.

@@ -243,7 +243,7 @@ VARIANTS = (
     ),
     Variant(
         "trial-proves-nothing-behind-a-late-park",
-        "gandiva_slurm/cli/trial.py:Trial.compare_behind",
+        "gandiva_slurm/cli/runs.py:Trial.compare_behind",
         "max(self.steps, here + BEHIND)",
         "self.steps",
         "gandiva try compares only what was computed before a park that came late.",
