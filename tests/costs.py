@@ -16,6 +16,7 @@ COSTS_S = {
     "tests/attach/test_moved.py": 30.0,
     "tests/property/test_gaming.py": 25.0,
     "tests/attach/test_frameworks_tried.py": 25.0,
+    "tests/unit/test_own_trial.py": 25.0,
     "tests/sim/test_mixed_cluster.py": 25.0,
     "tests/property/test_kills.py": 20.0,
     "tests/unit/test_hook_torch.py": 20.0,

@@ -93,7 +93,7 @@ class LoneNode:
         cwd: Path | None = None,
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Start the script; `is_served=False`: alone, only noting its losses. `env`: what else it finds."""
+        """Start the script; `is_served=False`: alone, only noting its losses. `env`: what Slurm tells it."""
         own_env = {
             name: value
             for name, value in os.environ.items()
@@ -104,6 +104,10 @@ class LoneNode:
         path = [str(_HOOK), *filter(None, [own_env.get("PYTHONPATH")])]
         own_env |= {"GANDIVA_TRIAL": str(self.run), "PYTHONPATH": os.pathsep.join(path), **env}
         programs = stand_in.make(Path(f"{self.run}.bin{self._restart}"), self._notes)
+        if env and shutil.which("srun", path=str(programs)) is None:
+            raise GandivaError(
+                f"no program can be run in {programs} (noexec?); next: TMPDIR=… that allows it"
+            )
         own_env["PATH"] = os.pathsep.join([str(programs), own_env.get("PATH", os.defpath)])
         if is_served:
             own_env |= {

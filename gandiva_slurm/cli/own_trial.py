@@ -51,10 +51,11 @@ def run_own(trial: Trial) -> str:
         trained = trial.chance.randint((trial.steps + 1) // 2, trial.steps)
         node.wait(lambda: trial.has_computed(FIRST, trained) or node.is_over(), trial.deadline_s)
         train_on(trial, node, (1, 1))
-        if node.status is None and not trial.has_computed(FIRST, trained) and not node.is_over():
-            check_end(trial, node, FIRST)
-        if node.status is not None or node.is_over():
-            check_end(trial, node, FIRST)
+        is_over = node.status is not None or node.is_over()
+        if is_over:
+            node.wait(lambda: node.status is not None, trial.deadline_s)
+        check_end(trial, node, FIRST, trained)
+        if is_over:
             return "it ended before it could be interrupted; next: fewer --steps, or a longer training"
         left = interrupt(trial, node)
     click.echo(f"moved:   {how}: {left.told}")
@@ -70,13 +71,12 @@ def run_own(trial: Trial) -> str:
 
 def interrupt(trial: Trial, node: LoneNode) -> Left:
     """Have it leave as a real move would."""
-    done = max(map(len, trial.losses(FIRST).values()))
     own = trial.options.own_signal
     if own is None:
         _end(node)
-        return Left(f"ended after {done} mini-batches, as by a requeue")
+        return Left(f"ended after {_done(trial)} mini-batches, as by a requeue")
     to = "its batch shell" if own.to_batch else "its steps" if trial.script.is_batch else "its processes"
-    begin, sent = time.monotonic(), f"SIG{own.name} to {to} after {done} mini-batches"
+    begin, sent = time.monotonic(), f"SIG{own.name} to {to} after {_done(trial)} mini-batches"
     if not _send(trial, node, own):
         return Left(
             f"{sent}: there is none",
@@ -132,17 +132,21 @@ def _end(node: LoneNode) -> None:
     node.end()
 
 
+def _done(trial: Trial) -> int:
+    return max(map(len, trial.losses(FIRST).values()))
+
+
 def _judge(trial: Trial, wrote: Sequence[str]) -> str:
-    left, again = trial.losses(FIRST), trial.losses(SECOND)
+    again = trial.losses(SECOND)
     if not again:
         return "started again it computed no loss; next: see that it goes on from its own file"
     # As far as the second life can have come, wherever it went on.
-    most = max(map(len, left.values())) + min(trial.steps, max(map(len, again.values())))
+    done = _done(trial)
+    most = done + min(trial.steps, max(map(len, again.values())))
     if not trial.has_computed(trial.alone, most) and not trial.has_ended_alone:
         trial.alone = "alone-restarted"
         run_alone(trial, trial.alone, most)
     place = find_place(trial.losses(trial.alone), again, trial.steps)
-    done = max(map(len, left.values()))
     if isinstance(place, str):
         return place
     lost = done - place.at
@@ -170,9 +174,11 @@ _NOWHERE = (
 
 def find_place(want: Losses, got: Losses, steps: int) -> Place | str:
     """Say where in `want` the run `got` begins, on all ranks; in words where that cannot be told."""
+    if want.keys() != got.keys():
+        return f"it has ranks {sorted(got)}, and {sorted(want)} alone"
     found: list[Place] = []
     for rank, losses in sorted(got.items()):
-        places = _places(want.get(rank, []), losses[:steps])
+        places = _places(want[rank], losses[:steps])
         if not places:
             return _NOWHERE
         if len(places) > 1:

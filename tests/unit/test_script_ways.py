@@ -40,7 +40,12 @@ SIGNALS = (
     "#SBATCH --signal=10@90",
     "  #SBATCH --signal=B:USR1@90",
 )
-REQUEUES = ("", "#SBATCH --requeue", "# scontrol  requeue $SLURM_JOB_ID", "export SUBMITIT_EXECUTOR=slurm")
+REQUEUES = (
+    "",
+    "#SBATCH --requeue",
+    "# scontrol  requeue $SLURM_JOB_ID",
+    "#SBATCH --requeue\nexport SUBMITIT_EXECUTOR=slurm",
+)
 ASKED = ("auto", "signal", "signal:HUP", "signal:INT@5", "submitit", "self", "none")
 
 
