@@ -195,13 +195,16 @@ def _is_python(path: Path) -> bool:
 
 
 def _head(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.readline(256).decode(errors="replace").rstrip()
+    return _text(path, 256).split("\n", 1)[0].rstrip()
 
 
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+def _text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
+    """Return what a file says, "" where it may not be read: a command may name any."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _lines(path: Path) -> Iterator[Line]:

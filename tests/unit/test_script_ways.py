@@ -177,6 +177,13 @@ def test_batch_script_of_python_is_one(read):
     assert script_ways.settle(script).checkpoint == "signal:USR1@30"
 
 
+def test_files_of_a_command_may_be_anything(read):
+    """Data, a directory, and what cannot be read (the memory of a process has no first page)."""
+    Path("data.py").write_bytes(b"\xff\0torch.load(")
+    script = script_ways.read(["python", "data.py", ".", "/proc/self/mem"])
+    assert not script.is_batch and script.marks["loads"].file == "data.py"
+
+
 def test_program_of_a_shell_is_no_batch_script(read, tmp_path, monkeypatch):
     """As pyenv's python is."""
     shim = tmp_path / "python"

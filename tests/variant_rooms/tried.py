@@ -84,6 +84,16 @@ VARIANTS = (
         (_OWN + "test_tries_before_a_training_that_is_saved_count_once",),
     ),
     Variant(
+        "trial-ends-in-a-tuners-tries",
+        "gandiva_slurm/cli/trial.py:_is_parked_enough",
+        "not trial.is_a_try",
+        "True",
+        "gandiva try compares a Tuner's tries alone, and says that the training is not moved.",
+        ("tests/attach/test_frameworks_tried.py::test_training_behind_a_tuners_tries_is_moved",),
+        target="test-all",
+        why="six starts of Lightning",
+    ),
+    Variant(
         "doctor-settles-otherwise",
         "gandiva_slurm/cli/script_ways.py:settle",
         "if is_submitit or not own or not requeues:",
