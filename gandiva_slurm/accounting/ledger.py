@@ -84,6 +84,15 @@ MIGRATIONS = (
     );
     INSERT INTO upkeep SELECT 0, NOT EXISTS (SELECT * FROM holds), '', '', 0;
     """,
+    # begun, reached: mini-batches that its training had done when it began and when it ended; -1: not known
+    """
+    ALTER TABLE runs ADD COLUMN moved_by TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN begun INTEGER NOT NULL DEFAULT -1;
+    ALTER TABLE runs ADD COLUMN reached INTEGER NOT NULL DEFAULT -1;
+    ALTER TABLE runs ADD COLUMN save_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN signalled_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN gone_ns INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 #: The state of a job whose end nobody saw.
@@ -138,21 +147,25 @@ _START_RUN = """INSERT INTO runs (ref, restart, start_s, end_s) VALUES (?, ?, ?,
     ON CONFLICT DO UPDATE SET start_s = excluded.start_s, end_s = excluded.end_s"""
 _RELEASE_RUN = """INSERT INTO runs (ref, restart, released_ns, gpus) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET released_ns = excluded.released_ns, gpus = excluded.gpus"""
-_MOVE_RUN = "UPDATE runs SET moved_ns = ? WHERE ref = ? AND restart = ? AND moved_ns = 0"
+_MOVE_RUN = "UPDATE runs SET moved_ns = ?, moved_by = ? WHERE ref = ? AND restart = ? AND moved_ns = 0"
+_SIGNAL_RUN = "UPDATE runs SET signalled_ns = ? WHERE ref = ? AND restart = ?"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
 #: Each node measures its part: the job began with its first process, and the others go on together. Of memory
 #: the node with the most counts.
 _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
-        first_ns, live_bytes, peak_bytes, ref, restart)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+        first_ns, live_bytes, peak_bytes, begun, save_ns, ref, restart)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     registered_ns = CASE WHEN excluded.registered_ns = 0 OR registered_ns BETWEEN 1 AND excluded.registered_ns
         THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
     first_ns = CASE WHEN excluded.first_ns = 0 OR first_ns BETWEEN 1 AND excluded.first_ns
         THEN first_ns ELSE excluded.first_ns END,
     live_bytes = max(live_bytes, excluded.live_bytes), peak_bytes = max(peak_bytes, excluded.peak_bytes),
+    begun = max(begun, excluded.begun), save_ns = max(save_ns, excluded.save_ns),
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
+_END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
+    WHERE ref = ?4 AND restart = ?5"""
 #: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
 _INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f'?{number}' for number in range(1, 15))}
     WHERE NOT EXISTS (SELECT 1 FROM holds
@@ -214,12 +227,19 @@ class Ledger:
             with Transaction(self._db) as db:
                 db.execute(_RELEASE_RUN, (ref, key.restart, released_ns, gpus))
 
-    def record_move(self, key: JobKey, moved_ns: int) -> None:
-        """Write when Slurm was to requeue this incarnation, so that the next goes on elsewhere."""
+    def record_move(self, key: JobKey, moved_ns: int, by: str) -> None:
+        """Write when this incarnation left for the next to go on elsewhere; `by`: attached, signal, self."""
         ref = self._ref(key.job_id)
         if ref is not None:
             with Transaction(self._db) as db:
-                db.execute(_MOVE_RUN, (moved_ns, ref, key.restart))
+                db.execute(_MOVE_RUN, (moved_ns, by, ref, key.restart))
+
+    def record_signal(self, key: JobKey, signalled_ns: int) -> None:
+        """Write when this incarnation was sent the signal upon which it saves itself, the last time."""
+        ref = self._ref(key.job_id)
+        if ref is not None:
+            with Transaction(self._db) as db:
+                db.execute(_SIGNAL_RUN, (signalled_ns, ref, key.restart))
 
     def record_report(self, report: NodeReport) -> int:
         """Write a node's closed holds and its residents' counters.
@@ -228,12 +248,15 @@ class Ledger:
         """
         holds = [self._hold_row(report, hold) for hold in report.holds if hold.seq > 0]
         fresh = [item for item in report.residents if self._is_news(report.node, item)]
-        if holds or fresh:
+        # what the ledger does not know of a job yet, it is told again
+        ends = [(*final, self._ref(job_id), restart) for job_id, restart, *final in report.finals]
+        if holds or fresh or ends:
             rows = [(*_measures(item), self._ref(item.job_id), item.restart) for item in fresh]
             try:
                 with Transaction(self._db) as db:
                     self._write_holds(db, holds)
                     db.executemany(_MEASURE_RUN, rows)
+                    db.executemany(_END_RUN, ends)
             except BaseException:
                 self._days.load()
                 raise
@@ -365,4 +388,5 @@ def _measures(item: Resident) -> tuple[int, ...]:
     # A rank's own word, which may be any: one that SQLite cannot take must not keep a node's holds out.
     steps = min(item.steps, MOST_STEPS)
     counts = (item.suspends, item.reaims, item.off_boundary)
-    return (item.registered_ns, item.world, steps, *counts, item.first_ns, item.live_bytes, item.peak_bytes)
+    memory = (item.live_bytes, item.peak_bytes)
+    return (item.registered_ns, item.world, steps, *counts, item.first_ns, *memory, item.begun, item.save_ns)

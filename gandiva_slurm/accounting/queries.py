@@ -10,7 +10,8 @@ caller passes those of the nodes' last reports. Definitions (per GPU, summed ove
 - GpuParked: time the job was started in Slurm without holding its GPUs.
 - First100: from its submission to its 100th mini-batch.
 - GpuMemLive, GpuMemPeak: the most that its tensors took at a boundary, and at all, on one node.
-- Migrations: its runs that were requeued by us to go on elsewhere, and did.
+- Migrations: its runs that left, by us or upon our signal, to go on elsewhere, and did. CkptTime, LostSteps:
+  what these moves took and lost (`losses`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import islice
 from typing import Any
 
 from gandiva_slurm.accounting.days import NS_PER_S
+from gandiva_slurm.accounting.losses import Moves
 from gandiva_slurm.accounting.parts import Part, Window, closed_holds, parts_in
 from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.ids import JobKey
@@ -73,9 +75,7 @@ class _Used:
     packed: dict[int, int] = field(default_factory=dict)
     running: int = 0
     suspends: int = 0
-    migrations: int = 0
-    #: the last run looked at was to be moved
-    is_moved: bool = False
+    moves: Moves = field(default_factory=Moves)
     latency_ns: int | None = None
     #: when its 100th mini-batch was done, in the run that came to it first; 0: not yet
     first_ns: int = 0
@@ -190,8 +190,7 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     start_ns, end_ns = run_bounds(row, window)
     used.running += window.cut(start_ns, end_ns) * gpus if start_ns else 0
     used.suspends += row["suspends"]
-    used.migrations += used.is_moved
-    used.is_moved = row["moved_ns"] > 0
+    used.moves.add(row)
     if row["released_ns"] and row["registered_ns"]:
         used.latency_ns = row["registered_ns"] - row["released_ns"]
     used.first_ns = used.first_ns or row["first_ns"]
@@ -225,7 +224,7 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,
         "suspends": used.suspends,
-        "migrations": used.migrations,
+        **used.moves.told(),
         "restarts": job["restart"],
         "start_latency_s": None if used.latency_ns is None else used.latency_ns / NS_PER_S,
     }

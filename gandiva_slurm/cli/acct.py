@@ -58,10 +58,22 @@ def _latency(row: Row) -> str:
     return "" if row.get("start_latency_s") is None else f"{row['start_latency_s']:.3f}"
 
 
+def _told(row: Row, key: str, form: str) -> str:
+    """What is known of a job's moves; "-" where it is not."""
+    return "-" if row.get(key) is None else form.format(row[key])
+
+
+def _why(row: Row) -> str:
+    """Why CkptTime or LostSteps is not known."""
+    whys = {"LostSteps": row.get("lost_steps_why"), "CkptTime": row.get("ckpt_why")}
+    return "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
+
+
 #: Every field has a source; widths are sacct's where sacct has the field.
 FIELDS = (
     Field("Account", 10, text_of("account")),
     Field("AllocGPUs", 10, text_of("gpus")),
+    Field("CkptTime", 10, lambda row: _told(row, "ckpt_s", "{:.3f}")),
     Field("Elapsed", 10, lambda row: format_duration(elapsed_s(row))),
     Field("ElapsedRaw", 10, lambda row: str(round(elapsed_s(row)))),
     Field("End", 19, _moment("end_s")),
@@ -81,7 +93,9 @@ FIELDS = (
     Field("JobID", 12, show_job_id, left=True),
     Field("JobIDRaw", 12, text_of("job_id"), left=True),
     Field("JobName", 10, text_of("name")),
+    Field("LostSteps", 9, lambda row: _told(row, "lost_steps", "{}")),
     Field("Migrations", 10, text_of("migrations")),
+    Field("MovesNote", 30, _why, left=True),
     Field("NNodes", 8, text_of("nodes")),
     Field("NodeList", 15, lambda row: row.get("node") or "None assigned"),
     Field("PackedWith", 12, lambda row: ",".join(map(str, row.get("packed_with") or ()))),

@@ -112,6 +112,8 @@ class Keeper:
 
     def boundary(self, total: int, done: int = 0) -> None:
         """Stand at the top of the loop, mini-batches done: `total` in the training, `done` in this pass."""
+        if self._total is None and self._rank is not None and self._rank.kind == KIND_RUN:
+            self._rank.begin_at(total)
         mini_batches = total - self._total if self._total is not None else 0
         self._total, self._done = total, done
         self._count += 1

@@ -14,6 +14,7 @@ from threading import get_ident
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Callable, Optional
 
+from gandiva_slurm.client import start
 from gandiva_slurm.client.rank import Rank, this_rank
 from gandiva_slurm.wire.page import KIND_HOOK
 
@@ -94,4 +95,20 @@ class StepWatch:
         if self._first() is not None:
             return 0
         self._first = weakref.ref(optimizer)
+        self._rank.begin_at(None if self._rank.seq else steps_before(optimizer))
         return 1
+
+
+def steps_before(optimizer: Any) -> Optional[int]:
+    """Return the steps that an optimizer counts, all but the one it has just done; None where none are known.
+
+    It has its count from what its script has loaded. A job that was started again and counts from 0 has begun
+    anew, or has not saved its optimizer: which, nobody knows. A count on a device is left alone.
+    """
+    try:
+        counts = [state["step"] for state in optimizer.state.values() if "step" in state]
+        counts = [int(count) for count in counts if str(getattr(count, "device", "cpu")) == "cpu"]
+    except Exception:  # another's object
+        return None
+    before = max(counts, default=0) - 1
+    return before if before > 0 or (before == 0 and not start.restart_count()) else None

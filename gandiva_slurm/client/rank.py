@@ -33,6 +33,7 @@ from gandiva_slurm.wire.page import (
     UNMOVED_BYTES,
     UNMOVED_OFFSET,
     W_AT,
+    W_BEGUN,
     W_ELASTIC,
     W_FIRST_NS,
     W_GROUP_MS,
@@ -80,6 +81,7 @@ class Rank:
         self._tries = 0
         self._again_ns = 0
         self._first_ns = 0
+        self._begun = 0
         self._unmoved = ""
 
     def boundary(self, mini_batches: int = 1) -> None:
@@ -113,6 +115,15 @@ class Rank:
         if kind != self.kind:
             self.kind = kind
             self.words[W_KIND] = kind
+            self.begin_at(None)
+
+    def begin_at(self, mini_batches: Optional[int]) -> None:
+        """Show the node how many mini-batches the training had done before this process; None: not known.
+
+        Nor is it known where this process has counted others before.
+        """
+        self._begun = 0 if mini_batches is None or self.user_steps else mini_batches + 1
+        self.words[W_BEGUN] = self._begun
 
     def tell_unmoved(self, why: str) -> None:
         """Show the node why this training cannot be moved; "": it can."""
@@ -197,7 +208,7 @@ class Rank:
         words[W_PID], words[W_START] = os.getpid(), start_ticks()
         words[W_KIND], words[W_ELASTIC], words[W_FIRST_NS] = self.kind, self.is_elastic, self._first_ns
         words[W_GROUP_MS] = shortest_timeout_ms()
-        words[W_USER_STEPS] = self.user_steps
+        words[W_BEGUN], words[W_USER_STEPS] = self._begun, self.user_steps
         words[W_LAST_NS] = monotonic_ns()
         words[W_SEQ] = self.seq
 

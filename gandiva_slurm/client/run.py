@@ -100,6 +100,8 @@ class Run:
         self._target: Optional[Place] = None
         #: Boundaries since the training began.
         self._count = 0
+        #: Mini-batches since it began; None where a checkpoint of an older release does not say.
+        self._trained: Optional[int] = 0
         self._is_save_wanted = False
         #: How the random generators stood at the epoch's head, and when its pass was begun.
         self._head: Optional[Dict[str, Any]] = None
@@ -154,6 +156,7 @@ class Run:
             _has_loaded = True
             parts_of_training.put(self._parts, saved["parts"])
             self._target, self._samples = saved["place"], saved.get("samples")
+            self._trained = saved.get("trained")
         if vault is not None:
             vault.say_where(saved, _words(saved["place"]) if saved else "")
 
@@ -223,7 +226,10 @@ class Run:
 
     def _claim(self) -> None:
         if self._rank is not None and self._vault is not None:
+            is_first = self._rank.kind != KIND_RUN
             self._rank.claim(KIND_RUN, self._save, self._is_elastic)
+            if is_first:
+                self._rank.begin_at(self._trained)
         elif self._rank is not None:
             self._rank.claim(KIND_STEPS)
 
@@ -244,6 +250,8 @@ class Run:
         if not self.is_last:
             return  # within a global batch no rank's gradients are worth anything to another
         self._count += 1
+        if self._trained is not None:
+            self._trained += mini_batches
         if self._is_save_wanted:
             self._save_as_asked()
         if self._rank is not None:
@@ -274,6 +282,7 @@ class Run:
         return {
             "place": place,
             "count": self._count,
+            "trained": self._trained,
             "is_borrower": is_borrower,
             "is_elastic": self._is_elastic,
             "parts": parts_of_training.capture(self._parts, is_borrower),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,28 @@ from typing import TypeVar
 from gandiva_slurm.accounting.database import opened
 from gandiva_slurm.accounting.ledger import Ledger
 from gandiva_slurm.controller.journal import Journal
+from gandiva_slurm.model.action import Action, Note, Requeue
 from gandiva_slurm.model.errors import ConfigError
+from gandiva_slurm.model.ids import JobKey
 
 JOURNAL_NAME, LEDGER_NAME = "journal.sqlite", "ledger.sqlite"
 
 #: Rests after a piece of the ledger's upkeep: where there is more to do, and where there is not.
 PIECE_REST_S, UPKEEP_S = 0.05, 60.0
 
+#: How what is moved was saved, by the code of what was done.
+_MOVED_BY = {"Saved": "attached", "GoesBack": "self", "EndedToMove": "signal", "MovedOut": "signal"}
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+def moves_among(actions: Iterable[Action]) -> Iterator[tuple[JobKey, str]]:
+    """Yield the incarnations that leave to go on elsewhere, each with how it was saved (`record_move`)."""
+    for action in actions:
+        if isinstance(action, Requeue | Note) and action.code in _MOVED_BY:
+            yield action.key, _MOVED_BY[action.code]
 
 
 class Books:

@@ -37,6 +37,8 @@ class Executor:
         self._clock_ns = clock_ns
         #: (when `start` was called, nanoseconds; GPUs) by incarnation, until the ledger has it
         self.released: dict[JobKey, tuple[int, int]] = {}
+        #: when it was sent its signal, likewise
+        self.signalled: dict[JobKey, int] = {}
 
     async def execute(self, actions: Sequence[Action], jobs: Mapping[int, SlurmJob]) -> list[ActionDone]:
         """Do all these actions; `jobs` is Slurm's latest picture. Notes have no outcome."""
@@ -91,6 +93,7 @@ class Executor:
     async def _signal(self, action: Signal) -> None:
         """Held before it is signalled: where it requeues itself Slurm is not to start it again anywhere."""
         await self._port.hold(action.key.job_id)
+        self.signalled[action.key] = self._clock_ns()
         await self._port.signal(action.key.job_id, action.name, action.to_batch)
 
     def _set_limit(self, action: SetTimeLimit, job: SlurmJob) -> Awaitable[None]:

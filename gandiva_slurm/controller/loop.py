@@ -17,7 +17,7 @@ from pathlib import Path
 from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.blaming import Guarded
-from gandiva_slurm.controller.books import Books
+from gandiva_slurm.controller.books import Books, moves_among
 from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.clock import Clock
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
@@ -36,7 +36,7 @@ from gandiva_slurm.controller.status import Status
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle.owners import promised_too_much
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Requeue
+from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import ActionDone, ClockSkew, CycleTick, Event, JobGone, RoundTick
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
 from gandiva_slurm.model.span import lease_ns
@@ -250,13 +250,15 @@ class Controller:
         now_ns, shown_ns, books = self._clock_ns(), self.clock.shown_ns(), self.books
         state = self._guarded.note(self.engine)
         released, self._executor.released = self._executor.released, {}
+        signalled, self._executor.signalled = self._executor.signalled, {}
         await books.write(
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
             partial(self.clock.save),
             *(self._job_records(shown_ns) if is_look else ()),
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
-            *(partial(books.ledger.record_move, a.key, shown_ns) for a in actions if isinstance(a, Requeue)),
+            *(partial(books.ledger.record_signal, *told) for told in signalled.items()),
+            *(partial(books.ledger.record_move, key, shown_ns, by) for key, by in moves_among(actions)),
         )
         if not books.is_failing(books.journal.write):
             self.requests.note_kept()

@@ -10,7 +10,7 @@ from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, SUSPENDED
 from gandiva_slurm.node import packs
-from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.context import Final, Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.part import IN
@@ -51,6 +51,7 @@ class Adoption:
         self._restore_stride(saved["local"])
         node.newest = {int(job_id): restart for job_id, restart in saved["newest"].items()}
         node.ended = {JobKey.parse(key): 0 for key in saved["ended"]}
+        node.finals = {JobKey.parse(key): Final(*final) for key, *final in saved.get("finals", [])}
         node.lease_ns = saved.get("lease_ns", 0)
         node.past = read_past(saved.get("past", []))
         for row in saved["jobs"]:
@@ -58,6 +59,7 @@ class Adoption:
             node.residents[resident.key] = resident
             found = [self._group(resident, group) for group in groups]
             resident.sets = [group for group in found if group.ranks]
+            resident.counts.trainings += len(groups) - len(resident.sets)  # how far these were is not known
         self._restore_plan(saved["plan"])
         node.set_gangs()
         packs.settle(node)

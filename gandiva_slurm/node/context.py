@@ -40,6 +40,14 @@ class Stranger(NamedTuple):
     memory: int
 
 
+class Final(NamedTuple):
+    """How an incarnation stood at its end: as `Resident.stand`, and when that was, in unix time."""
+
+    begun: int
+    reached: int
+    at_ns: int
+
+
 @dataclass
 class Led:
     """The turn of the controller's policy that this node goes by. Times are monotonic, in ns."""
@@ -82,6 +90,8 @@ class Node:
         self.newest: dict[int, int] = {}
         #: incarnations that ended here, and how often that was reported
         self.ended: dict[JobKey, int] = {}
+        #: how these stood at their end; where that is not known, nothing
+        self.finals: dict[JobKey, Final] = {}
         #: how long spans wait for a round of the controller, 0 before its first
         self.lease_ns = 0
         #: what they had held, and the monotonic time of their end: spans are charged by it elsewhere
@@ -121,6 +131,7 @@ class Node:
         """Take in a job. A Slurm that lost its state numbers jobs anew: what had this number is forgotten."""
         self.residents[resident.key] = resident
         self.ended.pop(resident.key, None)
+        self.finals.pop(resident.key, None)
         self.past.pop(resident.key, None)
 
     def set_gangs(self) -> None:

@@ -13,7 +13,7 @@ from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
-from gandiva_slurm.node.ranks import Rank, RankSet
+from gandiva_slurm.node.ranks import UNKNOWN, Rank, RankSet
 from gandiva_slurm.policy.packing.duty import FIRST
 from gandiva_slurm.slicing import local
 from gandiva_slurm.slicing.refusal import Refusal
@@ -52,6 +52,9 @@ class Counts:
     awake_ns: int = 0
     #: mini-batches of ranks that are gone
     done_steps: int = 0
+    #: trainings whose ranks are gone, and how far the last of them was
+    trainings: int = 0
+    stand: tuple[int, int] = UNKNOWN
     #: mini-batches a second while it runs, smoothed
     rate: float = 0.0
     #: unix time at which it had done FIRST_STEPS
@@ -70,6 +73,8 @@ class Leave:
     error: str = ""
     #: seconds that it has to save itself upon a signal of its own; 0: its ranks do
     own_save_s: int = 0
+    #: how long its save took, from the order until all of it was parked; 0: it has not saved itself
+    save_ns: int = 0
 
 
 @dataclass
@@ -269,6 +274,16 @@ class Resident:
         """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""
         return min(self.counts.done_steps + sum(group.steps() for group in self.sets), SANE_SEQ)
 
+    def stand(self) -> tuple[int, int]:
+        """Mini-batches that its training had done when it began here, and by now; UNKNOWN where it is none.
+
+        Of several trainings, one after the other or at once, none is the job's.
+        """
+        if self.counts.trainings + len(self.sets) != 1:
+            return UNKNOWN
+        begun, reached = self.sets[0].stand() if self.sets else self.counts.stand
+        return begun, reached
+
     def look_at_rate(self, now: int, is_first: bool = False) -> None:
         """Smooth the rate over the time since the last look; `is_first` begins a new run."""
         steps = self.steps()
@@ -316,10 +331,17 @@ class Resident:
     def forget_dead(self) -> None:
         """Drop dead ranks, and process groups that have none left; only while nothing is being parked."""
         for group in self.sets:
-            steps = group.steps()
+            steps, stand = group.steps(), group.stand()
             group.forget_dead()
-            self.counts.done_steps += 0 if group.ranks else steps
+            if not group.ranks:
+                self.note_gone(steps, stand)
         self.sets = [group for group in self.sets if group.ranks]
+
+    def note_gone(self, steps: int, stand: tuple[int, int]) -> None:
+        """Count a training whose ranks are gone; processes that never came to a mini-batch were none."""
+        self.counts.done_steps += steps
+        self.counts.trainings += steps > 0
+        self.counts.stand = stand if steps else self.counts.stand
 
     def _belongs(self, group: RankSet, rank: Rank, world: int, master: str) -> bool:
         if world == 1 or group.world != world or group.master != master:

@@ -133,12 +133,12 @@ def take_failure(node: Node, resident: Resident, why: str) -> bool:
     return True
 
 
-def arrive(node: Node, resident: Resident) -> None:
-    """It has parked: if it was to save itself, all of it must have."""
+def arrive(node: Node, resident: Resident, park_ns: int) -> None:
+    """It has parked, which took so long: if it was to save itself, all of it must have."""
     if not resident.leave.is_saving:
         return
     if have_saved(resident.ranks):
-        resident.leave = Leave(resident.leave.is_told)
+        resident.leave = Leave(resident.leave.is_told, save_ns=park_ns)
         node.note("saved", resident)
     else:
         take_failure(node, resident, "a rank parked and did not save itself")

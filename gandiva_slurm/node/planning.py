@@ -87,6 +87,7 @@ class Planning:
                 resident.is_trusted = job.is_trusted
         self._await_spans(plan)
         node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
+        node.finals = {key: final for key, final in node.finals.items() if key in node.ended}
         node.newest = {job_id: restart for job_id, restart in node.newest.items() if self._is_needed(job_id)}
         node.set_gangs()
         for job_id, restart in plan.fence:

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gandiva_slurm.node.pages import Page
-from gandiva_slurm.node.park import FIRST_BOUNDARIES, SANE_GEN, Gang, Write
+from gandiva_slurm.node.park import FIRST_BOUNDARIES, SANE_GEN, SANE_SEQ, Gang, Write
 from gandiva_slurm.node.park_part import PartGang
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.wire import page as wire
+
+#: How far a training is, where that is not known.
+UNKNOWN = (-1, -1)
 
 
 @dataclass(eq=False)
@@ -96,6 +99,18 @@ class RankSet:
     def steps(self) -> int:
         """Mini-batches of the foremost rank: what the script counts itself, else boundaries."""
         return max((view[wire.W_USER_STEPS] or view[wire.W_SEQ] for view in self.views()), default=0)
+
+    def stand(self) -> tuple[int, int]:
+        """Mini-batches that its training had done before these processes, and by now; UNKNOWN: not told.
+
+        By their own word, on which all have to agree, and so bounded.
+        """
+        views = self.views()
+        begun = {view[wire.W_BEGUN] for view in views}
+        if len(begun) != 1 or not 0 < max(begun) <= SANE_SEQ:
+            return UNKNOWN
+        before = begun.pop() - 1
+        return before, min(before + max(view[wire.W_USER_STEPS] for view in views), SANE_SEQ)
 
     def apply(self, writes: list[Write]) -> None:
         """Write the coordinator's orders, rank by rank in the order given."""

@@ -35,6 +35,7 @@ def make_report(node: Node) -> NodeReport:
         holds=node.ledger.report(now),
         strangers=tuple((one.gpu, one.pid, one.job_id, one.memory) for one in node.strangers),
         ended=tuple((key.job_id, key.restart) for key in node.ended),
+        finals=tuple((*key, *final) for key, final in node.finals.items()),
     )
 
 
@@ -80,6 +81,8 @@ def _resident(node: Node, job: Job) -> Resident:
         duty=sharing.duty_of(node, job),
         gpu_percent=job.usage.percent,
         first_ns=counts.first_ns,
+        begun=job.stand()[0],
+        save_ns=job.leave.save_ns,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,

@@ -289,13 +289,13 @@ class Switcher:
         counts.off_boundary += is_off
         if not resident.refusal.is_frozen:
             resident.refusal = Refusal()
-        park_ms = _ms(now - (resident.part.asked_ns if resident.part else resident.ordered_ns))
-        fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": park_ms}
+        park_ns = now - (resident.part.asked_ns if resident.part else resident.ordered_ns)
+        fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": _ms(park_ns)}
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
         self.shut(resident)
-        leaving.arrive(node, resident)
+        leaving.arrive(node, resident, park_ns)
         if resident.part is not None:
             resident.part.leave()
 

@@ -9,7 +9,7 @@ import os
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import procs, sharing
 from gandiva_slurm.node.charging import charge_ran
-from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.context import Final, Node
 from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
 from gandiva_slurm.node.park import beat
 from gandiva_slurm.node.part import held_time, notice
@@ -259,6 +259,7 @@ class Watcher:
             "suspends": resident.counts.suspends,
             "fenced": resident.is_fenced,
         }
+        final = Final(*resident.stand(), node.clock.real(now))
         node.note("ended", resident, now, **fields)
         for proc in [proc for owner, proc in self._watched if owner is resident]:
             self._unwatch(resident, proc)
@@ -273,6 +274,7 @@ class Watcher:
             resident.part.news.set()
         if resident.part is None or resident.part.has_begun:
             node.ended[resident.key] = 0
+            node.finals[resident.key] = final
         node.set_gangs()
         self._slicer.fill()
         node.save()

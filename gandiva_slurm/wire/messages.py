@@ -151,6 +151,10 @@ class Resident(Measured):
     first_ns: int = 0
     #: GPU time it has held here, all its GPUs together; of a shared one half
     gpu_ns: int = 0
+    #: mini-batches that its training had done when it began here; -1: not known
+    begun: int = -1
+    #: how long it took to save itself, to leave; 0: it has not
+    save_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +172,9 @@ class NodeReport:
     ended: tuple[tuple[int, int], ...]
     #: processes on GPUs that were not given to their job: (GPU, pid, job id or 0, bytes there)
     strangers: tuple[tuple[int, int, int, int], ...] = ()
+    #: of `ended`: (job id, restart, mini-batches its training had done when it began, and at its end, -1: not
+    #: known; when that was)
+    finals: tuple[tuple[int, int, int, int, int], ...] = ()
     version: int = VERSION
 
 

@@ -27,6 +27,8 @@ W_STATE, W_STATE_GEN, W_STATE_SEQ, W_MISSED_GEN = 24, 25, 26, 27
 W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 28, 29, 30, 31
 # line 4: rank, once
 W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
+#: line 4, too: mini-batches that its training had done before this process, and one; 0 where it cannot know
+W_BEGUN = 36
 # line 5: rank. LIVE, PEAK: bytes of its tensors on its devices; PEAK: 0 before it was told, 1 for none. OOMS:
 # how often memory ran out.
 W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,14 +43,15 @@ import torch
 
 name, told = sys.argv[1], []
 signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
-begin = int(open(name + ".saved").read()) if os.path.exists(name + ".saved") else 0
-weight = torch.zeros(1, requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
+weight, begin = torch.zeros(1, requires_grad=True), 0
+optimizer = torch.optim.AdamW([weight])
+if os.path.exists(name + ".saved"):
+    begin, state = torch.load(name + ".saved")
+    optimizer.load_state_dict(state)
 
 
 def save(number):
-    with open(name + ".new", "w") as file:
-        file.write(str(number))
+    torch.save((number, optimizer.state_dict()), name + ".new")
     os.replace(name + ".new", name + ".saved")
 
 
@@ -139,6 +141,18 @@ class Crowd:
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,NodeList"]
         return self.fleet.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
+    def cost(self) -> tuple[int | None, float | None]:
+        """What acct says that its one move has lost, in mini-batches, and how long its save took."""
+        told: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            told[:] = self.fleet.ask("acct", "-a", "-j", str(self.job))["jobs"]
+            return (told[0]["restarts"], told[0]["migrations"]) == (1, 1)
+
+        wait_for(is_told, "acct to tell of one move")
+        assert not told[0]["lost_steps_why"] and not told[0]["ckpt_why"], told
+        return told[0]["lost_steps"], told[0]["ckpt_s"]
+
     def check_losses(self) -> None:
         """Let it train on to its end: its losses are those of a training that nobody touched."""
         self.trains(20)
@@ -202,12 +216,8 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     for rank in range(ranks):
         assert rows(fleet, f"{recipe}.{rank}") == rows(fleet, f"{recipe}-alone.{rank}")
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
-
-    def is_told() -> bool:
-        (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
-        return (told["restarts"], told["migrations"]) == (1, 1)
-
-    wait_for(is_told, "acct to tell of one move")
+    lost, ckpt_s = crowd.cost()
+    assert lost == 0 and ckpt_s and ckpt_s < MOVES["deadline_s"]
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
     assert story == ["Leaving", "Saved", "MovedOut"]
 
@@ -230,10 +240,11 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     fleet.mini.exec(["python", UNASKED.name, "alone", str(len(losses))], user="user1")
     assert losses == rows(fleet, "alone")
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
+    assert crowd.cost()[0] == 0
 
 
-def own(fleet: Fleet, name: str, script: str) -> list[tuple[int, int]]:
-    """Move a training by its own checkpoint and end it; return (run, mini-batch) of each line it wrote."""
+def own(fleet: Fleet, name: str, script: str) -> tuple[Crowd, list[tuple[int, int]]]:
+    """Move a training by its own checkpoint and end it; return it and (run, mini-batch) of each line."""
     crowd = Crowd(fleet, name, script)
     wait_for(lambda: len(rows(fleet, f"{name}.out")) > 70, f"{name} to train", 90)
     (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
@@ -245,25 +256,32 @@ def own(fleet: Fleet, name: str, script: str) -> list[tuple[int, int]]:
     fleet.home("user1", f"{name}.stop").touch()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
-    return [(int(run), int(number)) for run, number in map(str.split, rows(fleet, f"{name}.out"))]
+    lines = map(str.split, rows(fleet, f"{name}.out"))
+    return crowd, [(int(run), int(number)) for run, number in lines]
 
 
 @slow("20 s; the test after it has a move by a signal, unit/test_engine_own_checkpoint this one")
 def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
     """What it did since its last file it does again, and nothing else."""
-    found = own(fleet, "self", "#SBATCH --gandiva-checkpoint=self\nexec python own.py self")
+    crowd, found = own(fleet, "self", "#SBATCH --gandiva-checkpoint=self\nexec python own.py self")
     last = max(number for run, number in found if run == 0)
     again = [number for run, number in found if run == 1]
     assert again[0] == (last + 1) // 50 * 50
     assert again == list(range(again[0], again[0] + len(again)))
+    lost, ckpt_s = crowd.cost()
+    assert lost is not None
+    assert lost - (last + 1 - again[0]) in (0, 1), "the last one may have been done and not printed"
+    assert ckpt_s == 0
 
 
 def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     """Its own #SBATCH --signal and --requeue say so; nothing is done twice."""
     script = "#SBATCH --signal=B:USR1@30\n#SBATCH --requeue\n" + TRAPS.format("signal")
-    found = own(fleet, "signal", script)
+    crowd, found = own(fleet, "signal", script)
     assert [number for _, number in found] == list(range(len(found)))
     assert {run for run, _ in found} == {0, 1}
+    lost, ckpt_s = crowd.cost()
+    assert lost == 0 and ckpt_s and ckpt_s < 30
 
 
 #: What a batch shell may do upon its signal: how its training goes on or ends.

@@ -1,26 +1,50 @@
 """A job is moved by the controller alone, among fakes; killed in the midst of it, it does not get stuck."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 
+from gandiva_slurm.model.snapshot import JobOptions
 from tests.controller.fakes import DEADLINE_S
 from tests.controller.test_controller_restart import restart
 
 
-async def crowd(world):
-    """Two jobs of four GPUs on one node, the other node empty; return the one that can be moved."""
+async def crowd(world, **changes):
+    """Two jobs of four GPUs on one node, the other node empty; return the one that can be moved.
+
+    With `changes` nobody is attached, and all jobs are so.
+    """
     world.moves = {"cost_s": 0}
-    jobs = [world.slurm.submit(f"user{n}", 4) for n in (1, 2, 3)]
+    jobs = [world.slurm.submit(f"user{n}", 4, **changes) for n in (1, 2, 3)]
     await world.start()
     await world.until(lambda: all(map(world.lives, jobs)))
     homes = {job: world.slurm.jobs[job].nodes[0] for job in jobs}
     home = next(name for name in world.fleet if list(homes.values()).count(name) == 2)
     (job, _), (other,) = [[j for j in jobs if (homes[j] == home) is here] for here in (True, False)]
     for node in world.fleet.values():
-        node.attached.add(job)
+        node.attached |= set() if changes else {job}
     world.slurm.finish(other)
     return job, homes[other]
+
+
+async def test_a_job_that_requeues_itself_upon_its_signal_is_in_the_accounts(world):
+    """When it was signalled, and that it was moved, though nobody asked Slurm for a requeue."""
+
+    async def signal(job_id, name, to_batch):
+        world.slurm.send_back(job_id)
+
+    world.slurm.signal = signal
+    for node in world.fleet.values():
+        node.facts = {"has_floor": True}
+    job, target = await crowd(world, options=JobOptions(gpus=4, checkpoint="signal:USR1@20"))
+    await world.until(lambda: is_there(world, job, target), "moved")
+    await world.cycles(2)
+    with closing(sqlite3.connect(world.controller.books.ledger_path)) as db:
+        rows = db.execute("SELECT restart, moved_by, signalled_ns > 0, moved_ns >= signalled_ns FROM runs")
+        found = {row[0]: row[1:] for row in rows if row[1]}
+    assert found == {0: ("signal", 1, 1)} and "requeue" not in world.slurm.calls_of(job)
 
 
 def is_there(world, job, target):

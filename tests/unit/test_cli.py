@@ -163,6 +163,18 @@ def test_json_is_versioned(gandiva: Shell) -> None:
     assert json.loads(gandiva("acct", "--json", "-j", "12"))["jobs"][0]["gpu_held_s"] == 60.0
 
 
+def test_acct_says_what_moves_took_and_lost_or_why_it_is_not_known(
+    gandiva: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = ("acct", "-n", "-P", "-o", "ckpttime,loststeps,movesnote")
+    known = {"ckpt_s": 3.25, "lost_steps": 30, "ckpt_why": "", "lost_steps_why": ""}
+    monkeypatch.setitem(ANSWERS, "acct", [{**DONE, **known}])
+    assert gandiva(*fields) == "3.250|30|\n"
+    unknown = {"ckpt_s": None, "lost_steps": None, "ckpt_why": "nobody saw", "lost_steps_why": "no count"}
+    monkeypatch.setitem(ANSWERS, "acct", [{**DONE, **unknown}])
+    assert gandiva(*fields) == "-|-|LostSteps: no count; CkptTime: nobody saw\n"
+
+
 def test_acct_draws_like_sacct(gandiva: Shell) -> None:
     lines = gandiva("acct", "-o", "jobid,jobname,state,gpuheld,gpuparked,elapsed,startlatency%8").splitlines()
     assert lines[0] == "JobID           JobName      State    GpuHeld  GpuParked    Elapsed StartLa+"

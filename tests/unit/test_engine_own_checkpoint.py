@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gandiva_slurm.controller.books import moves_among
 from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import job as states
@@ -56,6 +57,26 @@ def test_one_that_requeues_itself_upon_its_signal_goes_on_on_its_target() -> Non
     record = world.engine.jobs[1]
     assert (record.state, record.places, world.signals) == (states.RUNNING, TARGET, [(1, "USR1")])
     assert codes(world)[3:7] == ["Leaving", "Signalled", "MovedOut", "Starting"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "does", "want"),
+    [
+        (SIGNAL, "requeues itself", [("signal", "1.0")]),
+        (SIGNAL, "fails", [("signal", "1.0")]),
+        (SIGNAL, "stays", []),
+        ("self", "", [("self", "1.0")]),
+    ],
+)
+def test_a_move_is_told_for_the_accounts_once(
+    checkpoint: str, does: str, want: list[tuple[str, str]]
+) -> None:
+    world = leaving(checkpoint)
+    world.remembers_failed = True
+    ways = {"requeues itself": world.requeue, "fails": lambda job_id: world.finish(job_id, "FAILED")}
+    world.on_signal = ways.get(does, world.on_signal)
+    actions = world.run(60)
+    assert [(by, str(key)) for key, by in moves_among(actions)] == want
 
 
 def test_it_is_signalled_when_its_node_says_that_it_keeps_its_turn() -> None:

@@ -110,6 +110,26 @@ def test_a_gang_that_runs_saves_itself_at_once_and_stays_parked(floor, world):
     assert [line["event"] for line in floor.events() if line["event"] in ("saved", "unsaved")] == ["saved"]
 
 
+def test_how_long_its_save_took_is_told_and_not_forgotten(floor):
+    """From the order on; a save that failed is no part of it."""
+    job = floor.train(1)
+    floor.plan(1, is_leaving=True)
+    floor.clock.now_ns += 7 * S
+    floor.say(job, wire.FAILED, error="disk full")
+    floor.say(job, wire.RUN)
+    assert floor.told(1).save_ns == 0
+    floor.next_quantum()
+    floor.next_quantum()
+    began_ns = floor.clock.now_ns
+    floor.clock.now_ns += 3 * S
+    floor.park(job)
+    assert floor.told(1).save_ns == floor.clock.now_ns - began_ns == 3 * S
+    floor.forget(1)
+    floor.next_quantum()
+    again, _ = read_job(state_of(floor.node)["jobs"][0], "n1")
+    assert (floor.told(1).save_ns, again.leave.save_ns) == (3 * S, 3 * S)
+
+
 def test_a_parked_gang_waits_for_its_turn_to_save_itself(floor):
     one, two = floor.train(1), floor.train(2)
     assert (one.state, two.state) == (RUNNING, SUSPENDED)

@@ -76,7 +76,7 @@ def test_holds_are_cut_to_the_window(book):
 def test_a_requeue_of_ours_counts_as_a_migration_once_the_job_goes_on(book):
     book.job(7, "user1", 1, start_s=100)
     for moved_s in (120, 125):
-        book.ledger.record_move(JobKey(7, 0), moved_s * NS)
+        book.ledger.record_move(JobKey(7, 0), moved_s * NS, "attached")
     assert book.usage(span(0, 1000))[7]["migrations"] == 0
     for restart, start_s in ((1, 130), (2, 150)):  # the second is somebody else's
         book.job(7, "user1", 1, start_s=start_s, restart=restart, submit_s=start_s - 5)

@@ -5,7 +5,56 @@ from __future__ import annotations
 from tests.variant_kit import Variant
 
 OWN = "tests/unit/test_engine_own_checkpoint.py"
+LOSSES = "tests/unit/test_losses.py"
 VARIANTS = (
+    Variant(
+        "loss-guessed",
+        "gandiva_slurm/accounting/losses.py:Moves._add_lost",
+        'elif left["reached"] < 0 or (on["begun"] < 0 and on["steps"]):',
+        "elif False:",
+        "A training whose count began at 0 again is said to go on for the first time.",
+        (f"{LOSSES}::test_what_cannot_be_known_is_not_guessed",),
+    ),
+    Variant(
+        "unknown-loss-left-out",
+        "gandiva_slurm/accounting/losses.py:Moves.told",
+        "None if self.why_lost else self.lost",
+        "self.lost",
+        "A move whose loss is not known counts as one that lost nothing.",
+        (f"{LOSSES}::test_what_cannot_be_known_is_not_guessed",),
+    ),
+    Variant(
+        "counts-from-0-again",
+        "gandiva_slurm/client/optimizers.py:steps_before",
+        "(before == 0 and not start.restart_count())",
+        "before == 0",
+        "An optimizer that its script has not saved makes all that was done lost.",
+        (f"{LOSSES}::test_one_that_counts_nothing_or_from_0_again_tells_nothing",),
+    ),
+    Variant(
+        "loss-of-another-training",
+        "gandiva_slurm/node/jobs.py:Resident.stand",
+        "if self.counts.trainings + len(self.sets) != 1:",
+        "if not self.sets and not self.counts.trainings:",
+        "Of two trainings of a job the second one's count is the job's.",
+        (f"{LOSSES}::test_of_several_trainings_none_is_the_job_s",),
+    ),
+    Variant(
+        "save-that-failed-counts",
+        "gandiva_slurm/node/leaving.py:arrive",
+        "save_ns=park_ns",
+        "save_ns=node.clock.mono()",
+        "What a save took is not counted from its order.",
+        ("tests/unit/test_node_leaving.py::test_how_long_its_save_took_is_told_and_not_forgotten",),
+    ),
+    Variant(
+        "moves-of-its-own-not-counted",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:_tell_moved",
+        "if record.state == states.CHECKPOINTING and travels.signalled_ns and not travels.asked_ns:",
+        "if False:",
+        "A job that requeues itself upon its signal is not moved, by the accounts.",
+        (f"{OWN}::test_a_move_is_told_for_the_accounts_once",),
+    ),
     Variant(
         "signalled-out-of-turn",
         "gandiva_slurm/engine/lifecycle/moving.py:_watch_leaving",

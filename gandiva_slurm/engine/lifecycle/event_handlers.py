@@ -17,7 +17,8 @@ from gandiva_slurm.engine.state.records import (
 )
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import HoldAgain
+from gandiva_slurm.model.action import HoldAgain, Note
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because, of_node
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
@@ -64,6 +65,8 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
         record.retry_ns = 0
     if 0 < job.eligible_s < OWNER_HOLD_S:
         record.user_hold_lifted = False
+    if job.restart > was.restart:
+        _tell_moved(at, record, JobKey(was.job_id, was.restart))
     if record.state == states.ENDED or (record.is_placed and job.restart > was.restart):
         _give_back(at, record)
     if job.restart > was.restart:
@@ -299,6 +302,14 @@ def _give_back(at: Cycle, record: JobRecord) -> None:
     record.failures = record.hold_asked_ns = 0
     may_return = not record.target or not record.target.keys().isdisjoint(nodes)
     record.retry_ns = at.now_ns + (REQUEUE_PAUSE_NS if may_return else 0)
+
+
+def _tell_moved(at: Cycle, record: JobRecord, left: JobKey) -> None:
+    """Tell, for the accounts, of an incarnation that requeued itself upon its signal."""
+    travels = record.travels
+    if record.state == states.CHECKPOINTING and travels.signalled_ns and not travels.asked_ns:
+        reason = because("MovedOut", to=record.target_text)
+        at.actions.append(Note(f"moved:{left}:{at.now_ns}", left, reason.code, reason.text))
 
 
 def _pending(at: Cycle, record: JobRecord) -> None:
