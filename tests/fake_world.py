@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
-from gandiva_slurm.engine.lifecycle.event_handlers import is_coming_back
+from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start

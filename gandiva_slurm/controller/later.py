@@ -29,7 +29,9 @@ class Later:
         later = []
         for action in self._actions:
             if not _is_still_wanted(action, jobs):
-                overtaken.append(ActionDone(action.action_id, "overtaken"))
+                # a signal may have been sent, and is sent once: it counts as sent
+                error = "" if isinstance(action, Signal) else "overtaken"
+                overtaken.append(ActionDone(action.action_id, error))
             elif nodes_of(action) <= {*known}:
                 todo.append(action)
             else:
@@ -45,6 +47,17 @@ class Later:
         new = [action for action in actions if action.action_id not in had]
         self._actions += [action for action in new if not nodes_of(action) <= {*known}]
         return [action for action in new if nodes_of(action) <= {*known}]
+
+
+def without_signals(actions: Iterable[Action]) -> tuple[list[Action], list[ActionDone]]:
+    """Leave out the signals, which the journal must have before they are sent; return their outcomes, too."""
+    todo, outcomes = list[Action](), list[ActionDone]()
+    for action in actions:
+        if isinstance(action, Signal):
+            outcomes.append(ActionDone(action.action_id, "gandivactld's journal cannot be written now"))
+        else:
+            todo.append(action)
+    return todo, outcomes
 
 
 def nodes_of(action: Action) -> set[str]:

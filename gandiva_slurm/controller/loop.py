@@ -22,7 +22,7 @@ from gandiva_slurm.controller.bounds import BoundsWatch
 from gandiva_slurm.controller.clock import Clock
 from gandiva_slurm.controller.differences import Picture, daemon_events, look, report_events, slurm_events
 from gandiva_slurm.controller.executor import Executor
-from gandiva_slurm.controller.later import Later
+from gandiva_slurm.controller.later import Later, without_signals
 from gandiva_slurm.controller.leading import Lead
 from gandiva_slurm.controller.nodes import Nodes, PlanBody, Transport, Turn, planned
 from gandiva_slurm.controller.orders import Orders
@@ -280,6 +280,9 @@ class Controller:
         if not self.status.slurm_error:
             todo, self._overtaken = self._later.take_up(self.reports, self.engine.jobs)
         todo += self._later.put_off(actions, self.reports, todo)
+        if self.books.is_failing(self.books.journal.write):
+            todo, unkept = without_signals(todo)
+            self._overtaken += unkept
         self._slurm.ask(todo, self.picture.jobs if self.picture else {})
         await self._write_outcomes(self._overtaken)
 

@@ -171,6 +171,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "ended non-zero ({exit}) upon its signal, and is requeued to go on on {to}",
         "Slurm requeues it",
     ),
+    "EndedLate": (
+        "ended non-zero ({exit}) upon its signal, later than it was to",
+        "it is requeued, and placed anew",
+    ),
+    "StillThere": (
+        "waits: processes of its former start {key} are still on {node}, which is told to stop them",
+        "they are gone: two starts at once would write the same files",
+    ),
     "SharesForGood": (
         "shares {where} with {others}: it cannot be moved: {why}",
         "add one of: gandiva.attach() in its script, a framework that is known, "

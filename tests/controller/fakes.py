@@ -89,6 +89,7 @@ class FakeSlurm:
 
     async def requeue_ended(self, job_id: int) -> None:
         self.calls.append(("requeue_ended", job_id, self.jobs[job_id].state))
+        self.send_back(job_id)
 
     async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
         self.calls.append(("signal", job_id, f"{name}{':batch' * to_batch}"))

@@ -29,22 +29,72 @@ async def crowd(world, **changes):
     return job, homes[other]
 
 
+OWN = JobOptions(gpus=4, checkpoint="signal:USR1@20")
+
+
+async def own_crowd(world, signal):
+    """The same, of jobs that save themselves upon a signal; `signal` is what Slurm makes of it."""
+    world.slurm.signal = signal
+    for node in world.fleet.values():
+        node.facts = {"has_floor": True}
+    return await crowd(world, options=OWN)
+
+
 async def test_a_job_that_requeues_itself_upon_its_signal_is_in_the_accounts(world):
     """When it was signalled, and that it was moved, though nobody asked Slurm for a requeue."""
 
     async def signal(job_id, name, to_batch):
         world.slurm.send_back(job_id)
 
-    world.slurm.signal = signal
-    for node in world.fleet.values():
-        node.facts = {"has_floor": True}
-    job, target = await crowd(world, options=JobOptions(gpus=4, checkpoint="signal:USR1@20"))
+    job, target = await own_crowd(world, signal)
     await world.until(lambda: is_there(world, job, target), "moved")
     await world.cycles(2)
     with closing(sqlite3.connect(world.controller.books.ledger_path)) as db:
         rows = db.execute("SELECT restart, moved_by, signalled_ns > 0, moved_ns >= signalled_ns FROM runs")
         found = {row[0]: row[1:] for row in rows if row[1]}
     assert found == {0: ("signal", 1, 1)} and "requeue" not in world.slurm.calls_of(job)
+
+
+async def test_a_controller_killed_as_it_signals_takes_the_signal_for_sent(world):
+    """Its outcome was not written: the job may save itself now, and ends by its convention."""
+    sent = []
+
+    async def signal(job_id, name, to_batch):
+        sent.append(job_id)
+        if len(sent) == 1:
+            await asyncio.sleep(60)
+
+    job, target = await own_crowd(world, signal)
+    await world.until(lambda: sent, "signalled")
+    await restart(world, "kept")
+    await world.cycles(3)
+    world.slurm.finish(job, "FAILED", "3:0")
+    await world.until(lambda: is_there(world, job, target), "moved")
+    assert sent == [job] and "requeue_ended" in world.slurm.calls_of(job)
+
+
+async def test_no_signal_is_sent_that_the_journal_does_not_have(world, monkeypatch):
+    """On a full disk the job stays: gandivactld, killed then, would take its end for a failure."""
+    sent = []
+
+    async def signal(job_id, name, to_batch):
+        sent.append(job_id)
+
+    job, _ = await own_crowd(world, signal)
+
+    def write(*words):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def failed():
+        story = world.controller.engine.jobs[job].story
+        return [line.text for line in story if line.code == "MoveFailed"]
+
+    with monkeypatch.context() as full:
+        full.setattr(world.controller.books.journal, "write", write)
+        await world.until(failed, "the move to be given up")
+    assert "SIGUSR1 could not be sent: gandivactld's journal cannot be written now" in failed()[0]
+    assert not sent and world.lives(job)
+    await world.cycles(3)
 
 
 def is_there(world, job, target):

@@ -362,6 +362,21 @@ def test_one_that_saves_itself_upon_its_signal_keeps_its_turn(floor):
     assert floor.told(1).detail == "keeps its turn, to save itself upon its signal"
 
 
+def test_it_keeps_its_turn_over_a_kill_of_its_gandivad(floor):
+    """The next one has no controller yet, and its plan says for how long."""
+    first, second = told_to_save(floor)
+    row = next(row for row in state_of(floor.node)["jobs"] if row["key"] == "1.0")
+    again, _ = read_job(row, "n1")
+    again.sets, again.state = first.sets, RUNNING
+    floor.node.residents[JobKey(1, 0)] = again
+    assert not leaving.has_floor(floor.node, again)
+    floor.planning.restore(floor.node.plan)
+    for _ in range(5):
+        floor.next_quantum()
+        assert leaving.has_floor(floor.node, again) and not second.holds
+    assert again.state == RUNNING
+
+
 def test_it_takes_turns_again_when_it_is_to_stay(floor):
     first, _ = told_to_save(floor)
     floor.next_quantum()

@@ -49,7 +49,7 @@ VARIANTS = (
     ),
     Variant(
         "moves-of-its-own-not-counted",
-        "gandiva_slurm/engine/lifecycle/event_handlers.py:_tell_moved",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:tell_moved",
         "if record.state == states.CHECKPOINTING and travels.signalled_ns and not travels.asked_ns:",
         "if False:",
         "A job that requeues itself upon its signal is not moved, by the accounts.",
@@ -81,7 +81,7 @@ VARIANTS = (
     ),
     Variant(
         "run-again-after-its-end",
-        "gandiva_slurm/engine/lifecycle/event_handlers.py:is_coming_back",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:is_coming_back",
         'state == "FAILED"',
         "state in FINISHED",
         "A job that ended 0 upon its signal is run again.",
@@ -89,7 +89,7 @@ VARIANTS = (
     ),
     Variant(
         "any-failure-is-a-move",
-        "gandiva_slurm/engine/lifecycle/event_handlers.py:is_coming_back",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:is_coming_back",
         " and travels.signalled_ns > 0",
         "",
         "A job that fails before it was signalled is requeued.",

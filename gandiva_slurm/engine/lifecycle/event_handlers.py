@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gandiva_slurm.engine.lifecycle.own_checkpoint import ended_late, is_coming_back, tell_moved
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.packs import pack_of
 from gandiva_slurm.engine.state.records import (
@@ -17,7 +18,7 @@ from gandiva_slurm.engine.state.records import (
 )
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import HoldAgain, Note
+from gandiva_slurm.model.action import HoldAgain
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because, of_node
@@ -66,7 +67,8 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if 0 < job.eligible_s < OWNER_HOLD_S:
         record.user_hold_lifted = False
     if job.restart > was.restart:
-        _tell_moved(at, record, JobKey(was.job_id, was.restart))
+        tell_moved(at, record, JobKey(was.job_id, was.restart))
+        record.travels.signalled_ns = 0
     if record.state == states.ENDED or (record.is_placed and job.restart > was.restart):
         _give_back(at, record)
     if job.restart > was.restart:
@@ -87,16 +89,13 @@ def job_gone(at: Cycle, event: ev.JobGone) -> None:
     """The job is finished, or Slurm does not know it any more."""
     at.state.has_read_slurm = True
     record = at.state.jobs.get(event.job_id)
+    if record is not None and ended_late(at, record, event):
+        record.travels.is_moving = True
+        record.move(states.CHECKPOINTING, because("EndedLate", exit=event.exit_code), at.now_ns)
     if record is not None and is_coming_back(record, event.state):
         record.job = replace(record.job, state=event.state, exit_code=event.exit_code)
     elif record is not None:
         _end(at, replace(record.job, state=event.state, end_s=event.end_s, exit_code=event.exit_code))
-
-
-def is_coming_back(record: JobRecord, state: str) -> bool:
-    """True for a job that ended non-zero upon the signal by which it saves itself: it is to be moved."""
-    travels = record.travels
-    return record.state == states.CHECKPOINTING and travels.signalled_ns > 0 and state == "FAILED"
 
 
 def node_seen(at: Cycle, event: ev.NodeSeen) -> None:
@@ -302,14 +301,6 @@ def _give_back(at: Cycle, record: JobRecord) -> None:
     record.failures = record.hold_asked_ns = 0
     may_return = not record.target or not record.target.keys().isdisjoint(nodes)
     record.retry_ns = at.now_ns + (REQUEUE_PAUSE_NS if may_return else 0)
-
-
-def _tell_moved(at: Cycle, record: JobRecord, left: JobKey) -> None:
-    """Tell, for the accounts, of an incarnation that requeued itself upon its signal."""
-    travels = record.travels
-    if record.state == states.CHECKPOINTING and travels.signalled_ns and not travels.asked_ns:
-        reason = because("MovedOut", to=record.target_text)
-        at.actions.append(Note(f"moved:{left}:{at.now_ns}", left, reason.code, reason.text))
 
 
 def _pending(at: Cycle, record: JobRecord) -> None:

@@ -18,9 +18,9 @@ from gandiva_slurm.engine.lifecycle.event_handlers import (
     ON_NODE,
     REQUEUE_PAUSE_NS,
     end_for_good,
-    is_coming_back,
     job_of,
 )
+from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord

@@ -15,7 +15,7 @@ from gandiva_slurm.engine.lifecycle.event_handlers import (
 from gandiva_slurm.engine.lifecycle.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.lifecycle.moving import fall_back
 from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
-from gandiva_slurm.engine.lifecycle.waiting import heed_slurm, obstacle
+from gandiva_slurm.engine.lifecycle.waiting import PASSING, heed_slurm, obstacle
 from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
@@ -83,7 +83,7 @@ def ready_to_start(at: Cycle) -> dict[int, JobRecord]:
 
 def _put_off(at: Cycle, record: JobRecord, reason: Reason) -> None:
     """Something other than room keeps it from starting: what is kept for it goes to others."""
-    is_passing = reason is record.reason or reason.code == "NotPending"
+    is_passing = reason is record.reason or reason.code in PASSING
     if record.state == states.REQUEUED and is_passing:
         return
     if record.state == states.REQUEUED:

@@ -8,16 +8,23 @@ at once when a job it names has ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gandiva_slurm.engine.lifecycle.event_handlers import hold_again
 from gandiva_slurm.engine.lifecycle.limits import take_back_limited
+from gandiva_slurm.engine.lifecycle.moving import saves_by
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
 
 #: Slurm's reasons for a released job that waits for others.
 DEPENDENCY_REASONS = frozenset({"Dependency", "DependencyNeverSatisfied"})
+
+#: What keeps a job for a moment only: what is kept for it is not given to others.
+PASSING = frozenset({"NotPending", "StillThere"})
 
 #: Dependencies that cannot be met while the job they name is alive.
 _UNTIL_END = ("afterok:", "afterany:", "afternotok:", "aftercorr:")
@@ -42,14 +49,35 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
         return because("NoSuchVc", vc=record.vc, known=known, job=job.job_id)
     if job.dependency and _names_live_job(at, job.dependency):
         return because("Dependency", dependency=job.dependency)
-    return record.reason if record.retry_ns > at.now_ns else None
+    if record.retry_ns > at.now_ns:
+        return record.reason
+    return _still_there(at, record) if saves_by(record) else None
+
+
+def _still_there(at: Cycle, record: JobRecord) -> Reason | None:
+    """A node that answers still has a former start of a job whose files nobody guards."""
+    if record.job.restart == 0:
+        return None
+    if at.former is None:
+        at.former = dict(_former_starts(at))
+    found = at.former.get(record.job.job_id)
+    return because("StillThere", node=found[0], key=found[1]) if found is not None else None
+
+
+def _former_starts(at: Cycle) -> Iterator[tuple[int, tuple[str, JobKey]]]:
+    """Yield by job where a start of it that is not the newest is, as far as nodes answer."""
+    for node, key in at.state.sightings:
+        record, home = at.state.jobs.get(key.job_id), at.state.nodes.get(node)
+        is_heard = home is not None and home.has_daemon and not home.is_down
+        if is_heard and record is not None and key.restart < record.job.restart:
+            yield key.job_id, (node, key)
 
 
 def is_pausing(at: Cycle, record: JobRecord) -> bool:
     """True while a job cannot be started for nothing but that we have just requeued it."""
     is_ours = record.state == states.REQUEUED or (record.state == states.HELD and record.code == "MadeWay")
     reason = obstacle(at, record) if is_ours else None
-    return reason is not None and (reason is record.reason or reason.code == "NotPending")
+    return reason is not None and (reason is record.reason or reason.code in PASSING)
 
 
 def heed_slurm(at: Cycle, record: JobRecord) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model.action import Action
+from gandiva_slurm.model.ids import JobKey
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Cycle:
     left: set[tuple[int, str]] = field(default_factory=set)
     #: jobs that have just been said to keep their turn, to save themselves upon a signal
     ready: set[int] = field(default_factory=set)
+    #: by job: where a start of it that is not the newest still is; None: nobody has asked
+    former: dict[int, tuple[str, JobKey]] | None = None
     #: the policy took too long in this cycle (of a recording)
     is_late: bool = False
 
