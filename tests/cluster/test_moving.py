@@ -17,6 +17,8 @@ GANG_IS_SLOW = slow("60 s; attach/test_moved has gangs without Slurm")
 LIGHT_TRAINING = TESTS / "node/scripts/attached.py"
 GANG = TESTS / "node/scripts/attached_gang.py"
 UNASKED = TESTS / "node/scripts/unasked.py"
+#: A training that knows nothing of Gandiva, and goes on from its own file.
+OWN = TESTS / "node/scripts/own.py"
 #: A gang of a rank on each of two nodes.
 OVER_NODES = f"""\
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=2 OUT=~
@@ -33,39 +35,6 @@ MOVE_S = 60.0
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 12}
 #: Until a job that was told to stop has had its turn.
 END_S = 60.0
-
-
-#: A training that knows nothing of Gandiva: it goes on from its own file, saves itself now and then, and,
-#: where its script tells it so by SIGUSR1, at once. Each line: the run, and the mini-batch.
-OWN = """\
-import os, signal, sys, time
-import torch
-
-name, told = sys.argv[1], []
-signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
-weight, begin = torch.zeros(1, requires_grad=True), 0
-optimizer = torch.optim.AdamW([weight])
-if os.path.exists(name + ".saved"):
-    begin, state = torch.load(name + ".saved")
-    optimizer.load_state_dict(state)
-
-
-def save(number):
-    torch.save((number, optimizer.state_dict()), name + ".new")
-    os.replace(name + ".new", name + ".saved")
-
-
-with open(name + ".out", "a", buffering=1) as out:
-    for number in range(begin, 10**9):
-        weight.grad = torch.ones(1)
-        optimizer.step()
-        print(os.environ.get("SLURM_RESTART_COUNT", 0), number, file=out)
-        if told or number % 50 == 49:
-            save(number + 1)
-        if told or os.path.exists(name + ".stop"):
-            break
-        time.sleep(0.02)
-"""
 #: As sites teach it: the batch shell hears the signal, has its training save itself, and requeues the job.
 TRAPS = """\
 trap 'kill -USR1 $!; wait; scontrol requeue $SLURM_JOB_ID' USR1
@@ -74,15 +43,15 @@ wait
 wait
 """
 
+
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU, two of two, and a controller that is quick to move jobs."""
     with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        for script in (LIGHT_TRAINING, GANG, UNASKED):
+        for script in (LIGHT_TRAINING, GANG, UNASKED, OWN):
             home.joinpath(script.name).write_text(script.read_text())
-        home.joinpath("own.py").write_text(OWN)
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
             home.joinpath("tests", name).write_text((TESTS / name).read_text())

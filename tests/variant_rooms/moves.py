@@ -6,7 +6,65 @@ from tests.variant_kit import Variant
 
 OWN = "tests/unit/test_engine_own_checkpoint.py"
 LOSSES = "tests/unit/test_losses.py"
+FAULTS = "tests/unit/test_own_checkpoint_faults.py"
+CONTROLLER = "tests/controller/test_controller_moves.py"
 VARIANTS = (
+    Variant(
+        "late-is-lost",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:ended_late",
+        "return at.now_ns - travels.signalled_ns <= bound_ns",
+        "return False",
+        "A job that takes longer to save itself than it may, and then ends non-zero, has failed for good.",
+        (f"{FAULTS}::test_one_that_ends_non_zero_after_its_time_goes_on_all_the_same",),
+    ),
+    Variant(
+        "any-end-after-a-signal-is-late",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:ended_late",
+        "return at.now_ns - travels.signalled_ns <= bound_ns",
+        "return True",
+        "A job that was once signalled is run again whenever it fails.",
+        (f"{FAULTS}::test_one_that_fails_long_after_its_signal_has_failed",),
+    ),
+    Variant(
+        "signal-of-the-run-before",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:job_seen",
+        "record.travels.signalled_ns = 0",
+        "pass",
+        "A job that was moved by its signal and fails in its next run is run again, and again.",
+        (f"{FAULTS}::test_one_that_fails_in_its_next_run_has_failed",),
+    ),
+    Variant(
+        "two-starts-at-once",
+        "gandiva_slurm/engine/lifecycle/waiting.py:obstacle",
+        "return _still_there(at, record) if saves_by(record) else None",
+        "return None",
+        "A job is started while its former start still writes the same files.",
+        (f"{FAULTS}::test_a_start_that_outlives_its_requeue_is_stopped_before_the_next_one_may_run",),
+    ),
+    Variant(
+        "waits-for-who-is-not-told-to-go",
+        "gandiva_slurm/engine/lifecycle/fencing.py:_oddity",
+        ' or (record.job.state == "PENDING" and bool(saves_by(record)))',
+        "",
+        "A job waits until its former start ends by itself.",
+        (f"{FAULTS}::test_a_start_that_outlives_its_requeue_is_stopped_before_the_next_one_may_run",),
+    ),
+    Variant(
+        "signal-overtaken-by-a-restart",
+        "gandiva_slurm/controller/later.py:Later.take_up",
+        'error = "" if isinstance(action, Signal) else "overtaken"',
+        'error = "overtaken"',
+        "A signal over which gandivactld was killed counts as not sent.",
+        (f"{CONTROLLER}::test_a_controller_killed_as_it_signals_takes_the_signal_for_sent",),
+    ),
+    Variant(
+        "signal-without-a-journal",
+        "gandiva_slurm/controller/loop.py:Controller.ask",
+        "if self.books.is_failing(self.books.journal.write):",
+        "if False:",
+        "A signal is sent that the journal does not have.",
+        (f"{CONTROLLER}::test_no_signal_is_sent_that_the_journal_does_not_have",),
+    ),
     Variant(
         "loss-guessed",
         "gandiva_slurm/accounting/losses.py:Moves._add_lost",
@@ -83,7 +141,7 @@ VARIANTS = (
         "run-again-after-its-end",
         "gandiva_slurm/engine/lifecycle/own_checkpoint.py:is_coming_back",
         'state == "FAILED"',
-        "state in FINISHED",
+        'state in ("FAILED", "COMPLETED")',
         "A job that ended 0 upon its signal is run again.",
         (f"{OWN}::test_one_that_ends_otherwise_has_ended",),
     ),

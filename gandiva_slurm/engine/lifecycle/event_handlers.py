@@ -90,7 +90,7 @@ def job_gone(at: Cycle, event: ev.JobGone) -> None:
     at.state.has_read_slurm = True
     record = at.state.jobs.get(event.job_id)
     if record is not None and ended_late(at, record, event):
-        record.travels.is_moving = True
+        record.travels.is_moving, record.travels.asked_ns = True, 0
         record.move(states.CHECKPOINTING, because("EndedLate", exit=event.exit_code), at.now_ns)
     if record is not None and is_coming_back(record, event.state):
         record.job = replace(record.job, state=event.state, exit_code=event.exit_code)
