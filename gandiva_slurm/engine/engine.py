@@ -290,7 +290,8 @@ def _placements(
     """A job's places by node; its tickets lie on them as its GPUs do."""
     job = record.job
     parts = split(tickets, {node: len(gpus) for node, gpus in record.places.items()})
-    leaves = record.state == states.CHECKPOINTING
+    # one that goes on from its own newest file has nothing to do for it
+    leaves = record.state == states.CHECKPOINTING and record.travels.by != moving.BY_SELF
     is_signalled = leaves and record.travels.by == moving.BY_SIGNAL
     own = moving.own_signal(settings, record) if is_signalled else None
     submitted_ns, span, is_spare = job.submit_s * SECOND_NS, record.span, record.is_opportunistic

@@ -19,6 +19,7 @@ GANG = TESTS / "node/scripts/attached_gang.py"
 UNASKED = TESTS / "node/scripts/unasked.py"
 #: A training that knows nothing of Gandiva, and goes on from its own file.
 OWN = TESTS / "node/scripts/own.py"
+OWN_GANG = TESTS / "node/scripts/own_gang.py"
 #: A gang of a rank on each of two nodes.
 OVER_NODES = f"""\
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=2 OUT=~
@@ -50,7 +51,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        for script in (LIGHT_TRAINING, GANG, UNASKED, OWN):
+        for script in (LIGHT_TRAINING, GANG, UNASKED, OWN, OWN_GANG):
             home.joinpath(script.name).write_text(script.read_text())
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
@@ -253,59 +254,15 @@ def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     assert lost == 0 and ckpt_s and ckpt_s < 30
 
 
-#: What a batch shell may do upon its signal: how its training goes on or ends.
-ENDS_WRONG = "trap 'kill -USR1 $!; wait; exit 3' USR1\npython own.py {0} &\nwait\nwait\n"
-ENDS_WELL = "trap 'kill -USR1 $!; wait; exit 0' USR1\npython own.py {0} &\nwait\nwait\n"
-DEAF = "trap '' USR1\nexec python own.py {0}\n"
-SIGNAL_IS_SLOW = slow("15 s each; test_engine_own_checkpoint has them without Slurm")
+def move_gang(fleet: Fleet, script: str) -> tuple[int, list[str]]:
+    """Have a gang moved off GPUs of two nodes that it shares, on to others that are free, and end it.
 
-
-@SIGNAL_IS_SLOW
-def test_a_job_that_ends_non_zero_upon_its_signal_goes_on_elsewhere(fleet: Fleet) -> None:
-    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
-    crowd = Crowd(fleet, "wrong", script + ENDS_WRONG.format("wrong"))
-    wait_for(lambda: len(rows(fleet, "wrong.out")) > 70, "it to train", 90)
-    crowd.make_room()
-    crowd.wait_moved()
-    wait_for(lambda: rows(fleet, "wrong.out")[-1].startswith("1 "), "it to go on", 90)
-    fleet.home("user1", "wrong.stop").touch()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    numbers = [int(line.split()[1]) for line in rows(fleet, "wrong.out")]
-    assert numbers == list(range(len(numbers)))
-    assert "EndedToMove" in crowd.codes()
-
-
-@SIGNAL_IS_SLOW
-def test_a_job_that_ends_well_upon_its_signal_has_ended(fleet: Fleet) -> None:
-    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
-    crowd = Crowd(fleet, "well", script + ENDS_WELL.format("well"))
-    wait_for(lambda: len(rows(fleet, "well.out")) > 70, "it to train", 90)
-    crowd.make_room()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    assert "Signalled" in crowd.codes()
-    crowd.wait_runs(f"COMPLETED {crowd.home}")
-
-
-@SIGNAL_IS_SLOW
-def test_a_job_that_does_nothing_upon_its_signal_stays(fleet: Fleet) -> None:
-    script = "#SBATCH --gandiva-checkpoint=signal:USR1@3\n#SBATCH --signal=B:USR1@30\n"
-    crowd = Crowd(fleet, "deaf", script + DEAF.format("deaf").replace("exec ", ""))
-    wait_for(lambda: len(rows(fleet, "deaf.out")) > 70, "it to train", 90)
-    crowd.make_room()
-    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
-    assert crowd.codes().count("Signalled") == 1
-    fleet.home("user1", "deaf.stop").touch()
-    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
-    crowd.wait_runs(f"COMPLETED {crowd.home}")
-
-
-def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
-    """Off GPUs of two nodes that it shares, on to others that are free; no mini-batch lost or done twice."""
+    Return the job, and the first word of each line it has written.
+    """
     nodes, flags = ("n3", "n4"), ("--gandiva-gpu-types=k80", "--gandiva-pack=never")
     count = "exec python light.py wide.count wide.stop"
     for job in (others := [fleet.submit("user2", count, *flags) for _ in range(4)]):
         fleet.wait_running(job)
-    script = OVER_NODES.replace("ENDLESS", str(ENDLESS))
     gang = fleet.submit("user1", script, "--nodes=2", "--ntasks-per-node=1", *flags)
     wait_for(lambda: len(rows(fleet, f"loss.{gang}")) > 50, "the gang to train", 90)
 
@@ -324,8 +281,26 @@ def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
     wait_for(lambda: len(rows(fleet, f"loss.{gang}")) > before + 20, "the gang to go on", 90)
     fleet.home("user1", f"stop.{gang}").touch()
     fleet.wait_ended(gang, "COMPLETED", deadline_s=END_S)
-    *found, end = [line.split()[0] for line in rows(fleet, f"loss.{gang}")]
+    return gang, [line.split()[0] for line in rows(fleet, f"loss.{gang}")]
+
+
+def test_a_gang_over_nodes_is_moved_as_one(fleet: Fleet) -> None:
+    """No mini-batch is lost or done twice."""
+    _, (*found, end) = move_gang(fleet, OVER_NODES.replace("ENDLESS", str(ENDLESS)))
     assert (found, end) == ([str(number) for number in range(len(found))], "end")
+
+
+@slow("25 s; unit/test_engine_own_checkpoint has it without Slurm")
+def test_a_gang_over_nodes_goes_on_from_its_own_file(fleet: Fleet) -> None:
+    script = OVER_NODES.replace(f"{GANG.name} ENDLESS", OWN_GANG.name)
+    gang, (*lines, end) = move_gang(fleet, f"#SBATCH --gandiva-checkpoint=self\n{script}")
+    found = list(map(int, lines))
+    done = next(place for place in range(1, len(found)) if found[place] <= found[place - 1])
+    assert (found[:done], end) == ([*range(done)], "end")
+    assert found[done:] == [*range(found[done], found[done] + len(found) - done)]
+    assert found[done] % 50 == 0 and done - found[done] <= 50
+    (row,) = fleet.ask("acct", "-a", "-j", str(gang))["jobs"]
+    assert row["lost_steps"] - (done - found[done]) in (0, 1) and row["ckpt_s"] == 0, row
 
 
 def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:

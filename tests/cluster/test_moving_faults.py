@@ -1,15 +1,15 @@
-"""What is killed while a training saves itself upon its signal takes nothing along that was saved."""
+"""What a training makes of its signal, and what is killed while it saves itself upon it."""
 
 import signal
 
 import pytest
 
 from tests.cluster.fleet import Fleet, wait_for
-from tests.cluster.test_moving import END_S, Crowd, rows
+from tests.cluster.test_moving import END_S, MOVE_S, Crowd, rows
 from tests.cluster.test_moving import cluster as cluster
 from tests.slow import slow
 
-pytestmark = slow("30 s each; unit/test_own_checkpoint_faults and controller/test_controller_moves have them")
+pytestmark = slow("15 to 30 s each; unit/test_engine_own_checkpoint and test_own_checkpoint_faults have them")
 
 #: Its batch shell, signalled, writes half a file, waits for a word, and has its training save itself.
 WAITS = """\
@@ -68,3 +68,45 @@ def test_a_daemon_killed_while_a_job_saves_itself_costs_it_nothing(fleet: Fleet,
     assert numbers == list(range(len(numbers)))
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
     assert crowd.codes().count("Signalled") == 1
+
+
+#: What a batch shell may do upon its signal: how its training goes on or ends.
+ENDS_WRONG = "trap 'kill -USR1 $!; wait; exit 3' USR1\npython own.py {0} &\nwait\nwait\n"
+ENDS_WELL = "trap 'kill -USR1 $!; wait; exit 0' USR1\npython own.py {0} &\nwait\nwait\n"
+DEAF = "trap '' USR1\nexec python own.py {0}\n"
+
+
+def test_a_job_that_ends_non_zero_upon_its_signal_goes_on_elsewhere(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "wrong", script + ENDS_WRONG.format("wrong"))
+    wait_for(lambda: len(rows(fleet, "wrong.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    crowd.wait_moved()
+    wait_for(lambda: rows(fleet, "wrong.out")[-1].startswith("1 "), "it to go on", 90)
+    fleet.home("user1", "wrong.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    numbers = [int(line.split()[1]) for line in rows(fleet, "wrong.out")]
+    assert numbers == list(range(len(numbers)))
+    assert "EndedToMove" in crowd.codes()
+
+
+def test_a_job_that_ends_well_upon_its_signal_has_ended(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@20\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "well", script + ENDS_WELL.format("well"))
+    wait_for(lambda: len(rows(fleet, "well.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    assert "Signalled" in crowd.codes()
+    crowd.wait_runs(f"COMPLETED {crowd.home}")
+
+
+def test_a_job_that_does_nothing_upon_its_signal_stays(fleet: Fleet) -> None:
+    script = "#SBATCH --gandiva-checkpoint=signal:USR1@3\n#SBATCH --signal=B:USR1@30\n"
+    crowd = Crowd(fleet, "deaf", script + DEAF.format("deaf").replace("exec ", ""))
+    wait_for(lambda: len(rows(fleet, "deaf.out")) > 70, "it to train", 90)
+    crowd.make_room()
+    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    assert crowd.codes().count("Signalled") == 1
+    fleet.home("user1", "deaf.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    crowd.wait_runs(f"COMPLETED {crowd.home}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.controller.books import moves_among
-from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way
+from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way, why_bound
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
@@ -48,6 +48,30 @@ def test_one_that_goes_on_from_its_own_file_is_requeued_at_once() -> None:
     assert (record.state, record.places, record.travels.is_moving) == (states.RUNNING, TARGET, False)
     assert "GoesBack" in codes(world) and record.travels.cost_ns > 0
     assert kinds(world.run(120)) == []
+
+
+@pytest.mark.parametrize("checkpoint", ("self", SIGNAL))
+def test_of_several_nodes_it_is_moved_by_its_own_file_alone(checkpoint: str) -> None:
+    """Nodes hear nothing of it: there is nothing to save. No turn over nodes is kept for a signal."""
+    world = FakeWorld({f"n{n}": 2 for n in range(1, 5)})
+    world.submit(gpus=2, span=2, checkpoint=checkpoint)
+    world.rigid.add(1)
+    world.run(5)
+    record = world.engine.jobs[1]
+    is_own = checkpoint == "self"
+    assert moves_by(world.engine.state, record) == ("self" if is_own else "")
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    assert bool(why_bound(at, record)) != is_own
+    if is_own:
+        begin_move(at, record, {"n3": (1,), "n4": (0,)}, "they are empty")
+        world.refuse_requeues = True
+        assert kinds(world.cycle()) == ["Requeue"]
+        plans = [place for name in record.nodes for place in world.engine.plan_jobs(name)]
+        assert [place.is_leaving for place in plans] == [False, False]
+        world.refuse_requeues = False
+        assert kinds(world.run(30)) == ["Requeue"]
+        assert (record.places, record.job.restart) == ({"n3": (1,), "n4": (0,)}, 1)
+        assert kinds(world.run(120)) == []
 
 
 def test_one_that_requeues_itself_upon_its_signal_goes_on_on_its_target() -> None:

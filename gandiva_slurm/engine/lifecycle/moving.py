@@ -85,8 +85,13 @@ def is_attached(state: EngineState, record: JobRecord) -> bool:
 
 
 def saves_by(record: JobRecord) -> str:
-    """How a job saves itself where its ranks do not: self, signal, submitit; "" it does not."""
-    return record.options.saves_by if record.options.nodes == 1 and not is_elastic(record) else ""
+    """How a job saves itself where its ranks do not: self, signal, submitit; "" it does not.
+
+    Of several nodes' turns only rounds have command: none is kept for a signal.
+    """
+    how = record.options.saves_by
+    is_kept = record.options.nodes == 1 or how == BY_SELF
+    return how if is_kept and not is_elastic(record) else ""
 
 
 def moves_by(state: EngineState, record: JobRecord) -> str:
