@@ -83,7 +83,7 @@ def prove(trial: Trial) -> str:
     verdict = compare(trial, "parked")
     stays = script_ways.why_never(trial.script)
     if not stays and not trial.by:
-        stays = script_ways.why_not_own(trial.script) if is_own else trial.unmoved + _ADD
+        stays = script_ways.why_not_tried(trial.script) if is_own else trial.unmoved + _ADD
     if stays:
         click.echo(f"moved:   no: {stays}")
         return verdict

@@ -147,9 +147,19 @@ TOLD = {
         {"auto": "not: Slurm may not start it again (job.sh:3: #SBATCH --no-requeue)"},
     ),
     "two nodes": (
+        JOB.format("#SBATCH --nodes=2 --gandiva-checkpoint=signal:USR1@90", ""), LOADS, "",
+        {"auto": "not: of several nodes by its own checkpoint only --gandiva-checkpoint=self is moved "
+         "(job.sh:3: #SBATCH --nodes=2 --gandiva-checkpoint=signal:USR1@90); next: gandiva.attach() in it"},
+    ),
+    "two nodes, from its own file": (
         JOB.format("#SBATCH --nodes=2 --gandiva-checkpoint=self", ""), LOADS, "",
-        {"auto": "not: by their own checkpoints only jobs of one node and one size are moved (job.sh:3: "
-         "#SBATCH --nodes=2 --gandiva-checkpoint=self); next: gandiva.attach() in it"},
+        {"auto": f"by self: {AGAIN} "
+         "(job.sh:3: #SBATCH --nodes=2 --gandiva-checkpoint=self)"},
+    ),
+    "elastic": (
+        JOB.format("#SBATCH --gandiva-elastic=1-2\n#SBATCH --gandiva-checkpoint=self", ""), LOADS, "",
+        {"auto": "not: an elastic job is not moved by its own checkpoint (job.sh:3: "
+         "#SBATCH --gandiva-elastic=1-2); next: gandiva.attach() in it"},
     ),
 }  # fmt: skip
 
