@@ -102,7 +102,7 @@ class Controller:
         self._promises: list[str] = []
         #: set when something came in that should not wait for the next round
         self._news = asyncio.Event()
-        self._slurm.on_look = self._news.set
+        self._slurm.on_look, self._slurm.on_begin = self._news.set, self.nodes.mark
         self.nodes.on_news = self._hear
         self.requests = Requests(self._hear)
         self._lead = Lead(lambda: self.config, self._bring, self.status.fail)
@@ -165,6 +165,7 @@ class Controller:
             await self.keep(actions, is_look)  # 4
             if is_look:
                 self.publish()  # 5
+                self._vouch()
             await self.ask(actions)  # 6
         finally:
             if snapshot is not None:
@@ -273,6 +274,12 @@ class Controller:
         """Step 5: plans to the nodes; what a plan says already is not told again."""
         # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
         self._lead.publish({name: self._plan(name) for name in self.reports})
+
+    def _vouch(self) -> None:
+        """Nodes are told of the look that their plans rest on."""
+        nodes = self.picture.nodes if self.picture else {}
+        heard = {name for name, node in nodes.items() if node.is_heard}
+        self.nodes.vouch(self.reports, heard, self.config)
 
     async def ask(self, actions: Sequence[Action]) -> None:
         """Step 6: have the actions done; their outcomes are events of a later cycle."""

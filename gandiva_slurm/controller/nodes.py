@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gandiva_slurm.config import Config
@@ -28,6 +28,8 @@ LOG_EVERY = 60
 Transport = Callable[[str, str, bytes, float], Awaitable[bytes]]
 #: Turns of nodes whose lateness is remembered.
 LATEST = 1000
+#: Nodes that one asks which hears nobody: each costs it a message a second, and 2 s where none answers.
+MOST_PEERS = 32
 
 #: (job, pass of its user, its own pass), each ahead of the one furthest behind.
 Ahead = tuple[tuple[int, int, int], ...]
@@ -75,12 +77,31 @@ def planned(at: Placement, config: Config) -> PlannedJob:
         at.is_on,
         at.own_save_s,
         config.trusts(at.partition),
+        at.is_requeueable,
     )
+
+
+def peers_of(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the others that a node asks when it hears nobody: MOST_PEERS at most, from all over."""
+    ring = sorted(names)
+    others = [*ring[ring.index(name) + 1 :], *ring[: ring.index(name)]] if name in ring else ring
+    count = min(MOST_PEERS, len(others))
+    return tuple(others[place * len(others) // count] for place in range(count))
 
 
 def without_turns(body: PlanBody) -> PlanBody:
     """Return a plan that leaves it to the node which of its jobs hold GPUs."""
     return replace(body, jobs=tuple(replace(job, is_on=None) for job in body.jobs))
+
+
+@dataclass(frozen=True)
+class Vouched:
+    """What a node is told of a look at Slurm (`wire.messages.NodePlan` says what each is)."""
+
+    echo_ns: int = 0
+    is_heard: bool = False
+    peers: tuple[tuple[str, str], ...] = ()
+    are_all_peers: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +132,9 @@ class NodeLink:
         self.on_turn: Callable[[float], None] = lambda late_s: None
         self._plan = NodePlan(name, settings.epoch_ns, 0, settings.quantum_ns, 0, (), (), "", 0)
         self._turn = Turn()
+        self._vouched = Vouched()
+        #: when it made the report that was here before the look at Slurm under way, by its own clock
+        self._mark_ns = 0
         self._told_ns = 0
         self._body: PlanBody | None = None
         self._accepted = -1
@@ -140,6 +164,14 @@ class NodeLink:
             self._turn = turn
             self._plan = replace(self._plan, turn_ns=turn.turn_ns, ahead=ahead(self.name))
             self._changed.set()
+
+    def mark(self) -> None:
+        """A look at Slurm begins: what it shows is no older than the node's last report."""
+        self._mark_ns = self.report.mono_ns if self.report is not None else 0
+
+    def vouch(self, is_heard: bool, peers: tuple[tuple[str, str], ...], are_all: bool) -> None:
+        """Tell, with each plan from now on, that it is of the look that was begun last."""
+        self._vouched = Vouched(self._mark_ns, is_heard, peers, are_all)
 
     def acknowledge(self, boot: str, seq: int) -> None:
         """Tell the node that its holds up to `seq` are safe (with the next exchange)."""
@@ -200,7 +232,7 @@ class NodeLink:
             return await self._transport(self.name, REPORT_PATH, b"{}", EXCHANGE_DEADLINE_S)
         end_s = self._turn.end_s
         left_ms = None if end_s is None else round((end_s - time.monotonic()) * 1000)
-        payload = encode(replace(self._plan, turn_left_ms=left_ms))
+        payload = encode(replace(self._plan, turn_left_ms=left_ms, **vars(self._vouched)))
         return await self._transport(self.name, PLAN_PATH, payload, EXCHANGE_DEADLINE_S)
 
     def _fail(self, sentence: str) -> None:
@@ -276,6 +308,20 @@ class Nodes:
             if name in self._links:
                 self._links[name].set_plan(body)
                 self._links[name].set_turn(turn, ahead)
+
+    def mark(self) -> None:
+        """A look at Slurm begins."""
+        for link in self:
+            link.mark()
+
+    def vouch(self, names: Iterable[str], heard: Collection[str], config: Config) -> None:
+        """The plans of these nodes are of the look that was begun last, by which Slurm hears `heard`."""
+        is_wanted = config.isolation != "never"
+        for name in names:
+            others = peers_of(name, self._links) if is_wanted else ()
+            peers = tuple((other, "{}:{}".format(*config.node_address(other))) for other in others)
+            if name in self._links:
+                self._links[name].vouch(name in heard, peers, len(peers) == len(self._links) - 1)
 
     def apply(self, settings: LinkSettings) -> None:
         """Take changed settings over."""

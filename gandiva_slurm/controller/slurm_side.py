@@ -43,7 +43,8 @@ class SlurmSide:
         """`keep` writes outcomes down."""
         self._port, self._bounds, self._executor, self._status = port, bounds, executor, status
         self._keep = keep
-        #: called when a look has come
+        #: called when a look begins, and when it has come
+        self.on_begin: Callable[[], None] = lambda: None
         self.on_look: Callable[[], None] = lambda: None
         #: set while nothing is executed
         self.is_idle = asyncio.Event()
@@ -110,6 +111,7 @@ class SlurmSide:
     async def _read(self) -> Snapshot | None:
         """Return one coalesced picture; None when Slurm does not answer: the old one stays, stale."""
         status, with_associations = self._status, time.monotonic() >= self._associations_s
+        self.on_begin()
         try:
             snapshot = await self._port.snapshot(with_associations)
         except GandivaError as err:

@@ -308,6 +308,7 @@ def _placements(
                 is_on=is_on,
                 own_save_s=own.grace_s if own is not None else 0,
                 partition=job.partition,
+                is_requeueable=job.batch and job.requeue,
             ),
         )
 

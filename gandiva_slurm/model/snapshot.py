@@ -27,6 +27,9 @@ FINISHED = frozenset(
 )
 
 
+#: Words of a node that slurmctld does not hear, or has given up.
+UNHEARD = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN", "POWERED_DOWN", "POWERING_DOWN"})
+
 #: A settled checkpoint by a signal: how, whether to the batch shell, which, seconds.
 OWN_SIGNAL = re.compile(r"(signal|submitit):(B:)?([A-Z][A-Z0-9]{2,3})@([1-9][0-9]{0,3})")
 
@@ -144,6 +147,11 @@ class SlurmNode:
     address: str = ""
     partitions: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def is_heard(self) -> bool:
+        """True when slurmctld has had an answer of its slurmd, and has not given it up."""
+        return not self.state & UNHEARD
 
 
 @dataclass(frozen=True)

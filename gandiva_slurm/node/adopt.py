@@ -11,6 +11,7 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, SUSPENDED
 from gandiva_slurm.node import packs
 from gandiva_slurm.node.context import Final, Node
+from gandiva_slurm.node.halting import stand_still
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.part import IN
@@ -126,13 +127,16 @@ class Adoption:
         if holds and resident.part is not None:
             # A part that was told to park, or has parked and not been freed, comes on again.
             resident.part.wish = IN
-        if holds:
+        if resident.halted_ns:
+            stand_still(self._slicer, resident)
+        elif holds:
             self._go_on(resident, now)
         elif resident.stopped or resident.is_frozen:
             self._slicer.switcher.stop_processes(
                 resident, None if resident.is_frozen else list(resident.stopped)
             )
-        if not holds and not resident.is_frozen and not self._is_parked(resident, now):
+        is_to_park = not holds and not resident.is_frozen and not resident.halted_ns
+        if is_to_park and not self._is_parked(resident, now):
             self._slicer.take_back(resident)
         if resident.state == SUSPENDED and (resident.part is None or resident.is_shut):
             self._slicer.switcher.shut(resident)

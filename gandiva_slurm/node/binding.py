@@ -190,6 +190,9 @@ class Admission:
             stale = JobProcesses(key, peer.uid, node.settings.node, stepds, set())
             node.events.write("fence", key, why="stale incarnation", killed=stale.kill())
             raise PeerError(f"job {key} is not the newest incarnation of its job; its processes are stopped")
+        promised, until_ns = node.promised.get(key.job_id, (key.restart, 0))
+        if promised < key.restart and node.clock.mono() < until_ns:
+            raise PeerBusy(f"job {key} waits: another node may still work on {key.job_id}.{promised}")
         node.know(key)
         for other in others:
             self._watcher.fence(other, f"{key} has started")
@@ -220,6 +223,7 @@ class Admission:
             name=planned.name,
             is_planned=is_planned,
             is_trusted=planned.is_trusted,
+            is_requeueable=planned.is_requeueable,
             since_ns=clock.mono(),
             part=Part(planned.span) if planned.span else None,
         )

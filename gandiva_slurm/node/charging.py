@@ -101,7 +101,7 @@ def _count_refused(node: Node, resident: Resident, now: int) -> None:
 
 def _waiting(node: Node, resident: Resident) -> list[Resident]:
     """Return those that want GPUs which this one has."""
-    others = [other for other in node.residents.values() if not other.holds and not other.is_ending]
+    others = [other for other in node.residents.values() if not other.holds and other.may_have_turns]
     others = [other for other in others if other.key != node.local.mate_of(resident.key)]
     others = [other for other in others if not set(other.gpus).isdisjoint(resident.gpus)]
     return [other for other in others if not is_out(node, other)]

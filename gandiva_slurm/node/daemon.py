@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
+
 from gandiva_slurm import watchdog
 from gandiva_slurm.node import door, guard, lock, server, sock
 from gandiva_slurm.node.adopt import Adoption
@@ -23,6 +25,7 @@ from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.isolation import LOOK_S, Isolation
 from gandiva_slurm.node.lost import Lost
 from gandiva_slurm.node.members import Membership, membership
+from gandiva_slurm.node.peers import Helper, Peers
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.slicer import Slicer
@@ -85,14 +88,16 @@ class Daemon:
         spans = Spans(node, slicer)
         Adoption(node, slicer, watcher, planning).run()
         node.save()
-        runner = await server.serve(node, planning, spans, self._signer)
+        isolation = Isolation(node, slicer, watcher, self._slurm, self._look_s)
+        helper = Helper(node, self._slurm, isolation.look_soon)
+        runner = await server.serve(node, planning, spans, helper, self._signer)
+        session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
         speech = sock.Speech(admission)
         # Root's first: where it is missing beside the other, a gandivad of an older release serves.
         sockets = [door.listen(self.settings.root_socket, 0o600), door.listen(self.settings.socket, 0o666)]
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
-        isolation = Isolation(node, watcher, self._slurm, self._look_s)
         parts = (
             slicer.run(),
             slicer.switcher.run(),
@@ -100,7 +105,8 @@ class Daemon:
             watcher.run(),
             roots.run(),
             doors.run(),
-            isolation.run(),
+            isolation.ask_for_ever(Peers(node, self._signer, session, isolation.bounds.kept_back)),
+            isolation.watch_for_ever(),
             Strangers(node, slicer.switcher.stop_processes, self._find, slicer.fill).run(),
             Lost(node, admission).run(),
             self._keep_guard(),
@@ -120,6 +126,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
+        await session.close()
         for each in sockets:
             each.close()
         node.save()

@@ -1,50 +1,194 @@
-"""Fencing by silence: a node that hears neither controller nor slurmctld stops its jobs (ADR 0003).
+"""A node that is cut off: what Slurm may have started elsewhere stands still until that is known (ADR 0047).
 
-Slurm sets such a node down after SlurmdTimeout and may start its jobs elsewhere; two incarnations of one
-job must not write the same checkpoints. Where the site does not ask for it nothing is stopped: plain Slurm
-jobs run on as well. What cannot be asked counts as there: a node on which `scontrol` fails is not alone.
+Slurm sets a node down that it does not hear for SlurmdTimeout and may start its jobs elsewhere; two
+incarnations of one job must not work at once. Where the site asks for it (`isolation: SECONDS`), jobs that
+may be requeued are frozen when for so long neither slurmctld nor gandivactld was heard, nor word of them
+through another gandivad. They go on when Slurm shows them here, and end when it does not. What cannot be
+asked counts as there: a node on which `scontrol` cannot be run is not taken for cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import Collection
 
+from gandiva_slurm.logs import Trouble
+from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import halting
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.peers import Peers
+from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.slicing import lease
 from gandiva_slurm.slurm.port import SlurmPort
 
-#: How often the silence is looked at, and slurmctld asked while the controller is silent.
-LOOK_S = 5.0
+#: How often slurmctld and other nodes are asked while this node is not heard; where a job works on a word of
+#: theirs, so many times as often.
+LOOK_S, AS_OFTEN = 5.0, 5
+#: A node that was heard so many looks ago (or a third of its silence) is asked about no more than that.
+QUIET_LOOKS = 3
+#: Slurm keeps a requeued job back for AuthInfo=cred_expire and a second: 11 s at the least (ADR 0003).
+KEPT_BACK_NS = 10_000_000_000
+#: How exactly a job's time ends; and how long a daemon that starts may ask before it lets one end.
+_WATCH_S, _START_S = 0.1, 3.0
+#: Slurm is looked at so often while a job may work on its word; another node hears it that did so lately.
+LOOKS, _HEARS_MS = 3, 5_000
+_MS = 1_000_000
+
+log = logging.getLogger(__name__)
 
 
 class Isolation:
-    """Asks slurmctld for a sign of life while the controller is silent."""
+    """Finds out whether this node is heard, and halts jobs where it is not."""
 
-    def __init__(self, node: Node, watcher: Watcher, slurm: SlurmPort, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self, node: Node, slicer: Slicer, watcher: Watcher, slurm: SlurmPort, look_s: float = LOOK_S
+    ) -> None:
         self._node = node
+        self._slicer = slicer
         self._watcher = watcher
         self._slurm = slurm
         self._look_s = look_s
-        self._heard_ns = node.clock.mono()
-        self._bound_ns = node.settings.isolation_ns
+        silence_ns = node.settings.isolation_ns
+        self.bounds = lease.Bounds(silence_ns, min(KEPT_BACK_NS, silence_ns))
+        self._unasked = Trouble(log, "Slurm cannot be asked whether it hears this node", "Slurm can be asked")
+        self._shown_ns = 0
+        self._is_asked = False
+        self._has_asked = asyncio.Event()
 
-    async def run(self) -> None:
-        """Look for ever."""
+    def look_soon(self) -> None:
+        """Another node wants to know whom this one hears."""
+        self._is_asked = True
+
+    async def ask_for_ever(self, peers: Peers) -> None:
+        """Ask around while this node is not heard."""
         while True:
-            await asyncio.sleep(self._look_s)
-            if self._bound_ns:
-                await self._look(self._bound_ns)
+            is_asked, self._is_asked = self._is_asked, False
+            concerns_us = self.bounds.silence > 0 and bool(self._concerned())
+            if self._is_quiet() and (is_asked or concerns_us):
+                await self._ask(peers)
+            self._has_asked.set()
+            await asyncio.sleep(self._pause_s())
 
-    async def _look(self, bound_ns: int) -> None:
+    async def watch_for_ever(self) -> None:
+        """Halt each job when its time is over, and let it go on when it may."""
+        if not self.bounds.silence:
+            await asyncio.Event().wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await self._has_asked.wait()
+        while True:
+            self.watch()
+            await asyncio.sleep(_WATCH_S)
+
+    def watch(self) -> None:
+        """Look at each job's time."""
+        now = self._node.clock.mono()
+        for resident in self._concerned():
+            told = self._told(resident)
+            if lease.must_halt(told, self.bounds, now):
+                why = f"Slurm has not heard this node for {(now - told.heard) // 1_000_000_000} s"
+                halting.halt(self._node, self._slicer, resident, why)
+            elif lease.may_go_on(told, self.bounds, now):
+                halting.go_on(self._node, self._slicer, resident)
+
+    async def _ask(self, peers: Peers) -> None:
+        node, begin = self._node, self._node.clock.mono()
+        is_up, answers = await asyncio.gather(self._ask_slurm(), peers.ask_all())
+        for answer in answers:
+            for job_id, restart in answer.newer:
+                self._end_older(JobKey(job_id, restart), f"{answer.node} knows {job_id}.{restart}")
+        if is_up:
+            await self._look(begin)
+            return
+        last_heard = max([node.voice_ns, *(begin - answer.silent_ms * _MS for answer in answers)])
+        is_whole = peers.are_all and len(answers) == len(peers.named)
+        if is_whole and lease.is_not_given_up(self._told(None), self.bounds, last_heard):
+            node.together_ns = begin
+        hearing = sorted((answer.silent_ms, answer.node) for answer in answers)
+        if hearing and hearing[0][0] < _HEARS_MS:
+            await self._look_through(peers, hearing[0][1], begin)
+
+    async def _ask_slurm(self) -> bool:
+        """True when a slurmctld answers here; note whether it hears this node."""
+        node, begin = self._node, self._node.clock.mono()
+        is_up = await self._slurm.ping()
+        if is_up is None:
+            self._unasked.begins("scontrol ping has no answer; it is taken to be heard")
+            node.heard_ns = max(node.heard_ns, begin)
+            return False
+        self._unasked.ends()
+        if not is_up:
+            return False
+        node.voice_ns = node.clock.mono()
+        try:
+            is_heard = await self._slurm.hears(node.settings.node)
+        except GandivaError as err:
+            log.debug("slurmctld: %s", err)
+            return False
+        node.heard_ns = max(node.heard_ns, begin) if is_heard else node.heard_ns
+        return True
+
+    async def _look(self, begin: int) -> None:
+        """Slurm answers here: where it does not hear this node, or jobs stand still, see what it shows."""
+        is_needed = self._node.heard_ns < begin or any(r.halted_ns for r in self._node.residents.values())
+        if is_needed and self._may_look(begin):
+            try:
+                self._take(await self._slurm.shown(self._node.settings.node), begin, "Slurm")
+            except GandivaError as err:
+                log.debug("slurmctld: %s", err)
+
+    async def _look_through(self, peers: Peers, name: str, begin: int) -> None:
+        if not self._may_look(begin):
+            return
+        answer = await peers.look_through(name)
+        if answer is not None and answer.shown is not None:
+            self._take({JobKey(*row) for row in answer.shown}, begin, f"Slurm, asked by {name},")
+
+    def _may_look(self, begin: int) -> bool:
+        if begin - self._shown_ns < self.bounds.kept_back // LOOKS:
+            return False
+        self._shown_ns = begin
+        return True
+
+    def _take(self, shown: Collection[JobKey], begin: int, source: str) -> None:
+        """Take Slurm's word on which incarnations are on this node."""
+        for resident in self._concerned():
+            if resident.key in shown:
+                resident.shown_ns = max(resident.shown_ns, begin)
+            elif resident.registered_real_ns < self._node.clock.real(begin):
+                self._watcher.abandon(resident, f"{source} does not show it on this node any more")
+
+    def _end_older(self, newest: JobKey, why: str) -> None:
+        self._node.know(newest)
+        for resident in self._concerned():
+            if resident.key.job_id == newest.job_id and resident.key < newest:
+                self._watcher.abandon(resident, why)
+
+    def _concerned(self) -> list[Resident]:
+        """Jobs that Slurm may start elsewhere, of which something is here."""
+        residents = [r for r in self._node.residents.values() if r.is_requeueable and not r.is_ending]
+        return [r for r in residents if r.part is None or r.part.has_processes]
+
+    def _told(self, resident: Resident | None) -> lease.Told:
         node = self._node
-        pause_ns = round(3 * self._look_s * 1e9)
-        if not node.residents or node.clock.mono() - node.contact_ns < pause_ns:
-            return
-        if await self._slurm.ping() is not False:
-            self._heard_ns = node.clock.mono()
-        silent_ns = node.clock.mono() - max(self._heard_ns, node.contact_ns)
-        if silent_ns <= bound_ns:
-            return
-        seconds = silent_ns // 1_000_000_000
-        for resident in [r for r in node.residents.values() if not r.is_ending]:
-            self._watcher.abandon(resident, f"neither gandivactld nor slurmctld was heard for {seconds} s")
+        shown, halted = (resident.shown_ns, resident.halted_ns) if resident is not None else (0, 0)
+        return lease.Told(node.heard_ns, node.together_ns, shown, halted)
+
+    def _is_quiet(self) -> bool:
+        node = self._node
+        quiet_ns = round(QUIET_LOOKS * self._look_s * 1e9)
+        if self.bounds.silence:
+            quiet_ns = min(quiet_ns, self.bounds.silence // 3)
+        return node.clock.mono() - node.heard_ns >= quiet_ns
+
+    def _pause_s(self) -> float:
+        """Longer between two looks while all is well, or all stand still."""
+        node, now = self._node, self._node.clock.mono()
+        works_on_a_word = self._is_quiet() and any(not r.halted_ns for r in self._concerned())
+        is_near = now >= node.heard_ns + self.bounds.silence - self.bounds.kept_back
+        return self._look_s / AS_OFTEN if works_on_a_word and is_near else self._look_s

@@ -167,6 +167,11 @@ class Resident:
     is_confined: bool | None = None
     #: by the plan, it is not frozen while it is parked
     is_trusted: bool = False
+    #: by the plan, Slurm may start it elsewhere when it gives this node up
+    is_requeueable: bool = True
+    #: Slurm showed it here: when that was asked last; and since when it stands still for want of that
+    shown_ns: int = 0
+    halted_ns: int = 0
     #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here
     awake_until_ns: int = 0
     awake_from_ns: int = 0
@@ -212,6 +217,11 @@ class Resident:
         """True when nothing of it may run now: what comes to it is stopped."""
         has_released = self.part is not None and self.part.is_released
         return not self.holds or self.is_frozen or has_released
+
+    @property
+    def may_have_turns(self) -> bool:
+        """True when it may be given its GPUs: it does not end, and was not halted."""
+        return not self.is_ending and not self.halted_ns
 
     @property
     def ranks(self) -> list[Rank]:

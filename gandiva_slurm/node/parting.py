@@ -145,6 +145,8 @@ class Parting:
         """Do what is due when the next order has not come within its bound."""
         part, phase = _part(resident), phase_of(resident)
         notice(resident, now)
+        if resident.halted_ns:
+            return
         age_ns = now - part.since_ns
         if phase == words.OFF and part.has_begun:
             self._keep_park_bound(resident, now)

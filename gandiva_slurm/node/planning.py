@@ -42,7 +42,7 @@ class Planning:
         if old is not None and (plan.epoch_ns, plan.generation) < (old.epoch_ns, old.generation):
             log.warning("plan %d of epoch %d is older than ours; not taken", plan.generation, plan.epoch_ns)
             return False
-        node.contact_ns = node.clock.mono()
+        self._hear(plan)
         is_news = node.ledger.acknowledge(plan.ack_boot, plan.ack_seq)
         node.plan = plan
         if self._done is None or _essence(plan) != _essence(self._done):
@@ -66,6 +66,18 @@ class Planning:
                 packs.tell(self._node.residents[job.key], job)
                 self._node.residents[job.key].is_on = job.is_on
                 self._node.residents[job.key].is_trusted = job.is_trusted
+                self._node.residents[job.key].is_requeueable = job.is_requeueable
+
+    def _hear(self, plan: NodePlan) -> None:
+        """Take what it says of Slurm, as old as the report that the controller had before it looked there."""
+        node, now = self._node, self._node.clock.mono()
+        node.contact_ns = node.voice_ns = now
+        # An older controller does not tell.
+        asked_ns = now if plan.echo_ns is None else min(now, plan.echo_ns)
+        if plan.is_heard:
+            node.heard_ns = max(node.heard_ns, asked_ns)
+        for key in {job.key for job in plan.jobs} & node.residents.keys():
+            node.residents[key].shown_ns = max(node.residents[key].shown_ns, asked_ns)
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node
@@ -85,6 +97,7 @@ class Planning:
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
                 resident.is_trusted = job.is_trusted
+                resident.is_requeueable = job.is_requeueable
         self._await_spans(plan)
         node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
         node.finals = {key: final for key, final in node.finals.items() if key in node.ended}
@@ -130,6 +143,7 @@ class Planning:
             is_opportunistic=job.is_opportunistic,
             vc=job.vc,
             is_on=job.is_on,
+            is_requeueable=job.is_requeueable,
         )
 
     def _learn_span(self, resident: Resident, job: PlannedJob) -> None:

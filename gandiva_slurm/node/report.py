@@ -36,6 +36,7 @@ def make_report(node: Node) -> NodeReport:
         strangers=tuple((one.gpu, one.pid, one.job_id, one.memory) for one in node.strangers),
         ended=tuple((key.job_id, key.restart) for key in node.ended),
         finals=tuple((*key, *final) for key, final in node.finals.items()),
+        mono_ns=node.clock.mono(),
     )
 
 
@@ -94,6 +95,8 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     detail = leaving.told(job) if job.is_planned else "in no plan: its GPUs were chosen by its node"
     if job.is_ending:
         return "Leftover", "its last processes are being stopped"
+    if job.halted_ns:
+        return "Frozen", f"Slurm does not hear this node; it stands still since {_clock(node, job.halted_ns)}"
     if job.state == SUSPENDED:
         short = lack(node, job)
         if not job.counts.suspends:

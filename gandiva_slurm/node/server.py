@@ -1,8 +1,9 @@
-"""The controller's door: POST /v1/plan, /v1/report and /v1/span, signed both ways."""
+"""The door of the controller and of other nodes: POST /v1/plan, report, span and peer, signed both ways."""
 
 from __future__ import annotations
 
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.peers import Helper
 from gandiva_slurm.node.planning import Planning
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.node.span import Spans
@@ -10,10 +11,11 @@ from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import Signer
 from gandiva_slurm.wire.door import Door, open_door
 from gandiva_slurm.wire.messages import decode_plan, encode
+from gandiva_slurm.wire.peer import PEER_PATH
 from gandiva_slurm.wire.span import SPAN_PATH, decode_order
 
 
-async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) -> Door:
+async def serve(node: Node, planning: Planning, spans: Spans, helper: Helper, signer: Signer) -> Door:
     """Listen; `cleanup` of what is returned ends it."""
 
     async def on_plan(payload: bytes, uid: int) -> bytes:
@@ -26,6 +28,9 @@ async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) ->
     async def on_span(payload: bytes, uid: int) -> bytes:
         return encode(await spans.take(decode_order(payload)))
 
+    async def on_peer(payload: bytes, uid: int) -> bytes:
+        return await helper.answer(payload)
+
     def allow(uid: int) -> bool:
         return uid in node.settings.obeyed_uids
 
@@ -33,5 +38,6 @@ async def serve(node: Node, planning: Planning, spans: Spans, signer: Signer) ->
         "/v1/plan": http.signed_route(signer, allow, on_plan),
         "/v1/report": http.signed_route(signer, allow, on_report),
         SPAN_PATH: http.signed_route(signer, allow, on_span),
+        PEER_PATH: http.signed_route(signer, allow, on_peer),
     }
     return await open_door(routes, node.settings.host, node.settings.port)

@@ -174,7 +174,7 @@ class Slicer:
 
     def _is_ready(self, key: JobKey) -> bool:
         resident = self._node.residents.get(key)
-        is_here = resident is not None and resident.state == SUSPENDED and not resident.is_ending
+        is_here = resident is not None and resident.state == SUSPENDED and resident.may_have_turns
         if resident is None or not is_here or resident.part is not None:
             return is_here
         if is_unseen(self._node, resident):
@@ -192,7 +192,7 @@ class Slicer:
         return not is_out(self._node, resident) and set(claimed).isdisjoint(resident.gpus)
 
     def _runnable(self) -> list[JobKey]:
-        local = [r for r in self._node.residents.values() if not r.is_ending and r.part is None]
+        local = [r for r in self._node.residents.values() if r.may_have_turns and r.part is None]
         return [resident.key for resident in local if not self._is_out(resident)]
 
     def _is_out(self, resident: Resident) -> bool:
@@ -202,7 +202,7 @@ class Slicer:
     def _forced(self) -> list[JobKey]:
         """Return the spans whose parts hold their GPUs here, or are to."""
         spans = [r for r in self._node.residents.values() if r.part is not None and r.part.is_forced]
-        return [resident.key for resident in spans if not resident.is_ending]
+        return [resident.key for resident in spans if resident.may_have_turns]
 
     def _must_stay(self) -> list[JobKey]:
         wait_ns = self._node.settings.client_wait_ns
@@ -219,7 +219,7 @@ class Slicer:
     def _parked(self) -> list[Resident]:
         """Return the local gangs that are parked, to come back; the bounds of spans are kept in `span`."""
         parked = [r for r in self._node.residents.values() if r.state == SUSPENDED and r.part is None]
-        node = self._node
+        node, parked = self._node, [r for r in parked if not r.halted_ns]
         return [resident for resident in parked if not is_out(node, resident) and not lack(node, resident)]
 
     def _next_ns(self) -> int:

@@ -71,7 +71,7 @@ class Spans:
             raise PeerError(f"this is node {node.settings.node}, the order is for {order.node}")
         if order.what not in ORDERS:
             raise PeerError(f"unknown order {order.what!r}; update the older of the two daemons")
-        node.contact_ns = node.clock.mono()
+        node.contact_ns = node.voice_ns = node.clock.mono()
         if node.plan is not None and order.epoch_ns < node.plan.epoch_ns:
             return self._answer(order, STALE, "a newer controller has this node", None)
         if order.what in (words.GATHER, words.ROUND):

@@ -68,13 +68,17 @@ class Switcher:
         node.note("park", resident, now, how="park", world=resident.world, step_ms=step_ms, margin=margins)
         self.follow(resident)
 
-    def freeze(self, resident: Resident) -> None:
-        """Stop a gang that holds its GPUs where it is, and let it give them back so."""
+    def freeze(self, resident: Resident, at_once: bool = False) -> None:
+        """Stop a gang that holds its GPUs where it is, and let it give them back so.
+
+        `at_once`: without the driver, which might take its memory off the GPU first.
+        """
         now = self._node.clock.mono()
         resident.leave.is_saving = False
         step_ms = self.begin(resident, now)
         self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
-        resident.away.is_before_freeze = self._mover.takes(resident, is_parkable=False)
+        is_taken = not at_once and self._mover.takes(resident, is_parkable=False)
+        resident.away.is_before_freeze = is_taken
         if resident.away.is_before_freeze:
             self.follow(resident)
         else:
@@ -161,6 +165,17 @@ class Switcher:
         if not resident.is_trusted and not self._node.freezer.shut(resident) and not resident.is_frozen:
             self.stop_processes(resident, [proc.id for proc in resident.processes.members()])
 
+    def keep_still(self, resident: Resident) -> None:
+        """Stop what runs of a job that is halted, whoever has continued or started it."""
+        freezer = self._node.freezer
+        if freezer.groups(resident):
+            if not freezer.stands_still(resident):
+                freezer.shut(resident)
+            return
+        running = [proc.id for proc in resident.processes.members() if not proc.is_stopped]
+        if running:
+            self.stop_processes(resident, running)
+
     def wake(self, resident: Resident) -> None:
         """Let a job run that holds no GPU: its ranks stay parked, its handlers of signals have their time."""
         for proc in resident.stopped:
@@ -206,7 +221,7 @@ class Switcher:
             self._on_change()
 
     def _tick_suspending(self, resident: Resident, now: int) -> None:
-        if resident.part is not None and resident.part.is_released:
+        if resident.part is not None and resident.part.is_released and not resident.halted_ns:
             return
         if resident.is_frozen:
             return self._tick_freezing(resident, now)
@@ -270,8 +285,8 @@ class Switcher:
         return phases
 
     def _arrived(self, resident: Resident, now: int) -> None:
-        """All here have released. A part of a span keeps its GPUs until all of its parts have."""
-        if resident.part is None:
+        """All here have released. A part of a span keeps its GPUs until all parts have, or it is halted."""
+        if resident.part is None or resident.halted_ns:
             is_parked = not resident.is_frozen and not resident.leave.is_saving
             if not (is_parked and self._mover.takes(resident, is_parkable=True)):
                 self.give_on(resident)

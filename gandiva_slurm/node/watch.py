@@ -102,7 +102,9 @@ class Watcher:
                     rank.page.write(beat(now))
             if resident.is_ending:
                 continue
-            if resident.state == RUNNING:
+            if resident.halted_ns and not resident.holds:
+                self._slicer.switcher.keep_still(resident)
+            elif resident.state == RUNNING:
                 self._look_at_running(resident, now)
             elif resident.state == SUSPENDED and not self._rest.look_at(resident, now):
                 self._look_at_suspended(resident, now)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gandiva_slurm.model.errors import GandivaError, SlurmUnreachable
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Snapshot
 from gandiva_slurm.slurm.accounts import Person
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
@@ -138,6 +139,14 @@ class ChosenPort:
             return await (await self._chosen()).ping()
         except SlurmUnreachable:
             return None
+
+    async def hears(self, node: str) -> bool:
+        """True when slurmctld has heard of this node's slurmd."""
+        return await (await self._chosen()).hears(node)
+
+    async def shown(self, node: str) -> frozenset[JobKey]:
+        """Return the incarnations that Slurm shows on a node."""
+        return await (await self._chosen()).shown(node)
 
     async def version(self) -> str:
         """Return the version of Slurm's commands."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.logs import Trouble, warn_once
 from gandiva_slurm.model.errors import GandivaError, SlurmRefused, SlurmUnreachable
-from gandiva_slurm.model.snapshot import Association, SlurmJob, Snapshot
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import UNHEARD, Association, SlurmJob, Snapshot
 from gandiva_slurm.slurm import arrays
 from gandiva_slurm.slurm.accounts import Person, read_associations, read_people
 from gandiva_slurm.slurm.control import Control
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 ACCOUNTS_PAUSE_S = 60.0
 
 
+SHOW_NODE = ("scontrol", "--oneliner", "show", "node")
+#: The first State of its answer. That the node does not answer is a star or a flag there, by release.
+_STATE = re.compile(r"\bState=(\S+)")
 SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 
 
@@ -106,6 +111,23 @@ class CommandsPort:
         if " is UP" in answer.out:
             return True
         return False if " is DOWN" in answer.out else None
+
+    async def hears(self, node: str) -> bool:
+        """True when slurmctld has heard of this node's slurmd, by its own pings."""
+        text = await self._commands.output((*SHOW_NODE, node), self._timeouts.read_s)
+        match = _STATE.search(text)
+        if match is None:
+            raise SlurmUnreachable(f"scontrol show node {node}: no State in its answer")
+        return "*" not in match[1] and not UNHEARD & set(match[1].split("+"))
+
+    async def shown(self, node: str) -> frozenset[JobKey]:
+        """Return the incarnations that Slurm shows on a node, those that end included."""
+        argv = ("squeue", "--noheader", f"--nodelist={node}", "--Format=JobID:20,RestartCnt:12")
+        lines = (await self._commands.output(argv, self._timeouts.read_s)).splitlines()
+        try:
+            return frozenset(JobKey(*map(int, line.split())) for line in lines if line.strip())
+        except (TypeError, ValueError) as err:
+            raise SlurmUnreachable(f"squeue --nodelist={node}: not understood ({err})") from err
 
     async def version(self) -> str:
         """Return the version of the commands, as 22.05.8; slurm_config has slurmctld's own."""

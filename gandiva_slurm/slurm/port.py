@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import Snapshot
 from gandiva_slurm.slurm.accounts import Person
 
@@ -53,6 +54,12 @@ class SlurmPort(Protocol):
 
     async def ping(self) -> bool | None:
         """True when a slurmctld answers; False when none does; None when it could not be asked."""
+
+    async def hears(self, node: str) -> bool:
+        """True when slurmctld answers and has heard of this node's slurmd, by its own pings; GandivaError."""
+
+    async def shown(self, node: str) -> frozenset[JobKey]:
+        """Return the incarnations that Slurm shows on a node, those that end included; GandivaError."""
 
     async def version(self) -> str:
         """Slurm's version, as 22.05.8."""

@@ -64,6 +64,8 @@ class PlannedJob:
     own_save_s: int = 0
     #: it is not frozen while it is parked: its ranks wait at their boundary, what else it has runs on
     is_trusted: bool = False
+    #: Slurm starts it again elsewhere when it gives this node up
+    is_requeueable: bool = True
 
     @property
     def key(self) -> JobKey:
@@ -92,6 +94,15 @@ class NodePlan:
     turn_left_ms: int | None = None
     #: (job, pass of its user, its own pass): how far each is ahead, for when the node goes by its own stride
     ahead: tuple[tuple[int, int, int], ...] = ()
+    #: `mono_ns` of the node's report that the controller had when it began its last look at Slurm; 0: it had
+    #: none, None: it does not tell
+    echo_ns: int | None = None
+    #: Slurm hears this node, by that look
+    is_heard: bool = True
+    #: other nodes (name, host:port) to be asked when neither controller nor slurmctld is heard
+    peers: tuple[tuple[str, str], ...] = ()
+    #: there are no others
+    are_all_peers: bool = False
     version: int = VERSION
 
 
@@ -175,6 +186,8 @@ class NodeReport:
     #: of `ended`: (job id, restart, mini-batches its training had done when it began, and at its end, -1: not
     #: known; when that was)
     finals: tuple[tuple[int, int, int, int, int], ...] = ()
+    #: when it was made, by the node's monotonic clock
+    mono_ns: int = 0
     version: int = VERSION
 
 

@@ -1,6 +1,9 @@
 """gandivad itself, with clear-text signatures and no Slurm: what the node tests start.
 
-Usage: gandivad_plain.py SETTINGS.json   ("slurm_up": a file that exists while slurmctld is said to answer)
+Usage: gandivad_plain.py SETTINGS.json
+
+"slurm_up": a file that exists while slurmctld is said to answer, with a line JOB RESTART for each incarnation
+that it shows, on whatever node, and one for each node that it does not hear.
 """
 
 import asyncio
@@ -10,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gandiva_slurm import logs
+from gandiva_slurm.model.errors import SlurmUnreachable
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import cgroups
 from gandiva_slurm.node.daemon import Daemon
 from gandiva_slurm.node.settings import NodeSettings
@@ -24,6 +29,19 @@ class NoSlurm:
 
     async def ping(self) -> bool | None:
         return self._sign_of_life.exists() if self._can_be_asked else None
+
+    async def hears(self, node: str) -> bool:
+        return node not in self._text()
+
+    async def shown(self, node: str) -> frozenset[JobKey]:
+        lines = [line.split() for line in self._text().splitlines() if line[0].isdigit()]
+        return frozenset(JobKey(int(job), int(restart)) for job, restart in lines)
+
+    def _text(self) -> str:
+        try:
+            return self._sign_of_life.read_text()
+        except OSError as err:
+            raise SlurmUnreachable("slurmctld is away") from err
 
     async def slurm_config(self) -> Mapping[str, str]:
         return {}

@@ -89,6 +89,8 @@ class NodeHarness:
         self.daemon: subprocess.Popen[bytes] | None = None
         self.steps: dict[JobKey, list[subprocess.Popen[bytes]]] = {}
         self._planned: dict[JobKey, PlannedJob] = {}
+        #: what else its plans say
+        self.more_of_plan: dict[str, Any] = {}
         self._generation = 0
         self._epoch_ns = time.time_ns()
         self._acks: tuple[str, int] = ("", 0)
@@ -174,6 +176,7 @@ class NodeHarness:
             fence=tuple(fence),
             ack_boot=self._acks[0],
             ack_seq=self._acks[1],
+            **self.more_of_plan,
         )
         return self.send(plan)
 

@@ -1,4 +1,4 @@
-"""At most one incarnation of a job runs: fences, late and early incarnations, a node that hears nobody."""
+"""At most one incarnation of a job runs: fences, late and early incarnations."""
 
 from __future__ import annotations
 
@@ -76,35 +76,6 @@ def test_a_restart_count_that_came_from_another_job_is_not_believed(make_node):
     node.plan(a_planned_job(1, "user1", (0,)))
     node.start_job(1, LOOP, restart=3, user="user1")
     node.wait(lambda: node.resident(1, 0).ranks == 1)
-
-
-@pytest.mark.parametrize("settings", [{}, {"isolation_ns": 100_000_000, "slurm_asked": "cannot be"}])
-def test_a_node_that_hears_nobody_lets_its_jobs_run_on(make_node, settings):
-    """It is not asked to stop them; or whether a slurmctld is there cannot be found out."""
-    node = make_node(gpus=1, look_s=0.05, **settings)
-    node.plan(a_planned_job(1, "user1", (0,)))
-    node.start_job(1, LOOP)
-    node.wait(lambda: node.resident(1).ranks == 1)
-    first = node.resident(1).steps
-    node.slurm_up.unlink()
-    node.wait(lambda: node.resident(1).steps > first + 600)
-    assert not node.events("fence")
-
-
-def test_a_node_that_hears_nobody_stops_its_jobs(make_node):
-    node = make_node(gpus=1, isolation_ns=1_500_000_000, look_s=0.2)
-    node.plan(a_planned_job(1, "user1", (0,)))
-    step = node.start_job(1, LOOP)
-    node.wait(lambda: node.resident(1).ranks == 1)
-    first = node.resident(1).steps
-    # Slurm answers: the job runs on, however long the controller is silent.
-    node.wait(lambda: node.resident(1).steps > first + 600)
-    node.slurm_up.unlink()
-    # Its slurmstepd, too: it would tell slurmctld that the job failed.
-    assert step.wait(DEADLINE_S) == -signal.SIGKILL
-    fence = node.wait(lambda: node.events("fence", 1))[0]
-    node.wait(lambda: node.events("ended", 1))
-    assert "neither gandivactld nor slurmctld" in fence["why"]
 
 
 def test_plans_older_or_of_another_node_change_nothing(make_node):

@@ -280,6 +280,8 @@ class Placement:
     own_save_s: int = 0
     #: the partition Slurm runs it in, or those it may run in
     partition: str = ""
+    #: Slurm starts it again when it loses its node
+    is_requeueable: bool = True
 
 
 @dataclass(frozen=True)

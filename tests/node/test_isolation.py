@@ -1,0 +1,234 @@
+"""A node that Slurm does not hear: its jobs stand still until it is known whether they run elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gandiva_slurm.node import guard
+from tests.node import witness
+from tests.node.harness import DEADLINE_S, HERE, NODES, NodeHarness, a_planned_job, is_still
+
+LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
+SILENCE = {"isolation_ns": 1_500_000_000, "look_s": 0.2}
+#: Steps that take several times the silence: 4 ms each and what they need besides.
+LONG = 1500
+
+
+def running(node: NodeHarness, job_id: int = 1, **of_job: Any) -> Any:
+    """Plan a job, start it, and wait until it trains; return its step."""
+    node.plan(replace(a_planned_job(job_id, f"user{job_id}", (job_id - 1,)), **of_job))
+    step = node.start_job(job_id, LOOP)
+    node.wait(lambda: node.resident(job_id).ranks == 1 and node.resident(job_id).steps > 0)
+    return step
+
+
+def pid_of(node: NodeHarness, job_id: int = 1) -> int:
+    """The process that trains."""
+    return int(node.events("rank", job_id)[-1]["pid"])
+
+
+def worked(node: NodeHarness, job_id: int = 1) -> list[tuple[int, int]]:
+    """When the script worked by its own notes: (begin, end) of each step."""
+    return [span for path in node.out.glob(f"steps.{job_id}.*") for span in witness.read_steps(path)]
+
+
+def steps(node: NodeHarness, job_id: int = 1) -> int:
+    """What the script itself has noted."""
+    return len(worked(node, job_id))
+
+
+def wait_halted(node: NodeHarness, job_id: int = 1) -> None:
+    """Wait until the job is frozen for want of a word from Slurm."""
+    node.wait(lambda: node.events("halt", job_id))
+    node.wait(lambda: is_still(pid_of(node, job_id)))
+    node.wait(lambda: node.states()[job_id] == "SUSPENDED")
+
+
+def works_on(node: NodeHarness, more: int, job_id: int = 1) -> None:
+    """Wait until the job has worked so much more."""
+    first = steps(node, job_id)
+    node.wait(lambda: steps(node, job_id) > first + more)
+
+
+@pytest.mark.parametrize("settings", [{"look_s": 0.05}, {**SILENCE, "slurm_asked": "cannot be"}])
+def test_a_node_that_hears_nobody_lets_its_jobs_run_on(make_node, settings):
+    """It is not asked to stop them; or whether a slurmctld is there cannot be found out."""
+    node = make_node(**settings)
+    running(node)
+    node.slurm_up.unlink()
+    works_on(node, LONG)
+    assert not node.events("halt") and not node.events("fence")
+
+
+@pytest.mark.parametrize("is_without_groups", [False, True], ids=["frozen", "stopped"])
+def test_a_job_stands_still_until_slurm_shows_it_there(make_node, is_without_groups):
+    node = make_node(**SILENCE, is_without_groups=is_without_groups)
+    step = running(node)
+    node.slurm_up.write_text("1 0\n")
+    # Slurm answers, and hears the node: the job runs on, however long the controller is silent.
+    works_on(node, LONG)
+    node.slurm_up.unlink()
+    wait_halted(node)
+    done, held = steps(node), node.report().holds
+    assert node.resident(1).reason == "Frozen" and "does not hear this node" in node.resident(1).detail
+    node.wait(lambda: node.report().now_ns > held[-1].t1_ns + 3 * SILENCE["isolation_ns"])
+    # Nothing of it has worked, and it is not charged for that; it holds no GPU.
+    assert steps(node) == done and node.report().holds == held
+    node.slurm_up.write_text("1 0\n")
+    works_on(node, 100)
+    assert step.poll() is None and not node.events("fence")
+    assert node.events("unhalt", 1)
+
+
+def test_a_job_that_slurm_shows_anew_ends_with_its_slurmstepd(make_node):
+    node = make_node(**SILENCE)
+    step = running(node)
+    node.slurm_up.unlink()
+    wait_halted(node)
+    node.slurm_up.write_text("1 1\n")
+    # Its slurmstepd would tell slurmctld that the job failed.
+    assert step.wait(DEADLINE_S) == -signal.SIGKILL
+    assert "does not show it on this node any more" in node.wait(lambda: node.events("fence", 1))[0]["why"]
+    node.wait(lambda: node.events("ended", 1))
+
+
+def test_a_job_that_may_not_be_requeued_runs_on_beside_one_that_may(make_node):
+    node = make_node(gpus=2, **SILENCE)
+    running(node, 1)
+    running(node, 2, is_requeueable=False)
+    node.slurm_up.unlink()
+    wait_halted(node, 1)
+    works_on(node, LONG, 2)
+    assert not node.events("halt", 2)
+
+
+def test_a_slurm_that_answers_and_does_not_hear_the_node_keeps_nothing_alive(make_node):
+    """Its clock for this node runs: what it shows there now it may requeue in a moment."""
+    node = make_node(**SILENCE)
+    step = running(node)
+    node.slurm_up.write_text(f"1 0\n{NODES[0]}\n")
+    works_on(node, LONG)
+    node.slurm_up.write_text(f"{NODES[0]}\n")
+    assert step.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_killed_with_its_guard_it_leaves_a_job_that_can_be_woken(make_node):
+    node = make_node(**SILENCE)
+    running(node)
+    node.slurm_up.unlink()
+    wait_halted(node)
+    os.kill(node.events("start")[-1]["guard"], signal.SIGKILL)
+    node.kill9()
+    done = steps(node)
+    assert is_still(pid_of(node))
+    guard.thaw(Path(node.state_dir))  # as `gandivad --thaw` does
+    node.wait(lambda: steps(node) > done + 100)
+    # The next gandivad knows that it may not work, and what to do when it may.
+    node.start()
+    wait_halted(node)
+    node.slurm_up.write_text("1 0\n")
+    works_on(node, 100)
+
+
+def test_its_guard_lets_a_job_go_when_no_gandivad_comes(make_node):
+    node = make_node(**SILENCE, guard_grace_ns=500_000_000)
+    running(node)
+    node.slurm_up.unlink()
+    wait_halted(node)
+    node.kill9()
+    done = steps(node)
+    node.wait(lambda: steps(node) > done + 100)
+    node.start()
+
+
+def test_a_gandivad_that_starts_again_knows_how_long_the_node_was_not_heard(make_node):
+    node = make_node(isolation_ns=6_000_000_000, look_s=0.2)
+    running(node)
+    node.slurm_up.unlink()
+    heard_ns = node.report().mono_ns
+    for _ in range(3):
+        at_ns = node.report().mono_ns
+        node.wait(lambda at_ns=at_ns: node.report().mono_ns > at_ns + 1_500_000_000)
+        node.kill9()
+        node.start()
+    wait_halted(node)
+    assert node.events("halt", 1)[0]["mono_ns"] < heard_ns + 9_000_000_000
+
+
+class Two:
+    """A node and another that it may ask; `are_all`: there is no third."""
+
+    def __init__(self, make_node: Any, are_all: bool) -> None:
+        self.other = make_node(name=NODES[1], **SILENCE)
+        self.node = make_node(**SILENCE)
+        peer = (NODES[1], f"127.0.0.1:{self.other.settings['port']}")
+        self.node.more_of_plan = {"peers": (peer,), "are_all_peers": are_all}
+
+
+def test_what_another_node_sees_in_slurm_keeps_a_job_at_work(make_node):
+    two = Two(make_node, are_all=False)
+    step = running(two.node)
+    two.other.slurm_up.write_text("1 0\n")
+    two.node.slurm_up.unlink()
+    works_on(two.node, LONG)
+    assert not two.node.events("halt")
+    two.other.slurm_up.write_text("1 1\n")
+    assert step.wait(DEADLINE_S) == -signal.SIGKILL
+    assert f"asked by {NODES[1]}" in two.node.events("fence", 1)[0]["why"]
+
+
+def test_a_newer_incarnation_that_another_node_knows_ends_a_job(make_node):
+    two = Two(make_node, are_all=False)
+    step = running(two.node)
+    two.other.slurm_up.unlink()
+    two.node.slurm_up.unlink()
+    wait_halted(two.node)
+    two.other.plan(a_planned_job(1, "user1", (0,), restart=1))
+    assert step.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("are_all", [True, False])
+def test_where_no_node_hears_slurm_a_job_works_on_if_all_were_asked(make_node, are_all):
+    """With others that were not asked one of them might work on its next incarnation."""
+    two = Two(make_node, are_all)
+    running(two.node)
+    two.other.slurm_up.unlink()
+    two.node.slurm_up.unlink()
+    if not are_all:
+        wait_halted(two.node)
+        return
+    works_on(two.node, LONG)
+    assert not two.node.events("halt")
+    # The other one holds a newer incarnation back for as long as this one may work on its word.
+    two.other.slurm_up.write_text("1 1\n")
+    two.other.plan(a_planned_job(1, "user1", (0,), restart=1))
+    newer = two.other.start_job(1, LOOP, restart=1)
+    two.node.wait(lambda: two.node.events("ended", 1))
+    two.other.wait(lambda: two.other.resident(1, 1).ranks == 1)
+    assert newer.poll() is None
+    works_on(two.other, 20)
+    assert max(worked(two.node))[1] < min(worked(two.other))[0]
+
+
+def test_an_old_plan_lets_nothing_go_on(make_node):
+    """It may have been under way since before the node was cut off."""
+    node = make_node(**SILENCE)
+    running(node)
+    before_ns = node.report().mono_ns
+    node.slurm_up.unlink()
+    wait_halted(node)
+    node.more_of_plan = {"echo_ns": before_ns}
+    node.plan()
+    at_ns = node.report().mono_ns
+    node.wait(lambda: node.report().mono_ns > at_ns + 1_000_000_000)
+    assert is_still(pid_of(node)) and not node.events("unhalt")
+    node.more_of_plan = {"echo_ns": node.report().mono_ns}
+    node.plan()
+    node.wait(lambda: node.events("unhalt", 1))
+    works_on(node, 20)
