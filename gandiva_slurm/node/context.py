@@ -83,10 +83,6 @@ class Node:
         self.plan: NodePlan | None = None
         #: monotonic time the last plan was taken; the daemon's own start counts as contact
         self.contact_ns = self.clock.mono()
-        #: Slurm heard this node (or none could be asked): when that was asked last, by whomever
-        self.heard_ns = self._heard_before() or self.contact_ns
-        #: all other nodes answered, and none had heard of Slurm for long
-        self.together_ns = 0
         #: gandivactld or slurmctld was heard here last
         self.voice_ns = self.contact_ns
         #: by job id, an incarnation that another node works on: until when no newer one begins here
@@ -110,9 +106,6 @@ class Node:
         #: a job waits for what NVML sees of those that are parked on its GPUs
         self.look_soon = asyncio.Event()
         self._sync: asyncio.TimerHandle | None = None
-
-    def _heard_before(self) -> int:
-        return int(self.saved.get("heard_ns", 0)) if self.saved is not None and self.is_same_boot else 0
 
     def _promised_before(self) -> dict[int, tuple[int, int]]:
         rows = self.saved.get("promised", []) if self.saved is not None and self.is_same_boot else []

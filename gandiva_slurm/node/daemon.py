@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -94,8 +95,7 @@ class Daemon:
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
         speech = sock.Speech(admission)
-        # Root's first: where it is missing beside the other, a gandivad of an older release serves.
-        sockets = [door.listen(self.settings.root_socket, 0o600), door.listen(self.settings.socket, 0o666)]
+        sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
         parts = (
@@ -132,6 +132,10 @@ class Daemon:
         node.save()
         node.events.write("stop")
         return 1 if self._failed else 0
+
+    def _listen(self) -> list[socket.socket]:
+        """Root's first: where it is missing beside the other, a gandivad of an older release serves."""
+        return [door.listen(self.settings.root_socket, 0o600), door.listen(self.settings.socket, 0o666)]
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def halt(node: Node, slicer: Slicer, resident: Resident, why: str) -> None:
     """Freeze all of a job now."""
-    resident.halted_ns = node.clock.mono()
+    resident.words.halted_ns = node.clock.mono()
     node.note("halt", resident, why=why, state=resident.state)
     log.warning("job %s: frozen: %s", resident.key, why)
     stand_still(slicer, resident)
@@ -38,7 +38,7 @@ def go_on(node: Node, slicer: Slicer, resident: Resident) -> None:
     """It was not started elsewhere: it has turns again."""
     node.note("unhalt", resident, after_s=(node.clock.mono() - resident.halted_ns) // 1_000_000_000)
     log.info("job %s: goes on: it was not started elsewhere", resident.key)
-    resident.halted_ns = 0
+    resident.words.halted_ns = 0
     if resident.is_trusted and not resident.is_frozen:
         slicer.switcher.thaw(resident)
     node.save()

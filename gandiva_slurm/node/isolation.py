@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from gandiva_slurm.logs import Trouble
 from gandiva_slurm.model.errors import GandivaError
@@ -68,8 +68,7 @@ class Isolation:
         """Ask around while this node is not heard."""
         while True:
             is_asked, self._is_asked = self._is_asked, False
-            concerns_us = self.bounds.silence > 0 and bool(self._concerned())
-            if self._is_quiet() and (is_asked or concerns_us):
+            if is_asked or any(self._is_quiet(resident) for resident in self._concerned()):
                 await self._ask(peers)
             self._has_asked.set()
             await asyncio.sleep(self._pause_s())
@@ -90,10 +89,11 @@ class Isolation:
         now = self._node.clock.mono()
         for resident in self._concerned():
             told = self._told(resident)
-            if lease.must_halt(told, self.bounds, now):
+            may_work = lease.may_work(told, self.bounds, now)
+            if not may_work and not resident.halted_ns:
                 why = f"Slurm has not heard this node for {(now - told.heard) // 1_000_000_000} s"
                 halting.halt(self._node, self._slicer, resident, why)
-            elif lease.may_go_on(told, self.bounds, now):
+            elif may_work and resident.halted_ns:
                 halting.go_on(self._node, self._slicer, resident)
 
     async def _ask(self, peers: Peers) -> None:
@@ -103,12 +103,9 @@ class Isolation:
             for job_id, restart in answer.newer:
                 self._end_older(JobKey(job_id, restart), f"{answer.node} knows {job_id}.{restart}")
         if is_up:
-            await self._look(begin)
             return
-        last_heard = max([node.voice_ns, *(begin - answer.silent_ms * _MS for answer in answers)])
-        is_whole = peers.are_all and len(answers) == len(peers.named)
-        if is_whole and lease.is_not_given_up(self._told(None), self.bounds, last_heard):
-            node.together_ns = begin
+        if peers.are_all and len(answers) == len(peers.named):
+            self._stand_together(max([node.voice_ns, *(begin - a.silent_ms * _MS for a in answers)]), begin)
         hearing = sorted((answer.silent_ms, answer.node) for answer in answers)
         if hearing and hearing[0][0] < _HEARS_MS:
             await self._look_through(peers, hearing[0][1], begin)
@@ -119,7 +116,7 @@ class Isolation:
         is_up = await self._slurm.ping()
         if is_up is None:
             self._unasked.begins("scontrol ping has no answer; it is taken to be heard")
-            node.heard_ns = max(node.heard_ns, begin)
+            self._renew([resident for resident in self._concerned() if not resident.halted_ns], begin)
             return False
         self._unasked.ends()
         if not is_up:
@@ -130,17 +127,35 @@ class Isolation:
         except GandivaError as err:
             log.debug("slurmctld: %s", err)
             return False
-        node.heard_ns = max(node.heard_ns, begin) if is_heard else node.heard_ns
+        if is_heard:
+            working = [resident for resident in self._concerned() if not resident.halted_ns]
+            heard = [r for r in working if lease.was_not_given_up(r.words.heard_ns, self.bounds, begin)]
+            self._renew(heard, begin)
+        await self._look(begin, is_heard)
         return True
 
-    async def _look(self, begin: int) -> None:
-        """Slurm answers here: where it does not hear this node, or jobs stand still, see what it shows."""
-        is_needed = self._node.heard_ns < begin or any(r.halted_ns for r in self._node.residents.values())
-        if is_needed and self._may_look(begin):
-            try:
-                self._take(await self._slurm.shown(self._node.settings.node), begin, "Slurm")
-            except GandivaError as err:
-                log.debug("slurmctld: %s", err)
+    async def _look(self, begin: int, is_heard: bool) -> None:
+        """Where Slurm does not hear this node, or did not for a while, see what it shows here."""
+        is_known = all(resident.words.heard_ns >= begin for resident in self._concerned())
+        if is_known or not self._may_look(begin):
+            return
+        try:
+            self._take(await self._slurm.shown(self._node.settings.node), begin, "Slurm")
+        except GandivaError as err:
+            log.debug("slurmctld: %s", err)
+            return
+        if is_heard:
+            self._renew(self._concerned(), begin)
+
+    def _renew(self, residents: Iterable[Resident], begin: int) -> None:
+        for resident in residents:
+            resident.words.heard_ns = max(resident.words.heard_ns, begin)
+
+    def _stand_together(self, last_heard: int, begin: int) -> None:
+        """All other nodes have answered, and begin nothing newer for a while."""
+        for resident in self._concerned():
+            if not resident.halted_ns and lease.is_nobodys(resident.words.heard_ns, self.bounds, last_heard):
+                resident.words.together_ns = begin
 
     async def _look_through(self, peers: Peers, name: str, begin: int) -> None:
         if not self._may_look(begin):
@@ -159,7 +174,7 @@ class Isolation:
         """Take Slurm's word on which incarnations are on this node."""
         for resident in self._concerned():
             if resident.key in shown:
-                resident.shown_ns = max(resident.shown_ns, begin)
+                resident.words.shown_ns = max(resident.words.shown_ns, begin)
             elif resident.registered_real_ns < self._node.clock.real(begin):
                 self._watcher.abandon(resident, f"{source} does not show it on this node any more")
 
@@ -170,25 +185,25 @@ class Isolation:
                 self._watcher.abandon(resident, why)
 
     def _concerned(self) -> list[Resident]:
-        """Jobs that Slurm may start elsewhere, of which something is here."""
+        """Jobs that Slurm may start elsewhere, of which something is here; none if nobody asked for it."""
+        if not self.bounds.silence:
+            return []
         residents = [r for r in self._node.residents.values() if r.is_requeueable and not r.is_ending]
         return [r for r in residents if r.part is None or r.part.has_processes]
 
-    def _told(self, resident: Resident | None) -> lease.Told:
-        node = self._node
-        shown, halted = (resident.shown_ns, resident.halted_ns) if resident is not None else (0, 0)
-        return lease.Told(node.heard_ns, node.together_ns, shown, halted)
+    def _told(self, resident: Resident) -> lease.Told:
+        words = resident.words
+        return lease.Told(words.heard_ns, words.together_ns, words.shown_ns)
 
-    def _is_quiet(self) -> bool:
-        node = self._node
-        quiet_ns = round(QUIET_LOOKS * self._look_s * 1e9)
-        if self.bounds.silence:
-            quiet_ns = min(quiet_ns, self.bounds.silence // 3)
-        return node.clock.mono() - node.heard_ns >= quiet_ns
+    def _is_quiet(self, resident: Resident) -> bool:
+        """True when it was not said of late that Slurm hears the node and shows this job here."""
+        quiet_ns = min(round(QUIET_LOOKS * self._look_s * 1e9), self.bounds.silence // 3)
+        return self._node.clock.mono() - resident.words.heard_ns >= quiet_ns
 
     def _pause_s(self) -> float:
-        """Longer between two looks while all is well, or all stand still."""
-        node, now = self._node, self._node.clock.mono()
-        works_on_a_word = self._is_quiet() and any(not r.halted_ns for r in self._concerned())
-        is_near = now >= node.heard_ns + self.bounds.silence - self.bounds.kept_back
-        return self._look_s / AS_OFTEN if works_on_a_word and is_near else self._look_s
+        """Shorter while a job works on a word that does not hold for long."""
+        now, bounds = self._node.clock.mono(), self.bounds
+        works = [resident for resident in self._concerned() if not resident.halted_ns]
+        is_near = any(now >= r.words.heard_ns + bounds.silence - bounds.kept_back for r in works)
+        is_near = is_near and any(map(self._is_quiet, works))
+        return self._look_s / AS_OFTEN if is_near else self._look_s

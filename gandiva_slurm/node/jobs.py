@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +112,20 @@ class Away:
         return cls(**{**row, "procs": [ProcId(*proc) for proc in row["procs"]]})
 
 
+@dataclass
+class Words:
+    """What was said last on whether it may work here: when that was asked (`slicing.lease`).
+
+    `heard_ns`: Slurm hears this node and shows the job here, or cannot be asked. `shown_ns`: it shows it.
+    `together_ns`: no other node works on it. `halted_ns`: since when it stands still; 0: it does not.
+    """
+
+    heard_ns: int = field(default_factory=time.monotonic_ns)
+    shown_ns: int = 0
+    together_ns: int = 0
+    halted_ns: int = 0
+
+
 @dataclass(frozen=True)
 class Usage:
     """What NVML sees of a job's processes on its GPUs: bytes, percent of the time (-1: not known).
@@ -169,9 +184,7 @@ class Resident:
     is_trusted: bool = False
     #: by the plan, Slurm may start it elsewhere when it gives this node up
     is_requeueable: bool = True
-    #: Slurm showed it here: when that was asked last; and since when it stands still for want of that
-    shown_ns: int = 0
-    halted_ns: int = 0
+    words: Words = field(default_factory=Words)
     #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here
     awake_until_ns: int = 0
     awake_from_ns: int = 0
@@ -217,6 +230,11 @@ class Resident:
         """True when nothing of it may run now: what comes to it is stopped."""
         has_released = self.part is not None and self.part.is_released
         return not self.holds or self.is_frozen or has_released
+
+    @property
+    def halted_ns(self) -> int:
+        """Since when it stands still, whatever else is to be (`halting`); 0: it does not."""
+        return self.words.halted_ns
 
     @property
     def may_have_turns(self) -> bool:

@@ -74,10 +74,10 @@ class Planning:
         node.contact_ns = node.voice_ns = now
         # An older controller does not tell.
         asked_ns = now if plan.echo_ns is None else min(now, plan.echo_ns)
-        if plan.is_heard:
-            node.heard_ns = max(node.heard_ns, asked_ns)
         for key in {job.key for job in plan.jobs} & node.residents.keys():
-            node.residents[key].shown_ns = max(node.residents[key].shown_ns, asked_ns)
+            words = node.residents[key].words
+            words.shown_ns = max(words.shown_ns, asked_ns)
+            words.heard_ns = max(words.heard_ns, asked_ns) if plan.is_heard else words.heard_ns
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node

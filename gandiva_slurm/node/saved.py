@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
-from gandiva_slurm.node.jobs import Away, Counts, Leave, Resident
+from gandiva_slurm.node.jobs import Away, Counts, Leave, Resident, Words
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
@@ -34,7 +35,6 @@ def state_of(node: Node) -> dict[str, Any]:
         "ended": [str(key) for key in node.ended],
         "finals": [[str(key), *final] for key, final in node.finals.items()],
         "lease_ns": node.lease_ns,
-        "heard_ns": node.heard_ns,
         "promised": [[job_id, *promise] for job_id, promise in node.promised.items()],
         "past": [[dataclasses.asdict(held), when_ns] for held, when_ns in node.past.values()],
         "jobs": [_job(resident) for resident in node.residents.values()],
@@ -62,7 +62,7 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
         is_frozen=row["is_frozen"],
         is_shut=row.get("is_shut", False),
         is_fenced=row["is_fenced"],
-        halted_ns=row.get("halted_ns", 0),
+        words=Words(heard_ns=row.get("heard_ns", time.monotonic_ns()), halted_ns=row.get("halted_ns", 0)),
         is_confined=row.get("is_confined", False),
         tasks={ProcId(*stepd): _ids(tasks) for stepd, tasks in row["tasks"]},
         charged_ns=row["charged_ns"],
@@ -103,6 +103,7 @@ def _job(resident: Resident) -> dict[str, Any]:
         "is_frozen": resident.is_frozen,
         "is_shut": resident.is_shut,
         "is_fenced": resident.is_fenced,
+        "heard_ns": resident.words.heard_ns,
         "halted_ns": resident.halted_ns,
         "is_confined": resident.is_confined,
         "tasks": [[stepd, sorted(tasks)] for stepd, tasks in resident.tasks.items()],

@@ -23,38 +23,32 @@ class Bounds(NamedTuple):
 class Told(NamedTuple):
     """What a node was told last, on which its right to let a job work rests."""
 
-    #: Slurm hears this node (or it cannot be found out whether anybody hears it)
+    #: Slurm hears this node and shows this incarnation there (or cannot be asked)
     heard: int
     #: all other nodes answered, none had heard of Slurm since it could have given this one up, and none
-    #: begins a newer incarnation for as long as it is kept back
+    #: begins a newer incarnation meanwhile
     together: int
     #: Slurm shows this incarnation on this node
     shown: int
-    #: since when it stands still; 0: it does not
-    halted: int = 0
 
 
-def ends(told: Told, bounds: Bounds) -> int:
-    """Return when an incarnation must stand still."""
-    return max(told.heard + bounds.silence, told.together + bounds.kept_back, told.shown + bounds.kept_back)
+def may_work(told: Told, bounds: Bounds, now: int) -> bool:
+    """False when it must stand still: another incarnation may work."""
+    ends = (told.heard + bounds.silence, told.together + bounds.kept_back, told.shown + bounds.kept_back)
+    return now < max(ends)
 
 
-def must_halt(told: Told, bounds: Bounds, now: int) -> bool:
-    """True when it works and may not any more: another incarnation may."""
-    return not told.halted and now >= ends(told, bounds)
+def was_not_given_up(heard: int, bounds: Bounds, now: int) -> bool:
+    """True when Slurm cannot have given the node up since it was heard last: it has not waited for so long.
 
-
-def may_go_on(told: Told, bounds: Bounds, now: int) -> bool:
-    """True when it stands still and need not: since it does, Slurm was seen to show it here.
-
-    That the node is heard again is not enough: it may have been given up in between.
+    Else that it is heard again says nothing of its jobs: Slurm has to show them there.
     """
-    return 0 < told.halted < told.shown and now < ends(told, bounds)
+    return now - heard < bounds.silence // 2
 
 
-def is_not_given_up(told: Told, bounds: Bounds, last_heard: int) -> bool:
-    """True when nobody has heard of Slurm, or of its controller, since it could have given this node up.
+def is_nobodys(heard: int, bounds: Bounds, last_heard: int) -> bool:
+    """True when no node has heard of Slurm, or of its controller, since it could have given this one up.
 
     `last_heard`: when any of all nodes did last.
     """
-    return not told.halted and last_heard < told.heard + bounds.silence
+    return last_heard < heard + bounds.silence
