@@ -165,7 +165,7 @@ class Config(_Section):
     policy: str = Field(default="gandiva_fair", pattern=r"^[A-Za-z0-9_.-]+$")
     #: whether what is parked is frozen whole, or its ranks alone wait; also by partition (others: freeze)
     parked: Parked | dict[Name, Parked] = "freeze"
-    #: how long a node may hear neither gandivactld nor slurmctld before it stops its jobs, to be requeued
+    #: how long a node may hear neither gandivactld nor slurmctld before it freezes what Slurm may requeue
     isolation: Literal["never"] | Annotated[float, Field(ge=10, le=604800)] = "never"
     #: where munged listens; empty = munge's own default
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")

@@ -1,4 +1,4 @@
-"""A node that is cut off: what Slurm may have started elsewhere stands still until that is known (ADR 0047).
+"""A node that is cut off: what Slurm may have started elsewhere stands still until that is known (ADR 0048).
 
 Slurm sets a node down that it does not hear for SlurmdTimeout and may start its jobs elsewhere; two
 incarnations of one job must not work at once. Where the site asks for it (`isolation: SECONDS`), jobs that

@@ -47,7 +47,7 @@ class NodeSettings:
     hierarchy: Path | None = None
     #: which devices are GPUs: auto (NVIDIA's), none, or how their files' names begin, before a GPU's number
     gpu_files: str = "none"
-    #: silence of both gandivactld and slurmctld after which jobs are stopped; 0: they never are
+    #: silence of both gandivactld and slurmctld after which jobs are frozen; 0: they never are
     isolation_ns: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Until when an incarnation may work on a node that may be cut off, so that no two ever do (ADR 0047).
+"""Until when an incarnation may work on a node that may be cut off, so that no two ever do (ADR 0048).
 
 Slurm gives a node up that it has not heard for SlurmdTimeout, and requeues what ran there; it keeps a
 requeued job back for some time, and gandivactld starts it elsewhere. All times here are of the node's own

@@ -192,7 +192,7 @@ def _requeue(site: Site, _: Config) -> Iterator[Finding]:
     if site.config.get("JobRequeue") == "0":
         what = "0: a job that loses its node is not placed again, unless submitted with --requeue"
         yield warning(f"{SLURM_CONF}: JobRequeue", what, "set JobRequeue=1")
-    expire_s = site.parameters("AuthInfo").get("cred_expire", str(CRED_EXPIRE_S))
+    expire_s = _cred_expire(site)
     if not expire_s.isdecimal() or int(expire_s) < MIN_CRED_EXPIRE_S:
         what = f"cred_expire={expire_s}: Slurm may restart a requeued job before Gandiva holds it"
         yield warning(f"{SLURM_CONF}: AuthInfo", what, "leave it out, or set AuthInfo=cred_expire=30")
@@ -204,6 +204,22 @@ def _requeue(site: Site, _: Config) -> Iterator[Finding]:
         yield warning(
             f"{SLURM_CONF}: SchedulerParameters", what, "add batch_sched_delay=0,sched_min_interval=0"
         )
+
+
+def _cred_expire(site: Site) -> str:
+    return site.parameters("AuthInfo").get("cred_expire", str(CRED_EXPIRE_S))
+
+
+def _isolation(site: Site, config: Config) -> Iterator[Finding]:
+    """Slurm gives a node up no sooner than two thirds of SlurmdTimeout after it was cut off (ADR 0048)."""
+    timeout, expire_s = re.match(r"[1-9][0-9]*", site.config.get("SlurmdTimeout", "")), _cred_expire(site)
+    if config.isolation == "never" or timeout is None or not expire_s.isdecimal():
+        return
+    third_s = int(timeout[0]) / 3
+    most_s = min(2 * third_s + int(expire_s), 4 * third_s)
+    if config.isolation > most_s:
+        what = f"{config.isolation:g}: Slurm may start a node's jobs elsewhere after {most_s:g} s"
+        yield warning("gandiva.yaml: isolation", what, f"set it to {int(2 * third_s)} or so, or never")
 
 
 def _processes(site: Site, _: Config) -> Iterator[Finding]:
@@ -228,6 +244,7 @@ RULES: tuple[Callable[[Site, Config], Iterator[Finding]], ...] = (
     _slicers,
     _accounting,
     _requeue,
+    _isolation,
     _processes,
 )
 

@@ -1,4 +1,4 @@
-"""What one gandivad asks another when it hears neither gandivactld nor slurmctld (`POST /v1/peer`, ADR 0047).
+"""What one gandivad asks another when it hears neither gandivactld nor slurmctld (`POST /v1/peer`, ADR 0048).
 
 Signed as a plan is. The one that is asked says what it knows itself, and asks Slurm on the other's behalf.
 """

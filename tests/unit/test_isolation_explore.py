@@ -12,10 +12,10 @@ from tests.slow import by_states
 
 SLURM, LED, OTHER = frozenset({"slurmctld"}), frozenset({"controller"}), frozenset({"other"})
 
-#: Name: scenario, and how many states it must at least have. By each way alone a job that stands still must be
-#: able to go on, or end.
+#: Name: scenario, and how many states it must at least have. By each way alone a job that stands still must
+#: be able to go on, or end.
 PROTOCOL = {
-    "slurmctld alone is heard, and dies": (Scenario(SLURM, dies=True), 20_000),
+    "slurmctld alone is heard, and dies": (Scenario(SLURM, dies=True), 15_000),
     "the same, and gandivad is killed": (Scenario(SLURM, kills=1), 30_000),
     "the longest silence that is safe": (Scenario(SLURM, silence=4), 20_000),
     "another gandivad alone is heard, all others die": (Scenario(OTHER, dies=True), 10_000),

@@ -101,6 +101,18 @@ def test_slurm_conf(changes: dict[str, str], level: str, where: str, what: str) 
     assert where in finding.where and what in finding.what
 
 
+@pytest.mark.parametrize(
+    ("isolation", "timeout", "expire", "is_sound"),
+    [("never", "30", 10, True), (320, "300", 120, True), (321, "300", 120, False), (211, "300", 10, False),
+     (401, "300", 600, False), (90, "0", 10, True)],
+)  # fmt: skip
+def test_isolation_ends_before_slurm_gives_a_node_up(isolation, timeout, expire, is_sound) -> None:  # type: ignore[no-untyped-def]
+    config = CONFIG.model_copy(update={"isolation": isolation})
+    told = site({"SlurmdTimeout": f"{timeout} sec", "AuthInfo": f"cred_expire={expire}"})
+    found = [finding.where for finding in check_site.check(told, config)]
+    assert found == ([] if is_sound else ["gandiva.yaml: isolation"])
+
+
 def test_our_user() -> None:
     root = CONFIG.model_copy(
         update={"controller": CONFIG.controller.model_copy(update={"slurm_user": "root"})}
