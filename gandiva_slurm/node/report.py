@@ -95,17 +95,8 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     detail = leaving.told(job) if job.is_planned else "in no plan: its GPUs were chosen by its node"
     if job.is_ending:
         return "Leftover", "its last processes are being stopped"
-    if job.halted_ns:
-        return "Frozen", f"Slurm does not hear this node; it stands still since {_clock(node, job.halted_ns)}"
-    if job.state == SUSPENDED:
-        short = lack(node, job)
-        if not job.counts.suspends:
-            return "WaitingTurn", short or detail or "its tasks are stopped before they begin"
-        if short:
-            return "NoGpuMemory", short
-        if job.is_frozen:
-            return "Frozen", _with_memory(job, _frozen(node, job) or detail)
-        return "Parked", _with_memory(job, detail)
+    if job.state == SUSPENDED or job.halted_ns:
+        return _why_still(node, job, detail)
     if job.state == SUSPENDING:
         return "Parking", detail
     if job.refusal.failures and job.has_client():
@@ -119,6 +110,20 @@ def _why(node: Node, job: Job, now: int) -> tuple[str, str]:
     if packs.told(node, job):
         return "Packed", packs.told(node, job)
     return "Running", detail or _quiet(job, now)
+
+
+def _why_still(node: Node, job: Job, detail: str) -> tuple[str, str]:
+    """Of a job that holds no GPU, or is not to, for Slurm may have started it elsewhere."""
+    if job.halted_ns:
+        return "Frozen", f"Slurm does not hear this node; it stands still since {_clock(node, job.halted_ns)}"
+    short = lack(node, job)
+    if not job.counts.suspends:
+        return "WaitingTurn", short or detail or "its tasks are stopped before they begin"
+    if short:
+        return "NoGpuMemory", short
+    if job.is_frozen:
+        return "Frozen", _with_memory(job, _frozen(node, job) or detail)
+    return "Parked", _with_memory(job, detail)
 
 
 def _with_memory(job: Job, detail: str) -> str:
