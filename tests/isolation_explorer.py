@@ -29,6 +29,7 @@ class Scenario(NamedTuple):
     long; `hears`: it says that it hears one that it heard so lately; `keeps`: it keeps a requeued job back so
     long; `silence` and `word` are A's bounds. `dies`: gandivactld and slurmctld do, and come back, and so
     often as `kills` says gandivad of A. `are_all`: A and B are all there are. `can_ask`: A can run scontrol.
+    `blind`: gandivactld may not be able to look at Slurm.
     """
 
     ways: frozenset[str] = frozenset({"slurmctld", "controller", "other"})
@@ -40,6 +41,7 @@ class Scenario(NamedTuple):
     dies: bool = False
     kills: int = 0
     are_all: bool = True
+    blind: bool = False
     can_ask: bool = True
     has_guard: bool = False
     spoiled: str = ""
@@ -52,6 +54,8 @@ class Plan(NamedTuple):
     names_it: bool
     is_heard: bool
     fences: bool
+    #: the age of A's report when this was sent, where gandivactld cannot look at Slurm; None: it can
+    contact: int | None = None
 
 
 class Picture(NamedTuple):
@@ -88,6 +92,7 @@ class World(NamedTuple):
     picture: Picture | None = None
     report: int = 0
     is_placed: bool = False
+    blind: int = 0
     plan: Plan | None = None
 
     @property
@@ -151,7 +156,8 @@ class Explorer:
             deaf=world.deaf + world.is_up,
             since=world.since + 1,
             report=world.report + 1,
-            plan=None if plan is None else plan._replace(echo=plan.echo + 1),
+            plan=None if plan is None else _older(plan),
+            blind=max(0, world.blind - 1),
             picture=None if picture is None else picture._replace(mark=picture.mark + 1),
         )
         yield older if world.is_dead else self._watch(older)
@@ -188,12 +194,15 @@ class Explorer:
         picture = world.picture
         if picture is None:
             return
-        if picture.shows != ON_A and not world.is_placed:
+        is_held = world.blind and self.scenario.spoiled != "blind plans hold nothing up"
+        if picture.shows != ON_A and not world.is_placed and not is_held:
             yield world._replace(is_placed=True, newest=1, voice_b=0)  # B has taken its plan
         if "controller" in self.scenario.ways and world.plan is None:
             echo = 0 if self.scenario.spoiled == "plans are as old as their way" else picture.mark
             plan = Plan(echo, picture.shows == ON_A, picture.is_heard, world.is_placed)
             yield world._replace(plan=plan)
+            if not world.is_placed and self.scenario.blind:
+                yield world._replace(plan=plan._replace(contact=world.report), blind=self.scenario.word)
 
     # B
 
@@ -224,6 +233,8 @@ class Explorer:
         heard = min(world.heard, echo) if plan.is_heard and plan.names_it else world.heard
         shown = min(world.shown, echo) if plan.names_it else world.shown
         after = world._replace(plan=None, voice=0, heard=heard, shown=shown)
+        if plan.contact is not None and plan.names_it and world.job == WORKS:
+            after = after._replace(together=min(world.together, plan.contact))
         return after._replace(job=ENDED) if plan.fences else after
 
     def _ask_slurm(self, world: World) -> Iterator[World]:
@@ -283,10 +294,20 @@ class Explorer:
             deaf=min(world.deaf, self.scenario.gives_up),
             since=min(world.since, self.scenario.keeps) if world.shows == KEPT_BACK else 0,
             report=min(world.report, old),
-            plan=None if plan is None else plan._replace(echo=min(plan.echo, old)),
+            plan=None if plan is None else _capped(plan, old, self.scenario.word),
             picture=None if picture is None else picture._replace(mark=min(picture.mark, old)),
         )
 
 
 def _has_left_its_halt(world: World) -> bool:
     return world.job != HALTED
+
+
+def _older(plan: Plan) -> Plan:
+    return plan._replace(echo=plan.echo + 1, contact=None if plan.contact is None else plan.contact + 1)
+
+
+def _capped(plan: Plan, old: int, word: int) -> Plan:
+    """What is older than it matters is one."""
+    contact = None if plan.contact is None else min(plan.contact, word)
+    return plan._replace(echo=min(plan.echo, old), contact=contact)

@@ -48,6 +48,12 @@ class Later:
         self._actions += [action for action in new if not nodes_of(action) <= {*known}]
         return [action for action in new if nodes_of(action) <= {*known}]
 
+    def hold_requeued(self, todo: Iterable[Action]) -> list[Action]:
+        """Keep starts of requeued jobs for later; return the others."""
+        held = [action for action in todo if isinstance(action, Start) and action.key.restart]
+        self._actions += held
+        return [action for action in todo if action not in held]
+
 
 def without_signals(actions: Iterable[Action]) -> tuple[list[Action], list[ActionDone]]:
     """Leave out the signals, which the journal must have before they are sent; return their outcomes, too."""

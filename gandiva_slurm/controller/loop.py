@@ -76,6 +76,7 @@ class Controller:
         self._guarded = Guarded(self._recorder, self.engine)
         epoch_ns = self.books.begin_epoch(self.clock.now_ns())
         self.nodes = Nodes(transport, link_settings(config, epoch_ns))
+        self.nodes.isolate(config.isolation != "never")
         orders = Orders(transport, lambda: self.nodes.settings.epoch_ns)
         record = Record(Path(config.controller.state_dir) / RECORD_NAME)
         self.spans = Spans(orders, span_settings(config), record)
@@ -290,6 +291,8 @@ class Controller:
         if self.books.is_failing(self.books.journal.write):
             todo, unkept = without_signals(todo)
             self._overtaken += unkept
+        if not self.nodes.may_requeued_start:
+            todo = self._later.hold_requeued(todo)
         self._slurm.ask(todo, self.picture.jobs if self.picture else {})
         await self._write_outcomes(self._overtaken)
 
@@ -326,6 +329,7 @@ class Controller:
         self.config = config
         self.engine.settings = engine_settings(config)
         self.nodes.apply(link_settings(config, self.nodes.settings.epoch_ns))
+        self.nodes.isolate(config.isolation != "never")
         self.spans.apply(span_settings(config))
 
     def _restore(self) -> Engine:

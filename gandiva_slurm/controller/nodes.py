@@ -28,6 +28,9 @@ LOG_EVERY = 60
 Transport = Callable[[str, str, bytes, float], Awaitable[bytes]]
 #: Turns of nodes whose lateness is remembered.
 LATEST = 1000
+#: A look at Slurm that is so old is none; and for how long after a plan that says so no requeued job starts:
+#: as long as a node lets another incarnation of it work on such a plan (`node.isolation.KEPT_BACK_NS`).
+BLIND_S, HELD_S = 5.0, 10.0
 #: Nodes that one asks which hears nobody: each costs it a message a second, and 2 s where none answers.
 MOST_PEERS = 32
 
@@ -133,6 +136,9 @@ class NodeLink:
         self._plan = NodePlan(name, settings.epoch_ns, 0, settings.quantum_ns, 0, (), (), "", 0)
         self._turn = Turn()
         self._vouched = Vouched()
+        self._vouched_s = time.monotonic()
+        #: called when a plan goes out that rests on an old look at Slurm, where nodes heed that
+        self.on_blind: Callable[[], None] | None = None
         #: when it made the report that was here before the look at Slurm under way, by its own clock
         self._mark_ns = 0
         self._told_ns = 0
@@ -171,7 +177,7 @@ class NodeLink:
 
     def vouch(self, is_heard: bool, peers: tuple[tuple[str, str], ...], are_all: bool) -> None:
         """Tell, with each plan from now on, that it is of the look that was begun last."""
-        self._vouched = Vouched(self._mark_ns, is_heard, peers, are_all)
+        self._vouched, self._vouched_s = Vouched(self._mark_ns, is_heard, peers, are_all), time.monotonic()
 
     def acknowledge(self, boot: str, seq: int) -> None:
         """Tell the node that its holds up to `seq` are safe (with the next exchange)."""
@@ -232,8 +238,17 @@ class NodeLink:
             return await self._transport(self.name, REPORT_PATH, b"{}", EXCHANGE_DEADLINE_S)
         end_s = self._turn.end_s
         left_ms = None if end_s is None else round((end_s - time.monotonic()) * 1000)
-        payload = encode(replace(self._plan, turn_left_ms=left_ms, **vars(self._vouched)))
+        more = vars(self._vouched) | {"contact_ns": self._contact_ns()}
+        payload = encode(replace(self._plan, turn_left_ms=left_ms, **more))
         return await self._transport(self.name, PLAN_PATH, payload, EXCHANGE_DEADLINE_S)
+
+    def _contact_ns(self) -> int:
+        """Not 0 where Slurm has not been looked at for a while: then nothing is started anew for a while."""
+        is_blind = time.monotonic() - self._vouched_s > BLIND_S
+        if self.on_blind is None or self.report is None or not is_blind:
+            return 0
+        self.on_blind()
+        return self.report.mono_ns
 
     def _fail(self, sentence: str) -> None:
         if self._failures % LOG_EVERY == 0:
@@ -272,6 +287,10 @@ class Nodes:
         self._inbox: dict[str, NodeReport] = {}
         #: seconds from when a turn was due until a node had heard of it, of the latest
         self.late_s: deque[float] = deque(maxlen=LATEST)
+        #: True where nodes freeze jobs that may work elsewhere (`isolation`), and when one was told last that
+        #: Slurm cannot be looked at
+        self.are_isolating = False
+        self._blind_s = float("-inf")
         #: called when something came in that should not wait for the next cycle
         self.on_news: Callable[[], None] = lambda: None
 
@@ -294,6 +313,7 @@ class Nodes:
         for name in sorted(wanted - self._links.keys()):
             link = NodeLink(name, self._transport, self.settings)
             link.on_report, link.on_turn = self._receive, self.late_s.append
+            link.on_blind = self._note_blind if self.are_isolating else None
             self._links[name] = link
             self._tasks[name] = asyncio.create_task(link.run(), name=f"link-{name}")
 
@@ -309,6 +329,14 @@ class Nodes:
                 self._links[name].set_plan(body)
                 self._links[name].set_turn(turn, ahead)
 
+    @property
+    def may_requeued_start(self) -> bool:
+        """False while a node may let an older incarnation work, for it was told that Slurm cannot be seen."""
+        return time.monotonic() - self._blind_s > HELD_S
+
+    def _note_blind(self) -> None:
+        self._blind_s = time.monotonic()
+
     def mark(self) -> None:
         """A look at Slurm begins."""
         for link in self:
@@ -316,9 +344,8 @@ class Nodes:
 
     def vouch(self, names: Iterable[str], heard: Collection[str], config: Config) -> None:
         """The plans of these nodes are of the look that was begun last, by which Slurm hears `heard`."""
-        is_wanted = config.isolation != "never"
         for name in names:
-            others = peers_of(name, self._links) if is_wanted else ()
+            others = peers_of(name, self._links) if config.isolation != "never" else ()
             peers = tuple((other, "{}:{}".format(*config.node_address(other))) for other in others)
             if name in self._links:
                 self._links[name].vouch(name in heard, peers, len(peers) == len(self._links) - 1)
@@ -328,6 +355,12 @@ class Nodes:
         self.settings = settings
         for link in self:
             link.apply(settings)
+
+    def isolate(self, are_isolating: bool) -> None:
+        """Where nodes freeze jobs they are told when Slurm cannot be looked at."""
+        self.are_isolating = are_isolating
+        for link in self:
+            link.on_blind = self._note_blind if are_isolating else None
 
     def take_reports(self) -> list[NodeReport]:
         """Return the newest report of each node that sent one since the last call."""

@@ -78,6 +78,8 @@ class Planning:
             words = node.residents[key].words
             words.shown_ns = max(words.shown_ns, asked_ns)
             words.heard_ns = max(words.heard_ns, asked_ns) if plan.is_heard else words.heard_ns
+            if not words.halted_ns:
+                words.together_ns = max(words.together_ns, min(now, plan.contact_ns))
 
     def _apply(self, plan: NodePlan) -> None:
         node = self._node

@@ -97,6 +97,9 @@ class NodePlan:
     #: `mono_ns` of the node's report that the controller had when it began its last look at Slurm; 0: it had
     #: none, None: it does not tell
     echo_ns: int | None = None
+    #: the controller cannot look at Slurm, and starts nothing anew for a while: `mono_ns` of the node's last
+    #: report that it had; 0: it can look
+    contact_ns: int = 0
     #: Slurm hears this node, by that look
     is_heard: bool = True
     #: other nodes (name, host:port) to be asked when neither controller nor slurmctld is heard

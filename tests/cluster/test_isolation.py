@@ -71,6 +71,20 @@ def test_jobs_work_on_while_both_controllers_are_dead_and_all_nodes_answer(fleet
     assert not fleet.count("halt", first, "n1") and not fleet.count("halt", second, "n2")
 
 
+@slow("40 s; the same with a controller of hand is in tests/node")
+def test_a_job_works_on_while_gandivactld_is_heard_though_no_slurmctld_is_there(fleet: Fleet) -> None:
+    job = light(fleet, "user1", "v100")
+    fleet.mini.kill("gandivad:n2", signal.SIGSTOP)
+    try:
+        stop_slurmctld(fleet)
+        end_s = time.monotonic() + LONG_S
+        wait_for(lambda: time.monotonic() > end_s, "the time to go by", LONG_S + 5)
+        works_on(fleet, "user1")
+        assert not fleet.count("halt", job)
+    finally:
+        fleet.mini.kill("gandivad:n2", signal.SIGCONT)
+
+
 @slow("60 s; the same with a Slurm of hand is in tests/node")
 def test_a_job_is_frozen_where_nobody_is_heard_and_goes_on_when_slurm_shows_it(fleet: Fleet) -> None:
     job = light(fleet, "user1", "v100")

@@ -223,6 +223,7 @@ def test_an_old_plan_lets_nothing_go_on(make_node):
     before_ns = node.report().mono_ns
     node.slurm_up.unlink()
     wait_halted(node)
+    node.wait(lambda: node.report().mono_ns > before_ns + SILENCE["isolation_ns"])
     node.more_of_plan = {"echo_ns": before_ns}
     node.plan()
     at_ns = node.report().mono_ns
@@ -232,3 +233,21 @@ def test_an_old_plan_lets_nothing_go_on(make_node):
     node.plan()
     node.wait(lambda: node.events("unhalt", 1))
     works_on(node, 20)
+
+
+def test_a_controller_that_cannot_look_at_slurm_keeps_a_job_at_work(make_node):
+    """It starts nothing anew meanwhile."""
+    node = make_node(**SILENCE)
+    running(node)
+    node.more_of_plan = {"echo_ns": node.report().mono_ns}
+    node.slurm_up.unlink()
+    first = steps(node)
+
+    def is_done() -> bool:
+        node.more_of_plan["contact_ns"] = node.report().mono_ns
+        node.plan()
+        return steps(node) > first + LONG
+
+    node.wait(is_done)
+    assert not node.events("halt")
+    wait_halted(node)

@@ -21,6 +21,7 @@ PROTOCOL = {
     "another gandivad alone is heard, all others die": (Scenario(OTHER, dies=True), 10_000),
     "the same, there is a third one": (Scenario(OTHER, dies=True, are_all=False), 8_000),
     "gandivactld alone is heard": (Scenario(LED), 100_000),
+    "gandivactld alone is heard, and does not hear Slurm": (Scenario(LED, blind=True), 100_000),
     "slurmctld and another are heard, all others die": (Scenario(SLURM | OTHER, dies=True), 80_000),
     "slurmctld and another are heard, gandivad is killed": (Scenario(SLURM | OTHER, kills=1), 150_000),
 }
@@ -33,6 +34,7 @@ SPOILED = {
     "nobody keeps its word": (Scenario(OTHER, dies=True), 10_000),
     "a new gandivad begins anew": (Scenario(SLURM, kills=1), 10_000),
     "plans are as old as their way": (Scenario(LED), 61_000),
+    "blind plans hold nothing up": (Scenario(LED, blind=True), 61_000),
 }
 
 

@@ -226,3 +226,31 @@ async def test_a_split_that_fails_costs_no_picture(caplog: pytest.LogCaptureFixt
     )
     assert (await CommandsPort(["gandiva"], commands=script).snapshot(False)).jobs
     assert "stays in one record for now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("state", "is_heard"),
+    [
+        ("MIXED", True),
+        ("IDLE+DRAIN", True),
+        ("MIXED*", False),
+        ("DOWN", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("DOWN*+DRAIN", False),
+        ("UNKNOWN", False),
+    ],
+)
+async def test_whether_slurm_hears_a_node(state: str, is_heard: bool) -> None:
+    line = f"NodeName=n1 Arch=x86_64 State={state} ThreadsPerCore=1 Reason=was in State=IDLE before [root]"
+    port = CommandsPort((), commands=Script({"scontrol": [Answer(0, line, "")]}))
+    assert await port.hears("n1") is is_heard
+
+
+async def test_what_slurm_shows_on_a_node() -> None:
+    told = "1                   0           \n27                  3           \n"
+    script = Script({"squeue": [Answer(0, told, "")]})
+    assert await CommandsPort((), commands=script).shown("n1") == {(1, 0), (27, 3)}
+    for answer, error in ((Answer(0, "N/A 0", ""), "not understood"), (Answer(1, "", "no"), "no")):
+        port = CommandsPort((), commands=Script({"squeue": [answer]}))
+        with pytest.raises((SlurmUnreachable, SlurmRefused), match=error):
+            await port.shown("n1")
