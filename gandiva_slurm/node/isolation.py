@@ -25,6 +25,7 @@ from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.slicing import lease
 from gandiva_slurm.slurm.port import SlurmPort
+from gandiva_slurm.wire.peer import PeerAnswer
 
 #: How often slurmctld and other nodes are asked while this node is not heard; where a job works on a word of
 #: theirs, so many times as often.
@@ -57,6 +58,8 @@ class Isolation:
         self.bounds = lease.Bounds(silence_ns, min(KEPT_BACK_NS, silence_ns))
         self._unasked = Trouble(log, "Slurm cannot be asked whether it hears this node", "Slurm can be asked")
         self._shown_ns = 0
+        #: slurmctld answered here when it was asked last
+        self._is_up = False
         self._is_asked = False
         self._has_asked = asyncio.Event()
 
@@ -98,11 +101,13 @@ class Isolation:
 
     async def _ask(self, peers: Peers) -> None:
         node, begin = self._node, self._node.clock.mono()
-        is_up, answers = await asyncio.gather(self._ask_slurm(), peers.ask_all())
+        # While slurmctld answers here nobody else is asked; else both at once: words do not hold for long.
+        others = _nobody() if self._is_up else peers.ask_all()
+        self._is_up, answers = await asyncio.gather(self._ask_slurm(), others)
         for answer in answers:
             for job_id, restart in answer.newer:
                 self._end_older(JobKey(job_id, restart), f"{answer.node} knows {job_id}.{restart}")
-        if is_up:
+        if self._is_up:
             return
         if peers.are_all and len(answers) == len(peers.named):
             self._stand_together(max([node.voice_ns, *(begin - a.silent_ms * _MS for a in answers)]), begin)
@@ -196,9 +201,14 @@ class Isolation:
         return lease.Told(words.heard_ns, words.together_ns, words.shown_ns)
 
     def _is_quiet(self, resident: Resident) -> bool:
-        """True when it was not said of late that Slurm hears the node and shows this job here."""
+        """True when it was not said of late that Slurm hears the node and shows this job here.
+
+        While gandivactld is heard it says all that is known of the jobs in its plan.
+        """
+        node, now = self._node, self._node.clock.mono()
         quiet_ns = min(round(QUIET_LOOKS * self._look_s * 1e9), self.bounds.silence // 3)
-        return self._node.clock.mono() - resident.words.heard_ns >= quiet_ns
+        is_told = resident.is_planned and not resident.halted_ns and now - node.contact_ns < quiet_ns
+        return not is_told and now - resident.words.heard_ns >= quiet_ns
 
     def _pause_s(self) -> float:
         """Shorter while a job works on a word that does not hold for long."""
@@ -207,3 +217,7 @@ class Isolation:
         is_near = any(now >= r.words.heard_ns + bounds.silence - bounds.kept_back for r in works)
         is_near = is_near and any(map(self._is_quiet, works))
         return self._look_s / AS_OFTEN if is_near else self._look_s
+
+
+async def _nobody() -> list[PeerAnswer]:
+    return []

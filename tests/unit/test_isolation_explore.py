@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from gandiva_slurm.slicing import lease
 from tests.isolation_explorer import Explorer, Scenario
 from tests.slow import by_states
 
@@ -70,3 +71,10 @@ def test_explorer_catches_a_node_that_forgets_whom_it_has_frozen() -> None:
 def test_what_is_not_promised(scenario: Scenario) -> None:
     """Two may work where the site asks for too much, and where no gandivad can find out, or none is there."""
     assert Explorer(scenario).run().unsafe
+
+
+def test_nodes_that_hear_slurm_do_not_speak_for_it() -> None:
+    """Else a job that Slurm has started anew would be held back for ever by one that is cut off."""
+    bounds = lease.Bounds(silence=10, kept_back=2)
+    assert lease.is_nobodys(100, bounds, last_heard=109)
+    assert not lease.is_nobodys(100, bounds, last_heard=110)

@@ -27,7 +27,7 @@ VARIANTS = (
         "last_heard < heard + bounds.silence",
         "True",
         "Other nodes that hear Slurm keep a job alive that it may have requeued.",
-        ("tests/unit/test_isolation_explore.py::test_no_two_incarnations_work_and_none_stands_still_for_ever",),
+        ("tests/unit/test_isolation_explore.py::test_nodes_that_hear_slurm_do_not_speak_for_it",),
     ),
     Variant(
         "isolation-nothing-is-frozen",
