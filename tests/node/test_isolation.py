@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.node import guard
+from gandiva_slurm.wire.messages import encode
+from gandiva_slurm.wire.peer import PEER_PATH, PeerQuestion, decode_peer_answer
 from tests.node import witness
 from tests.node.harness import DEADLINE_S, HERE, NODES, NodeHarness, a_planned_job, is_still
 
@@ -22,9 +25,11 @@ LONG = 1500
 
 def running(node: NodeHarness, job_id: int = 1, **of_job: Any) -> Any:
     """Plan a job, start it, and wait until it trains; return its step."""
-    node.plan(replace(a_planned_job(job_id, f"user{job_id}", (job_id - 1,)), **of_job))
-    step = node.start_job(job_id, LOOP)
-    node.wait(lambda: node.resident(job_id).ranks == 1 and node.resident(job_id).steps > 0)
+    job = replace(a_planned_job(job_id, f"user{job_id}", (job_id - 1,)), **of_job)
+    node.plan(job)
+    step = node.start_job(job_id, LOOP, restart=job.restart)
+    node.wait(lambda: node.resident(job_id, job.restart).ranks == 1)
+    node.wait(lambda: node.resident(job_id, job.restart).steps > 0)
     return step
 
 
@@ -214,6 +219,19 @@ def test_where_no_node_hears_slurm_a_job_works_on_if_all_were_asked(make_node, a
     assert newer.poll() is None
     works_on(two.other, 20)
     assert max(worked(two.node))[1] < min(worked(two.other))[0]
+
+
+def test_a_newer_incarnation_waits_for_as_long_as_another_node_was_promised(make_node):
+    node = make_node()
+    question = encode(PeerQuestion("elsewhere", ((1, 0),), works_ms=4000))
+    answer = decode_peer_answer(asyncio.run(node.post(PEER_PATH, question)))
+    assert (answer.node, answer.newer, answer.shown) == (NODES[0], (), None)
+    promised_ns = node.report().mono_ns
+    running(node, restart=1)
+    assert "another node may still work on 1.0" in node.log()
+    assert min(worked(node))[0] > promised_ns + 3_900_000_000
+    # Now it knows better, and is asked to promise nothing.
+    assert decode_peer_answer(asyncio.run(node.post(PEER_PATH, question))).newer == ((1, 1),)
 
 
 def test_an_old_plan_lets_nothing_go_on(make_node):

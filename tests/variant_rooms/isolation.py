@@ -83,7 +83,7 @@ VARIANTS = (
         "if promised < key.restart and",
         "if False and",
         "A newer incarnation begins while another node may still work on the older.",
-        ("tests/node/test_isolation.py::test_where_no_node_hears_slurm_a_job_works_on_if_all_were_asked",),
+        ("tests/node/test_isolation.py::test_a_newer_incarnation_waits_for_as_long_as_another_node_was_promised",),
     ),
     Variant(
         "isolation-frozen-have-turns",
