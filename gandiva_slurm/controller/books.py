@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from gandiva_slurm.accounting.database import opened
-from gandiva_slurm.accounting.ledger import Ledger
+from gandiva_slurm.accounting.ledger import Ledger, Tickets
+from gandiva_slurm.config import NS_PER_S
+from gandiva_slurm.controller.differences import Picture
 from gandiva_slurm.controller.journal import Journal
+from gandiva_slurm.engine.state.records import TicketShare
 from gandiva_slurm.model.action import Action, Note, Requeue
 from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.model.ids import JobKey
@@ -65,6 +68,23 @@ class Books:
             self.close()
             where = f"controller.state_dir: {self.ledger_path.parent}"
             raise ConfigError(f"{where}: {err}; free the disk, then start again") from err
+
+    def of_look(
+        self, picture: Picture, shares: Iterable[TicketShare], vanished: Iterable[int], now_ns: int
+    ) -> list[partial[None]]:
+        """Return what is to be written of a look at Slurm: its jobs, those that are gone, and tickets."""
+        jobs = list(picture.jobs.values())
+        types = {name: node.gpu_type for name, node in picture.nodes.items()}
+        tickets = [
+            Tickets(share.user, share.account, share.tickets, float(share.norm_share)) for share in shares
+        ]
+        ledger, now_s = self.ledger, now_ns // NS_PER_S
+        calls = [partial(ledger.record_gone, job_id, now_s) for job_id in vanished]
+        return [
+            partial(ledger.record_jobs, jobs, types),
+            *calls,
+            partial(ledger.record_tickets, tickets, now_ns),
+        ]
 
     @property
     def error(self) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gandiva_slurm.accounting.ledger import Tickets
 from gandiva_slurm.config import NS_PER_S, Config
 from gandiva_slurm.controller.blaming import Guarded
 from gandiva_slurm.controller.books import Books, moves_among
@@ -257,7 +256,7 @@ class Controller:
             partial(books.journal.write, state, actions, now_ns, self._recorder.batch),
             partial(books.journal.raise_epoch, self.nodes.settings.epoch_ns),
             partial(self.clock.save),
-            *(self._job_records(shown_ns) if is_look else ()),
+            *(self._of_look(shown_ns) if is_look else ()),
             *(partial(books.ledger.record_release, key, *told) for key, told in released.items()),
             *(partial(books.ledger.record_signal, *told) for told in signalled.items()),
             *(partial(books.ledger.record_move, key, shown_ns, by) for key, by in moves_among(actions)),
@@ -365,21 +364,10 @@ class Controller:
             self._leaves |= leaves
             self._slurm.want_associations()
 
-    def _tickets(self) -> list[Tickets]:
-        return [
-            Tickets(share.user, share.account, share.tickets, float(share.norm_share))
-            for share in self.engine.tickets().values()
-        ]
-
-    def _job_records(self, now_ns: int) -> list[partial[None]]:
+    def _of_look(self, shown_ns: int) -> list[partial[None]]:
         if self.picture is None:
             return []
-        jobs = list(self.picture.jobs.values())
-        types = {name: node.gpu_type for name, node in self.picture.nodes.items()}
-        ledger, now_s = self.books.ledger, now_ns // NS_PER_S
-        calls = [partial(ledger.record_gone, job_id, now_s) for job_id in self._vanished]
-        tickets = partial(ledger.record_tickets, self._tickets(), now_ns)
-        return [partial(ledger.record_jobs, jobs, types), *calls, tickets]
+        return self.books.of_look(self.picture, self.engine.tickets().values(), self._vanished, shown_ns)
 
     def _bring(self, bodies: Mapping[str, PlanBody]) -> None:
         """Bring plans to their nodes, and to the rounds of jobs of several nodes."""
