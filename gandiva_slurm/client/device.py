@@ -1,4 +1,4 @@
-"""The devices whose memory the tier `torch` moves: CUDA's, and for tests the CPU as if it were one."""
+"""The devices whose memory the tier `torch` moves: those of client/accelerator, and for tests the CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
+from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import refuse_other_allocators
 
@@ -15,15 +16,15 @@ Ranges = List[Tuple[int, int]]
 
 
 class Cuda:
-    """All CUDA devices of this process."""
+    """All devices of this process that are CUDA's, or work alike."""
 
-    kind = "cuda"
     #: Memory that nothing found accounts for is looked for in the script's variables above this many bytes.
     slack = 1 << 20
 
     def __init__(self, torch: Any) -> None:
-        """Take torch, whose CUDA is initialised."""
-        self._torch, self._cuda = torch, torch.cuda
+        """Take torch, whose devices are initialised."""
+        self._torch, self._cuda = torch, accelerator.of(torch)
+        self.kind = accelerator.kind()
         self._elsewhere: Ranges = []
 
     def begin(self, deadline: float) -> None:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, Dict
 
+from gandiva_slurm.client import accelerator
+
 #: Facts that change the bits of a training, and how a sentence calls them.
 _WORDS = {
     "device": "device",
@@ -24,14 +26,14 @@ def facts() -> Dict[str, Any]:
     found: Dict[str, Any] = {"python": sys.version.split()[0], "cpus": len(os.sched_getaffinity(0))}
     if torch is None:
         return found
-    on_cuda = torch.cuda.is_initialized()
+    cuda = accelerator.in_use()
     cudnn = torch.backends.cudnn
     return {
         **found,
-        "device": torch.cuda.get_device_name() if on_cuda else "cpu",
+        "device": cuda.get_device_name() if cuda else "cpu",
         "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda or ""),
-        "cudnn": str(cudnn.version() or "") if on_cuda else "",
+        "cudnn": str(cudnn.version() or "") if cuda else "",
         "threads": torch.get_num_threads(),
         "cudnn_benchmark": bool(cudnn.benchmark),
         "cudnn_deterministic": bool(cudnn.deterministic),

@@ -7,6 +7,7 @@ import threading
 from types import FrameType
 from typing import Any, List, Optional
 
+from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.errors import Refused
 
 #: Threads in these only touch host memory, or wait for other processes.
@@ -25,8 +26,8 @@ def is_fit_to_park() -> bool:
     compiler = getattr(torch, "compiler", None)
     if compiler is not None and getattr(compiler, "is_compiling", bool)():
         return False
-    cuda = getattr(torch, "cuda", None)
-    return cuda is None or not cuda.is_initialized() or not cuda.is_current_stream_capturing()
+    cuda = accelerator.in_use()
+    return cuda is None or not cuda.is_current_stream_capturing()
 
 
 def is_loader_worker() -> bool:

@@ -6,6 +6,8 @@ import random
 import sys
 from typing import Any, Dict, List, Sequence
 
+from gandiva_slurm.client import accelerator
+
 
 def capture(loaders: Sequence[Any]) -> Dict[str, Any]:
     """Return the state of Python's, numpy's and torch's generators, and of those the loaders own."""
@@ -15,7 +17,7 @@ def capture(loaders: Sequence[Any]) -> Dict[str, Any]:
         state["numpy"] = _plain(numpy.random.get_state())
     if torch is not None:
         state["torch"] = torch.get_rng_state()
-        state["cuda"] = {device: torch.cuda.get_rng_state(device) for device in _devices(torch)}
+        state["cuda"] = {n: accelerator.of(torch).get_rng_state(n) for n in _devices()}
         state["generators"] = [generator.get_state() for generator in _generators(torch, loaders)]
     state["sampler_epochs"] = [sampler.epoch for sampler in _samplers(loaders)]
     return state
@@ -29,9 +31,10 @@ def put(state: Dict[str, Any], loaders: Sequence[Any]) -> None:
         numpy.random.set_state(state["numpy"])
     if torch is not None and "torch" in state:
         torch.set_rng_state(state["torch"])
+        cuda = accelerator.of(torch)
         for device, cuda_state in state["cuda"].items():
-            if device < torch.cuda.device_count():
-                torch.cuda.set_rng_state(cuda_state, device)
+            if device < cuda.device_count():
+                cuda.set_rng_state(cuda_state, device)
         for generator, stand in zip(_generators(torch, loaders), state["generators"]):  # noqa: B905 (3.8)
             generator.set_state(stand)
     for sampler, epoch in zip(_samplers(loaders), state["sampler_epochs"]):  # noqa: B905 (3.8)
@@ -55,15 +58,15 @@ def derived(state: Dict[str, Any], words: str) -> Dict[str, Any]:
         fresh["numpy"] = numpy.random.RandomState(seed).get_state()
     if torch is not None and "torch" in state:
         fresh["torch"] = torch.Generator().manual_seed(seed).get_state()
-        seeded = {n: torch.Generator(f"cuda:{n}").manual_seed(seed) for n in _devices(torch)}
+        seeded = {n: torch.Generator(f"{accelerator.kind()}:{n}").manual_seed(seed) for n in _devices()}
         fresh["cuda"] = {n: generator.get_state() for n, generator in seeded.items()}
     return fresh
 
 
-def _devices(torch: Any) -> List[int]:
-    """Return the CUDA devices in use; asking an unused one would initialise it."""
-    cuda = torch.cuda
-    if not cuda.is_initialized():
+def _devices() -> List[int]:
+    """Return the devices in use; asking an unused one would initialise it."""
+    cuda = accelerator.in_use()
+    if cuda is None:
         return []
     current = cuda.current_device()
     return [n for n in range(cuda.device_count()) if n == current or cuda.memory_allocated(n)]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from time import monotonic_ns, sleep
 from typing import Any, Dict, List
 
+from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.notice import say
-from gandiva_slurm.client.tiers import cuda_in_use
 from gandiva_slurm.wire.page import (
     NEVER,
     W_AT,
@@ -74,7 +74,7 @@ class Share:
     def _bound(self, cap: int) -> None:
         if cap == self._cap or self._is_broken:
             return
-        cuda = cuda_in_use()
+        cuda = accelerator.in_use()
         if cuda is None:
             return
         devices = devices_of(cuda) if cap else list(self._before)
@@ -127,7 +127,7 @@ def devices_of(cuda: Any) -> List[int]:
 
 def tell_memory(words: memoryview) -> None:
     """Write what its tensors take now and took at most (1: nothing), and how often memory ran out."""
-    cuda = cuda_in_use()
+    cuda = accelerator.in_use()
     if cuda is None:
         words[W_PEAK] = 1
         return
@@ -139,7 +139,7 @@ def tell_memory(words: memoryview) -> None:
 
 def ooms() -> int:
     """Return how often this process asked for more GPU memory than there was."""
-    cuda = cuda_in_use()
+    cuda = accelerator.in_use()
     if cuda is None:
         return 0
     return sum(cuda.memory_stats(device).get("num_ooms", 0) for device in devices_of(cuda))
@@ -147,7 +147,7 @@ def ooms() -> int:
 
 def _finish_step() -> None:
     """Wait for the GPU: a step that is only queued has not been taken yet."""
-    cuda = cuda_in_use()
+    cuda = accelerator.in_use()
     if cuda is not None:
         for device in devices_of(cuda):
             cuda.synchronize(device)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple
 
-from gandiva_slurm.client import choice
+from gandiva_slurm.client import accelerator, choice
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
@@ -42,7 +42,7 @@ class HoldTier:
 
     def release(self) -> Released:
         """Wait until the device is idle and say what stays on it; TimeoutError when that takes too long."""
-        cuda = cuda_in_use()
+        cuda = accelerator.in_use()
         if cuda is None:
             return Released(0, 0)
         devices = [device for device in range(cuda.device_count()) if cuda.memory_allocated(device)]
@@ -119,7 +119,7 @@ class BestTier:
     def _facts(self) -> choice.Facts:
         from gandiva_slurm.client.vmm import why_not
 
-        return choice.Facts(_wish(), cuda_in_use() is not None, why_not(), self._never)
+        return choice.Facts(_wish(), accelerator.in_use() is not None, why_not(), self._never)
 
     def _mover(self, name: str) -> Any:
         if name not in self._movers:
@@ -163,7 +163,7 @@ def wants_to_move() -> bool:
     wish = _wish()
     if "torch" not in sys.modules or wish == choice.KEEP:
         return False
-    return wish == choice.CPU or cuda_in_use() is not None
+    return wish == choice.CPU or accelerator.in_use() is not None
 
 
 def _wish() -> str:
@@ -173,13 +173,6 @@ def _wish() -> str:
         say("GANDIVA_TIER is {!r}, which is none of {}, {} and {}; auto it is".format(wish, *wishes))
         return choice.AUTO
     return wish
-
-
-def cuda_in_use() -> Optional[Any]:
-    """Return torch.cuda where the script has initialised it."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def _drain(cuda: Any, device: int, deadline: float) -> None:

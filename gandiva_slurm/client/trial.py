@@ -13,6 +13,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List
 
+from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.identity import find_identity
 from gandiva_slurm.client.rank import this_rank
 from gandiva_slurm.wire.page import KIND_RUN
@@ -68,7 +69,7 @@ def _noted(backward: Callable[..., None], path: str) -> Callable[..., None]:
 
 def _facts(torch: Any, optimizers: List[Any]) -> Dict[str, Any]:
     known = [optimizer for optimizer in optimizers if optimizer is not None]
-    cuda = torch.cuda if torch.cuda.is_initialized() else None
+    cuda = accelerator.in_use()
     return {
         "optimizers": [_of_optimizer(torch, optimizer) for optimizer in known],
         "live": cuda.memory_allocated() if cuda else 0,

@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any, Dict
 
-from gandiva_slurm.client import host
+from gandiva_slurm.client import accelerator, host
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import refuse_other_allocators, refuse_other_threads
 from gandiva_slurm.client.signals import Deferral
@@ -31,6 +31,8 @@ SEEN_PART = 0.5
 
 def why_not() -> str:
     """Say why the saver cannot be used in this process, "" where it can; asks the environment alone."""
+    if accelerator.kind() != accelerator.CUDA:
+        return f"{MODULE} knows CUDA alone"
     if MODULE not in os.environ.get("LD_PRELOAD", ""):
         return f"{MODULE} is not preloaded"
     for name in SWITCHES:
