@@ -9,6 +9,7 @@ COSTS_S = {
     "tests/sim/test_normalised_work.py": 40.0,
     "tests/attach/test_floor.py": 35.0,
     "tests/sim/test_paper.py": 30.0,
+    "tests/device/test_turns.py": 35.0,
     "tests/unit/test_park_real.py": 30.0,
     "tests/sim/test_market.py": 25.0,
     "tests/property/test_policy_machine.py": 25.0,

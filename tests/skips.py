@@ -10,6 +10,8 @@ NO_ROOT = "the node floor runs tasks as other users, which needs root: run it as
 NO_V1_DEVICES = "this machine has no control groups of version 1 for devices"
 NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 NO_SAVER = "torch_memory_saver is not installed"
+#: Why, tests/device/build.py says behind it.
+NO_CARD = "the simulated card cannot be built here"
 NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machine"
 #: NVML numbers processes as the machine does, not as a container.
 OTHER_PIDS = "this process has another number in NVML's eyes"
@@ -22,4 +24,5 @@ BY_FLOOR = {
     "vmm": NO_SAVER,
     "pyslurm": NO_PYSLURM,
     "docker": NO_ENGINE,
+    "card": NO_CARD,
 }

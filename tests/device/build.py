@@ -1,0 +1,63 @@
+"""Builds the simulated card for the PyTorch that is installed, once: build/card-….so."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+SOURCES = sorted((Path(__file__).parent / "src").iterdir())
+BUILD = Path(__file__).parents[2] / "build"
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+#: Longest that the compiler may take; on a quiet core it is 16 s.
+DEADLINE_S = 240
+
+
+class CannotBuildError(Exception):
+    """There is no compiler, or this PyTorch has no headers."""
+
+
+def library() -> Path:
+    """Return the library, built unless it is there; CannotBuildError says what is missing."""
+    torch_dir = Path(torch.__file__).parent
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        raise CannotBuildError("there is no C++ compiler")
+    if not (torch_dir / "include/ATen/core/CachingHostAllocator.h").exists():
+        raise CannotBuildError(f"PyTorch {torch.__version__} has no headers here, or older ones")
+    BUILD.mkdir(exist_ok=True)
+    made = BUILD / f"card-{_key(compiler)}.so"
+    with open(BUILD / "card.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of one run wait for the first
+        if not made.exists():
+            _compile(compiler, torch_dir, made)
+    return made
+
+
+def _key(compiler: str) -> str:
+    """What the library depends on."""
+    digest = hashlib.sha256(repr((torch.__version__, sys.version, compiler, FLAGS)).encode())
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(compiler: str, torch_dir: Path, made: Path) -> None:
+    include, lib = torch_dir / "include", torch_dir / "lib"
+    # As a system's, torch's own headers may warn; our code may not.
+    places = ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include"), f"-L{lib}"]
+    libraries = ["-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{lib}"]
+    part = made.with_suffix(".part")
+    source = Path(__file__).parent / "src/device.cpp"
+    command = [compiler, *FLAGS, *places, str(source), "-o", str(part), *libraries]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, f"the simulated card does not compile:\n{done.stderr[-4000:]}"
+    for old in BUILD.glob("card-*.so"):
+        old.unlink()
+    part.rename(made)
