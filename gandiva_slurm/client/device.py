@@ -26,6 +26,7 @@ class Cuda:
         self._torch, self._cuda = torch, accelerator.of(torch)
         self.kind = accelerator.kind()
         self._elsewhere: Ranges = []
+        self._waiters: List[threading.Thread] = []
 
     def begin(self, deadline: float) -> None:
         """Come to rest, and Refused where addresses may not change; TimeoutError when it stays busy."""
@@ -58,6 +59,10 @@ class Cuda:
         """Return the bytes in use by tensors."""
         return sum(self._cuda.memory_allocated(device) for device in self._devices())
 
+    def held(self) -> int:
+        """Return the bytes that no other process can have: what is cached, too."""
+        return sum(self._cuda.memory_reserved(device) for device in self._devices())
+
     def asked(self, live: int) -> int:
         """Return how many of the live bytes were asked for: a block may have 1 MiB more than its tensor."""
         stats = [self._cuda.memory_stats(device) for device in self._in_use()]
@@ -72,8 +77,11 @@ class Cuda:
         devices = self._in_use()
         waiter = threading.Thread(target=self._synchronize, args=(devices,), daemon=True)
         waiter.start()
-        waiter.join(max(0.0, deadline - time.monotonic()))
-        if waiter.is_alive():
+        # Those of drains that took too long, too: a park refuses while other threads are inside torch.
+        self._waiters = [one for one in self._waiters if one.is_alive()] + [waiter]
+        for one in self._waiters:
+            one.join(max(0.0, deadline - time.monotonic()))
+        if any(one.is_alive() for one in self._waiters):
             raise TimeoutError(f"devices {devices} were still busy")
 
     def empty_cache(self) -> None:
@@ -161,6 +169,10 @@ class CpuGauge:
                     found[storage._cdata] = self.size(storage)
         self._peak = max(self._peak, sum(found.values()))
         return sum(found.values())
+
+    def held(self) -> int:
+        """Return the bytes of all tensors that Python knows of."""
+        return self.live()
 
     def asked(self, live: int) -> int:
         """Return how many of the live bytes were asked for."""

@@ -1,7 +1,7 @@
 """PipeSwitch's way back for tier `torch`: layers arrive in the order they compute in, and begin meanwhile.
 
 Off unless GANDIVA_LAYERED is 1, for it is right only where parameters are read by calling their modules, as
-`gandiva try` finds out. A layer's first call waits for its parameters, an optimizer's step, and whatever runs
+`gandiva try` finds out. A layer's call waits for its parameters, an optimizer's step, and whatever runs
 without gradients, for all; gradients and what belongs to no layer are there before the script goes on.
 Source: PipeSwitch (OSDI 2020).
 """
@@ -75,7 +75,7 @@ class Arrival:
     def __init__(self, torch: Any, device: Any, end: Callable[[], None]) -> None:
         """Nothing is on its way yet."""
         self._torch, self._device, self._end = torch, device, end
-        #: By module: what it waits for before its first call.
+        #: By module: what its calls wait for.
         self._marks: Dict[int, Any] = {}
         self._last: Any = None
         #: What is copied to: given back by the script meanwhile, it would be another's when a copy comes.
@@ -118,6 +118,7 @@ class Arrival:
         if not is_plain or self._device.is_there(self._last):
             self.finish()
             return
-        mark = self._marks.pop(id(module), None)
+        # At each call, not at the first alone: a later one may be on another stream.
+        mark = self._marks.get(id(module))
         if mark is not None:
             self._device.wait_for(mark)

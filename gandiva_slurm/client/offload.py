@@ -57,15 +57,14 @@ class TorchTier:
         """Return True when a signal waits for its handler, which needs the memory."""
         return self._signals.is_called()
 
-    def release(self) -> Released:
+    def release(self, drain_s: float = DRAIN_S) -> Released:
         """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""
         self._arrival.finish()
-        self.device.begin(time.monotonic() + DRAIN_S)
+        self.device.begin(time.monotonic() + drain_s)
         refuse_other_threads()
         live, peak = self.device.live(), self.device.peak()
         self._offload(self._roots.find(self.device.asked(live)))
-        held = self.device.live()
-        return Released(max(0, live - held), held, peak)
+        return Released(max(0, live - self.device.live()), self.device.held(), peak)
 
     def restore(self) -> None:
         """Allocate everything and copy it back; on any error what was missing is missing still."""

@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 from gandiva_slurm.client import start
 from gandiva_slurm.client.rank import Rank, this_rank
+from gandiva_slurm.client.segments import prefer_expandable
 from gandiva_slurm.wire.page import KIND_HOOK
 
 Hook = Callable[..., None]
@@ -36,6 +37,7 @@ def install(module: ModuleType) -> None:
         trial.watch(module, os.environ["GANDIVA_TRIAL"])
     if rank is None:
         return
+    prefer_expandable(module.torch)
     watch = StepWatch(rank, getattr(module.torch._C, "_current_graph_task_id", None))
     module.register_optimizer_step_pre_hook(watch.before)
     module.register_optimizer_step_post_hook(watch.after)

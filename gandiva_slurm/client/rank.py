@@ -23,7 +23,7 @@ from gandiva_slurm.client.join import NotJoined, join
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.sharing import Share, tell_memory
 from gandiva_slurm.client.stop import Stop
-from gandiva_slurm.client.tiers import wants_to_move
+from gandiva_slurm.client.tiers import DRAIN_S, wants_to_move
 from gandiva_slurm.wire.page import (
     DONE,
     KIND_HOOK,
@@ -52,6 +52,9 @@ from gandiva_slurm.wire.page import (
 JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES = 1_000_000_000, 30_000_000_000, 14
 #: A hold is borne for four times the longer of 250 ms and four steps.
 HOLD_FLOOR_NS, HOLD_STEPS, HOLD_PATIENCE = 250_000_000, 4, 4
+#: A park waits for the device as long as so many steps take, for the script may be that far ahead of it, but
+#: no longer than this part of what the node gives a park: the copy needs the rest. The last is an old node's.
+DRAIN_STEPS, DRAIN_PART, PARK_DEADLINE_S = 4, 1 / 2, 30.0
 #: A parked rank waits so long after its wake-by time, and up to ten seconds more: not all come back at once.
 WAKE_GRACE_S, WAKE_JITTER_S = 60.0, 10.0
 _NOBODY = -1
@@ -83,6 +86,7 @@ class Rank:
         self._first_ns = 0
         self._begun = 0
         self._unmoved = ""
+        self._park_deadline_s = PARK_DEADLINE_S
 
     def boundary(self, mini_batches: int = 1) -> None:
         """Pass a boundary, or stop at it; `mini_batches` are the user's own that end here.
@@ -170,7 +174,8 @@ class Rank:
             if self.words[W_THROTTLE] != self.calm:
                 self.calm = self.share.heed()
             if self.stop is not None and self.words[W_AT] <= seq:
-                self.stop.obey(seq, self._longest_hold_ns(self.stop.waited_ns))
+                step_ns = self._step_ns(self.stop.waited_ns)
+                self.stop.obey(seq, longest_hold_ns(step_ns), longest_drain_s(step_ns, self._park_deadline_s))
                 self.share.rest()
                 self.words[W_LAST_NS] = monotonic_ns()
         except Exception as err:
@@ -194,6 +199,7 @@ class Rank:
             return
         jitter_s = WAKE_JITTER_S * int.from_bytes(os.urandom(2), "big") / 65536
         grace_s = float(page.answer.get("wake_grace_s", WAKE_GRACE_S)) + jitter_s
+        self._park_deadline_s = float(page.answer.get("park_deadline_s", PARK_DEADLINE_S))
         self._introduce(page.words)
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
         self.tell_unmoved(self._unmoved)
@@ -212,9 +218,8 @@ class Rank:
         words[W_LAST_NS] = monotonic_ns()
         words[W_SEQ] = self.seq
 
-    def _longest_hold_ns(self, waited_ns: int) -> int:
-        step_ns = (monotonic_ns() - self._first_ns - waited_ns) // self.seq
-        return HOLD_PATIENCE * max(HOLD_FLOOR_NS, HOLD_STEPS * step_ns)
+    def _step_ns(self, waited_ns: int) -> int:
+        return (monotonic_ns() - self._first_ns - waited_ns) // self.seq
 
     def _retire(self, err: Exception) -> None:
         """Something of ours broke: train on as if Gandiva were not there."""
@@ -223,6 +228,16 @@ class Rank:
             self.stop.tell(err)
         self.words, self.calm = _private_words(), 0
         self.words[W_AT] = NEVER
+
+
+def longest_hold_ns(step_ns: int) -> int:
+    """Return how long a hold is borne where a step takes so long."""
+    return HOLD_PATIENCE * max(HOLD_FLOOR_NS, HOLD_STEPS * step_ns)
+
+
+def longest_drain_s(step_ns: int, park_deadline_s: float) -> float:
+    """Return how long a park waits for the device where a step takes so long."""
+    return max(DRAIN_S, min(DRAIN_STEPS * step_ns / 1e9, DRAIN_PART * park_deadline_s))
 
 
 _rank: Optional[Rank] = None

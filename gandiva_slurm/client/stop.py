@@ -14,7 +14,7 @@ from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import NotSaved, Refused
 from gandiva_slurm.client.guards import is_fit_to_park
 from gandiva_slurm.client.sharing import ooms
-from gandiva_slurm.client.tiers import BestTier, Released
+from gandiva_slurm.client.tiers import DRAIN_S, BestTier, Released
 from gandiva_slurm.wire.page import (
     ERROR_BYTES,
     ERROR_OFFSET,
@@ -66,11 +66,16 @@ class Stop:
         self.save: Optional[Callable[[], None]] = None
         self.waited_ns = 0
         self._grace_ns = grace_ns
+        self._drain_s = DRAIN_S
         #: Why memory was held, as last told.
         self._told = ""
 
-    def obey(self, seq: int, hold_ns: int) -> None:
-        """Do what the order says at boundary `seq` until the machine says GO; hold at most `hold_ns`."""
+    def obey(self, seq: int, hold_ns: int, drain_s: float = DRAIN_S) -> None:
+        """Do what the order says at boundary `seq` until the machine says GO.
+
+        Hold at most `hold_ns`, and have the device finish its steps within `drain_s`.
+        """
+        self._drain_s = drain_s
         if not is_fit_to_park():
             self._move(machine.pass_by(self.place, self._order(), seq))
             return
@@ -116,7 +121,7 @@ class Stop:
         try:
             if save is not None:
                 save()
-            done = self.tier.release()
+            done = self.tier.release(self._drain_s)
         except Exception as err:
             if is_from_signal_handler(err):
                 raise

@@ -16,7 +16,7 @@ from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.wire.page import HELD_BECAUSE, TIER_HOLD
 
-#: Longest wait for the device to finish the step it was given.
+#: A park waits at least so long for the device to finish what it was given (rank.py: for long steps longer).
 DRAIN_S = 2.0
 #: After so many failures other than refusals, moving memory is not tried any more.
 MOST_FAILURES = 3
@@ -25,7 +25,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Released(NamedTuple):
-    """Bytes of device memory a tier gave back, and what stays held."""
+    """Bytes of device memory a tier gave back, and what stays held: what no other process can have."""
 
     released: int
     held: int
@@ -40,16 +40,20 @@ class HoldTier:
 
     number = TIER_HOLD
 
-    def release(self) -> Released:
-        """Wait until the device is idle and say what stays on it; TimeoutError when that takes too long."""
+    def release(self, drain_s: float = DRAIN_S) -> Released:
+        """Wait until the device is idle, give back what is only cached, and say what stays.
+
+        TimeoutError when the device is busy for longer than `drain_s`.
+        """
         cuda = accelerator.in_use()
         if cuda is None:
             return Released(0, 0)
-        devices = [device for device in range(cuda.device_count()) if cuda.memory_allocated(device)]
+        devices = [device for device in range(cuda.device_count()) if cuda.memory_reserved(device)]
         for device in devices:
-            _drain(cuda, device, time.monotonic() + DRAIN_S)
-        peak = sum(cuda.max_memory_allocated(device) for device in devices)
-        return Released(0, sum(cuda.memory_allocated(device) for device in devices), peak)
+            _drain(cuda, device, drain_s)
+        cuda.empty_cache()
+        held = sum(cuda.memory_reserved(device) for device in devices)
+        return Released(0, held, max(held, sum(cuda.max_memory_allocated(device) for device in devices)))
 
     def restore(self) -> None:
         """Nothing was taken away."""
@@ -83,15 +87,15 @@ class BestTier:
         """The number of the tier of the newest park."""
         return int(self._used.number)
 
-    def release(self) -> Released:
+    def release(self, drain_s: float = DRAIN_S) -> Released:
         """Give back what can be given back; what cannot be moved is held, and the answer says why."""
         self._used = self._hold
         if not wants_to_move():
-            return self._hold.release()
+            return self._hold.release(drain_s)
         whys = list(self._never.values())
         for name in choice.movers(self._facts()):
             try:
-                done: Released = self._mover(name).release()
+                done: Released = self._mover(name).release(drain_s)
             except Exception as err:
                 if is_from_signal_handler(err):
                     raise
@@ -102,7 +106,7 @@ class BestTier:
                 self._used = self._movers[name]
                 self._failures.pop(name, None)
                 return done
-        return self._hold_because("; ".join(whys))
+        return self._hold_because("; ".join(whys), drain_s)
 
     def restore(self) -> None:
         """Take back what was given back."""
@@ -146,15 +150,15 @@ class BestTier:
             self._never[name] = why = f"it failed {MOST_FAILURES} times, and is not tried again ({why})"
         return why
 
-    def _hold_because(self, why: str) -> Released:
+    def _hold_because(self, why: str, drain_s: float) -> Released:
         why = HELD_BECAUSE + why
         if why.translate(_NO_DIGITS) != self._said.translate(_NO_DIGITS):
             self._said = why
             say(why)
-        done = self._hold.release()
+        done = self._hold.release(drain_s)
         if not done.held:
             devices: List[Any] = [mover.device for mover in self._movers.values()]
-            done = done._replace(held=max((device.live() for device in devices), default=0))
+            done = done._replace(held=max((device.held() for device in devices), default=0))
         return done._replace(why=why)
 
 
@@ -175,10 +179,11 @@ def _wish() -> str:
     return wish
 
 
-def _drain(cuda: Any, device: int, deadline: float) -> None:
+def _drain(cuda: Any, device: int, drain_s: float) -> None:
+    deadline = time.monotonic() + drain_s
     event = cuda.Event()
     event.record(cuda.current_stream(device))
     while not event.query():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"device {device} was still busy {DRAIN_S:g} s after the step")
+            raise TimeoutError(f"device {device} was still busy {drain_s:g} s after the step")
         time.sleep(0.0002)

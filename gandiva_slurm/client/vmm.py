@@ -65,9 +65,9 @@ class VmmTier:
         """Return True when a signal waits for its handler, which needs the memory."""
         return self._signals.is_called()
 
-    def release(self) -> Released:
+    def release(self, drain_s: float = DRAIN_S) -> Released:
         """Take all memory away; Refused when it is better left, and everything is as before."""
-        self.device.drain(time.monotonic() + DRAIN_S)
+        self.device.drain(time.monotonic() + drain_s)
         self._check()
         self.device.empty_cache()
         live, peak = self.device.live(), self.device.peak()

@@ -153,7 +153,9 @@ class Admission:
 
     def answer(self) -> dict[str, object]:
         """Return what a rank is told with its page."""
-        return {"ok": True, "wake_grace_s": self._node.settings.wake_grace_s, "confirms": True}
+        settings = self._node.settings
+        bounds = {"wake_grace_s": settings.wake_grace_s, "park_deadline_s": settings.park_deadline_ns / 1e9}
+        return {"ok": True, **bounds, "confirms": True}
 
     def _member(self, peer: Peer, claimed: int | None) -> Membership:
         member = self._find(peer.proc.pid)

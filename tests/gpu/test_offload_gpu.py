@@ -53,8 +53,8 @@ def test_parks_change_no_bit_and_leave_no_tensor(name, same_bits):
     with ThreadPoolExecutor(1) as thread:
         parked = thread.submit(kit.train, kit.SOLO[name], "cuda", STEPS, parks.between)
         assert parked.result() == alone
-    for _, released, held, _ in parks.said:
-        assert released > 0 and held <= LEFT_BYTES
+    for _, released, _, left in parks.said:
+        assert released > 0 and left <= LEFT_BYTES
 
 
 def test_captured_graph_is_refused_and_training_goes_on(same_bits):

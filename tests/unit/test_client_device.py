@@ -94,6 +94,20 @@ def test_device_that_stays_busy_is_waited_for_in_bounds():
     done.set()
 
 
+def test_a_drain_waits_for_those_before_it_that_took_too_long():
+    """A park refuses while another thread is inside torch, and these are."""
+    device, done = played(), threading.Event()
+    device._cuda.synchronize = lambda number: done.wait(30)
+    with pytest.raises(TimeoutError):
+        device.drain(time.monotonic() + 0.01)
+    device._cuda.synchronize = lambda number: None
+    with pytest.raises(TimeoutError):
+        device.drain(time.monotonic() + 0.01)
+    done.set()
+    device.drain(soon())
+    assert not any(waiter.is_alive() for waiter in device._waiters)
+
+
 def test_slabs_are_cut_kept_and_given_back():
     made = []
 

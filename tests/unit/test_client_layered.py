@@ -112,6 +112,19 @@ def test_first_layer_computes_while_the_last_is_on_its_way(training):
     assert "copy" in rest, "nothing came while it computed"
 
 
+def test_every_call_of_a_layer_waits_while_it_is_on_its_way(training):
+    """On CUDA the second may be on another stream, which has not waited."""
+    training.step()
+    training.tier.release()
+    training.gate.clear()
+    training.tier.restore()
+    waits = []
+    training.tier.device.wait_for = waits.append
+    training.model[0](training.x)
+    training.model[0](training.x)
+    assert len(waits) == 2 and waits[0] is waits[1] and not waits[0].is_set()
+
+
 def whole(training):
     """True when nothing is on its way, and all numbers are numbers."""
     values = [*training.model.parameters(), *training.model.buffers()]

@@ -13,7 +13,7 @@ from gandiva_slurm.client import join, machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.errors import NotSaved
-from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES, Rank
+from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES, Rank, longest_drain_s
 from gandiva_slurm.client.tiers import HoldTier, Released
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.pages import Page, error_text
@@ -122,7 +122,7 @@ class BrokenTier(HoldTier):
     def __init__(self, releases=0, restores=0):
         self.releases, self.restores = releases, restores
 
-    def release(self):
+    def release(self, drain_s):
         if self.releases:
             self.releases -= 1
             raise RuntimeError("cannot copy 5 GiB to the host")
@@ -170,7 +170,7 @@ class CalledTier(HoldTier):
 
     number, back = page.TIER_TORCH, 0
 
-    def release(self):
+    def release(self, drain_s):
         return Released(7, 0)
 
     def is_called(self):
@@ -376,3 +376,33 @@ def test_a_rank_that_its_node_has_not_taken_in_says_hello_again(tmp_path, is_tak
     assert (rank.stop is not None) == is_taken_in
     assert (rank._again_ns > time.monotonic_ns()) == (not is_taken_in)
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "deadline_s", "drain_s"),
+    [(0.1, 30, 2), (0.75, 30, 3), (10, 30, 15), (10, 0.5, 2)],
+)
+def test_a_park_waits_for_four_steps_within_half_of_what_the_node_gives(step_s, deadline_s, drain_s):
+    assert longest_drain_s(int(step_s * 1e9), deadline_s) == drain_s
+
+
+class PatientTier(HoldTier):
+    """Notes how long it may wait for the device."""
+
+    def release(self, drain_s):
+        self.drain_s = drain_s
+        return Released(0, 0)
+
+
+def test_the_measured_step_and_the_nodes_deadline_bound_the_wait(node, tmp_path):
+    node.answer = {"ok": True, "park_deadline_s": 6}
+    trainer = Trainer(Rank(str(tmp_path / "node.sock")))
+    trainer.start()
+    node.serve()
+    trainer.rank.stop.tier = tier = PatientTier()
+    for step_s, drain_s in ((0.6, 2.4), (1, 3), (0.1, 2)):
+        trainer.rank._step_ns = lambda waited_ns, step_s=step_s: int(step_s * 1e9)
+        node.park()
+        assert tier.drain_s == drain_s
+        node.resume()
+    trainer.finish()

@@ -1,0 +1,85 @@
+"""What a park says it holds, and that it gives back torch's cache where it can move nothing."""
+
+import pytest
+import torch
+
+from gandiva_slurm.client import device, host, offload, tiers
+from gandiva_slurm.client.errors import Refused
+from gandiva_slurm.wire.page import TIER_HOLD
+from tests.device import card
+from tests.device.conftest import CONTEXT, MIB
+
+#: A tensor of 5 MiB keeps its whole segment.
+SEGMENT = 20 * MIB
+
+
+def begin():
+    """Have one tensor in a segment of its own, and much that is cached only."""
+    freed = [torch.empty(12 * MIB, dtype=torch.uint8, device="card") for _ in range(3)]
+    kept = torch.ones(5 * MIB, dtype=torch.uint8, device="card")
+    del freed
+    return kept
+
+
+def test_hold_gives_the_cache_back_and_tells_what_nobody_else_can_have(on_card, card_path):
+    def check(cuda):
+        kept = begin()
+        reserved = cuda.memory_reserved(0)
+        done = tiers.HoldTier().release()
+        return [reserved, done, sum(card.used(card_path).values()), int(kept.sum())]
+
+    reserved, done, used, total = on_card(check)
+    assert reserved == SEGMENT + 36 * MIB and total == 5 * MIB
+    released, held, peak, _ = done
+    assert (released, held, used) == (0, SEGMENT, CONTEXT + SEGMENT) and peak == 41 * MIB
+
+
+@pytest.mark.parametrize("why", ["host memory", "copy", "threads"])
+def test_every_refusal_gives_the_cache_back(why, on_card, card_path, monkeypatch):
+    def refuse(*_):
+        raise Refused("another thread is inside torch")
+
+    if why == "host memory":
+        monkeypatch.setattr(host, "free_bytes", lambda: 0)
+    elif why == "threads":
+        monkeypatch.setattr(offload, "refuse_other_threads", refuse)
+
+    def check(cuda):
+        kept = begin()
+        tier = tiers.BestTier({1: lambda: kept})
+        if why == "copy":
+            tier._mover("torch")._copy_out = refuse
+        done = tier.release()
+        return [done, tier.number, sum(card.used(card_path).values())]
+
+    (released, held, _, because), number, used = on_card(check)
+    assert (number, released, held, used) == (TIER_HOLD, 0, SEGMENT, CONTEXT + SEGMENT) and because
+
+
+def test_what_is_moved_leaves_a_context_alone(on_card, card_path):
+    def check(cuda):
+        kept = begin()
+        tier = tiers.BestTier({1: lambda: {"kept": kept}})
+        done = tier.release()
+        used = sum(card.used(card_path).values())
+        tier.restore()
+        return [done, used, int(kept.sum())]
+
+    (released, held, _, _), used, total = on_card(check)
+    assert (released, held, used, total) == (5 * MIB, 0, CONTEXT, 5 * MIB)
+
+
+def test_work_that_is_queued_is_waited_for_as_long_as_asked(on_card):
+    def check(cuda):
+        kept = torch.ones(MIB, device="card")
+        tier = offload.TorchTier(torch, device.Cuda(torch), {1: lambda: {"kept": kept}})
+        cuda.queue_work(1.0)
+        with pytest.raises(TimeoutError, match="still busy"):
+            tier.release(0.1)
+        with pytest.raises(TimeoutError, match=r"still busy 0\.1 s"):
+            tiers.HoldTier().release(0.1)
+        done = tier.release(4.0)
+        tier.restore()
+        return [done[0] > 0, bool((kept == 1).all())]
+
+    assert on_card(check) == [True, True]
