@@ -86,6 +86,12 @@ def test_what_a_block_has_beyond_its_tensor_is_nobodys():
     assert device.asked(live) == live, "an older torch does not tell"
 
 
+def test_what_is_held_is_what_nobody_else_can_have():
+    device = played()
+    device._cuda.memory_allocated = lambda number: 512
+    assert device.held() == 4096
+
+
 def test_device_that_stays_busy_is_waited_for_in_bounds():
     device, done = played(), threading.Event()
     device._cuda.synchronize = lambda number: done.wait(30)

@@ -389,7 +389,7 @@ def test_a_park_waits_for_four_steps_within_half_of_what_the_node_gives(step_s, 
 class PatientTier(HoldTier):
     """Notes how long it may wait for the device."""
 
-    def release(self, drain_s):
+    def release(self, drain_s=0.0):
         self.drain_s = drain_s
         return Released(0, 0)
 
