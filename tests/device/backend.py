@@ -135,7 +135,6 @@ def _of_accelerator(name: str) -> Any:
 
 #: What torch.accelerator knows of any device, and torch.cuda has under the same name.
 _SHARED = (
-    "synchronize",
     "memory_allocated",
     "max_memory_allocated",
     "memory_reserved",
@@ -158,6 +157,7 @@ def install(library: str = "") -> Any:
     module.__dict__.update({call.__name__: call for call in own})
     module.__dict__.update({name: _of_accelerator(name) for name in _SHARED})
     module.__dict__.update(
+        synchronize=lambda device=None: ops.synchronize(index(device)),
         Stream=Stream,
         Event=functools.partial(torch.Event, NAME),
         device=lambda device: torch.accelerator.device_index(index(device)),

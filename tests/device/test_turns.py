@@ -71,8 +71,10 @@ def run_alone(start, alone):
 
 
 def test_bits_are_the_cpus(start):
-    same = start("compare", "", "").hear()["same"]
-    assert len(same) == 6 and all(same.values()), same
+    said = start("compare", "", "").hear()
+    assert len(said["same"]) == 9 and all(said["same"].values()), said
+    assert len(said["apart"]) == 2 and max(said["apart"].values()) < 1e-5, "cells of its own round otherwise"
+    assert said["autocast"] == "torch.bfloat16"
 
 
 def test_two_trainings_that_do_not_fit_together_take_turns(start, alone, card_path):

@@ -43,7 +43,33 @@ def small_conv() -> tuple[nn.Module, Any, tuple[int, ...]]:
     return nn.Sequential(*first, *rest, nn.Linear(16, 10)), sgd, (3, 16, 16)
 
 
-RECIPES = {call.__name__: call for call in (mlp, small_mlp, small_conv)}
+class Recurrent(nn.Module):
+    """What a recurrent network says last."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.inner, self.last = kind(64, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, inputs: Any) -> Any:
+        return self.last(self.inner(inputs)[0][:, -1])
+
+
+def small_lstm() -> tuple[nn.Module, Any, tuple[int, ...]]:
+    return Recurrent(nn.LSTM), functools.partial(torch.optim.SGD, lr=0.05), (12, 64)
+
+
+def small_gru() -> tuple[nn.Module, Any, tuple[int, ...]]:
+    return Recurrent(nn.GRU), functools.partial(torch.optim.SGD, lr=0.05), (12, 64)
+
+
+def small_transformer() -> tuple[nn.Module, Any, tuple[int, ...]]:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(12 * 64, 10)), torch.optim.AdamW, (12, 64)
+
+
+RECIPES = {
+    call.__name__: call for call in (mlp, small_mlp, small_conv, small_lstm, small_gru, small_transformer)
+}
 
 
 class Training:
@@ -117,18 +143,27 @@ def train(cuda: Any, recipe: str, seed: int, mode: str) -> dict[str, Any]:
 
 
 def compare() -> dict[str, Any]:
-    """Train the small ones on the CPU and on the card; return those whose bits differ."""
-    found = {}
-    for recipe in ("small_mlp", "small_conv"):
+    """Train the small ones on the CPU and on the card; say whose bits are the same, or how far apart."""
+    same, apart = {}, {}
+    for recipe in ("small_mlp", "small_conv", "small_transformer"):
         for options in ({}, {"foreach": False}, {"fused": True}):
-            results = []
-            for device in ("cpu", backend.NAME):
-                training = Training(recipe, 1, device, **options)
-                for _ in range(STEPS):
-                    training.step()
-                results.append([training.losses, training.weights()])
-            found[f"{recipe} {options}"] = results[0] == results[1]
-    return {"what": "done", "same": found}
+            on_cpu, on_card = (_trained(recipe, device, options) for device in ("cpu", backend.NAME))
+            same[f"{recipe} {options}"] = on_cpu == on_card
+    for recipe in ("small_lstm", "small_gru"):
+        on_cpu, on_card = (
+            map(float.fromhex, _trained(recipe, device, {})) for device in ("cpu", backend.NAME)
+        )
+        apart[recipe] = max(abs(one - other) for one, other in zip(on_cpu, on_card, strict=True))
+    with torch.autocast(backend.NAME, torch.bfloat16):
+        low = nn.Linear(8, 8).to(backend.NAME)(torch.ones(2, 8, device=backend.NAME)).dtype
+    return {"what": "done", "same": same, "apart": apart, "autocast": str(low)}
+
+
+def _trained(recipe: str, device: str, options: dict[str, Any]) -> list[str]:
+    training = Training(recipe, 1, device, **options)
+    for _ in range(STEPS):
+        training.step()
+    return training.losses + training.weights()
 
 
 def main() -> None:

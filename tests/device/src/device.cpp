@@ -1,7 +1,8 @@
 // A card for tests: PyTorch's device PrivateUse1 with finite memory that processes share, and streams that are busy.
 // See tests/device/README.md.
-#include "kernels.h"
+#include "cells.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <torch/library.h>
 
@@ -83,6 +84,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_reshape_alias", [](const Tensor& tensor, c10::IntArrayRef size, c10::IntArrayRef stride) {
     return at::native::_reshape_alias(tensor, size, stride);
   });
+  m.impl("_thnn_fused_lstm_cell", &lstm_cell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
+  m.impl("_thnn_fused_gru_cell", &gru_cell);
+  m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
   for (const char* name : kRaising) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_cpu>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -91,6 +98,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
     m.impl((name.name.substr(6) + overload).c_str(), torch::CppFunction::makeFromBoxedFunction<&call_cpu>());
   }
+}
+
+#define IN_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define IN_SINGLE_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  AT_FORALL_LOWER_PRECISION_FP(IN_LOWER_PRECISION)
+  AT_FORALL_FP32(IN_SINGLE_PRECISION)
 }
 
 // What tests/device/backend.py makes torch.card of.
@@ -115,6 +130,8 @@ TORCH_LIBRARY(gandiva_card, m) {
   m.def("set_rng_state(int device, Tensor state) -> ()", [](int64_t device, const Tensor& state) {
     generator_of(narrow(device)).set_state(state);
   });
+  // torch.accelerator's waits with the GIL held, so that nothing in Python could give it up.
+  m.def("synchronize(int device) -> ()", [](int64_t device) { Guard().synchronizeDevice(narrow(device)); });
   m.def("queue_work(int device, float seconds) -> ()", [](int64_t device, double seconds) {
     Streams::all().queue(narrow(device), Nanoseconds(static_cast<int64_t>(seconds * 1e9)));
   });

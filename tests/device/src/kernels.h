@@ -46,6 +46,13 @@ inline Tensor as_cpu(const Tensor& tensor) {
   return over(lent(tensor.storage()), c10::DispatchKey::CPU, tensor);
 }
 
+// What a kernel has made, as the card's; strides stay.
+inline Tensor moved_in(const Tensor& made, c10::Device device) {
+  Tensor there = at::empty_strided(made.sizes(), made.strides(), made.options().device(device));
+  if (const size_t reach = reach_of(there)) std::memcpy(there.mutable_data_ptr(), made.const_data_ptr(), reach);
+  return there;
+}
+
 // The device's own generator, which draws by the CPU's algorithm.
 class Generator final : public c10::GeneratorImpl {
  public:
@@ -191,10 +198,7 @@ class Call {
     for (const auto& [storage, both] : lent_)
       if (both.shown.unsafeGetStorageImpl() == shown.storage().unsafeGetStorageImpl())
         return over(*both.real, c10::DispatchKey::PrivateUse1, shown);
-    Tensor made = at::empty_strided(shown.sizes(), shown.strides(), shown.options().device(device));
-    if (const size_t reach = reach_of(made))
-      std::memcpy(made.mutable_data_ptr(), shown.const_data_ptr(), reach);
-    return made;
+    return moved_in(shown, device);
   }
 
   struct Both {
