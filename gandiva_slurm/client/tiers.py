@@ -74,6 +74,7 @@ class BestTier:
         self._seen = seen
         self._hold = HoldTier()
         self._movers: Dict[str, Any] = {}
+        self._gauge: Any = None
         #: The tier of the newest park.
         self._used: Any = self._hold
         #: By tier: failures in a row that were no refusals, and why it moves nothing any more, for good.
@@ -95,7 +96,7 @@ class BestTier:
         whys = list(self._never.values())
         for name in choice.movers(self._facts()):
             try:
-                done: Released = self._mover(name).release(drain_s)
+                done: Released = self._mover(name, drain_s).release(drain_s)
             except Exception as err:
                 if is_from_signal_handler(err):
                     raise
@@ -125,17 +126,19 @@ class BestTier:
 
         return choice.Facts(_wish(), accelerator.in_use() is not None, why_not(), self._never)
 
-    def _mover(self, name: str) -> Any:
+    def _mover(self, name: str, drain_s: float) -> Any:
         if name not in self._movers:
             from gandiva_slurm.client import device, offload, vmm
 
             torch = sys.modules["torch"]
-            kind = device.CpuGauge if _wish() == choice.CPU else device.Cuda
+            gauge = self._gauge or (device.CpuGauge if _wish() == choice.CPU else device.Cuda)(torch)
+            self._gauge = gauge
+            gauge.drain(time.monotonic() + drain_s)  # what a tier tries first would wait without a bound
             try:
                 self._movers[name] = (
-                    vmm.VmmTier(torch, kind(torch))
+                    vmm.VmmTier(torch, gauge)
                     if name == choice.VMM
-                    else offload.TorchTier(torch, kind(torch), self._seen)
+                    else offload.TorchTier(torch, gauge, self._seen)
                 )
             except Refused as err:
                 self._never[name] = str(err)

@@ -7,7 +7,7 @@ import torch
 
 from gandiva_slurm.client import device, host, offload, tiers
 from gandiva_slurm.client.errors import Refused
-from gandiva_slurm.wire.page import TIER_HOLD
+from gandiva_slurm.wire.page import TIER_HOLD, TIER_TORCH
 from tests.device import card
 from tests.device.conftest import CONTEXT, MIB
 
@@ -50,7 +50,7 @@ def test_every_refusal_gives_the_cache_back(why, on_card, card_path, monkeypatch
         kept = begin()
         tier = tiers.BestTier({1: lambda: kept})
         if why == "copy":
-            tier._mover("torch")._copy_out = refuse
+            tier._mover("torch", 2.0)._copy_out = refuse
         done = tier.release()
         return [done, tier.number, sum(card.used(card_path).values())]
 
@@ -87,3 +87,21 @@ def test_work_that_is_queued_is_waited_for_as_long_as_asked(on_card):
         return [done[0] > 0, bool((kept == 1).all())]
 
     assert on_card(check) == [True, True]
+
+
+def test_the_first_park_waits_no_longer_than_others(on_card):
+    """It tries the tier with a few bytes, and these would wait for all that is queued."""
+
+    def check(cuda):
+        kept = torch.ones(MIB, device="card")
+        tier = tiers.BestTier({1: lambda: {"kept": kept}})
+        cuda.queue_work(2.0)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="still busy"):
+            tier.release(0.1)
+        took_s = time.monotonic() - began
+        done = tier.release(10.0)
+        tier.restore()
+        return [took_s < 1.5, tier.number, done[0] > 0]
+
+    assert on_card(check) == [True, TIER_TORCH, True]

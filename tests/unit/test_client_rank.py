@@ -380,9 +380,9 @@ def test_a_rank_that_its_node_has_not_taken_in_says_hello_again(tmp_path, is_tak
 
 @pytest.mark.parametrize(
     ("step_s", "deadline_s", "drain_s"),
-    [(0.1, 30, 2), (0.75, 30, 3), (10, 30, 15), (10, 0.5, 2)],
+    [(0.1, 30, 2), (0.75, 30, 3), (10, 30, 10), (10, 0.5, 2)],
 )
-def test_a_park_waits_for_four_steps_within_half_of_what_the_node_gives(step_s, deadline_s, drain_s):
+def test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives(step_s, deadline_s, drain_s):
     assert longest_drain_s(int(step_s * 1e9), deadline_s) == drain_s
 
 
@@ -395,7 +395,7 @@ class PatientTier(HoldTier):
 
 
 def test_the_measured_step_and_the_nodes_deadline_bound_the_wait(node, tmp_path):
-    node.answer = {"ok": True, "park_deadline_s": 6}
+    node.answer = {"ok": True, "park_deadline_s": 9}
     trainer = Trainer(Rank(str(tmp_path / "node.sock")))
     trainer.start()
     node.serve()

@@ -2,13 +2,14 @@
 
 import signal
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gandiva_slurm.client import guards
+from gandiva_slurm.client import guards, offload
 from gandiva_slurm.client.signals import Deferral
-from gandiva_slurm.client.tiers import HoldTier, Released
+from gandiva_slurm.client.tiers import BestTier, HoldTier, Released
 
 
 class Cuda:
@@ -123,3 +124,15 @@ def test_handler_that_raises_keeps_no_other_from_its_signal():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_the_first_park_waits_no_longer_than_others(play, monkeypatch):
+    """The tier `torch` tries its way with a few bytes, which would wait for all that is queued."""
+    play(Cuda(busy=1 << 60))
+    done, made = threading.Event(), []
+    monkeypatch.setattr(Cuda, "synchronize", lambda self, device: done.wait(30), raising=False)
+    monkeypatch.setattr(offload, "TorchTier", lambda *parts: made.append(parts))
+    with pytest.raises(TimeoutError):
+        BestTier({}).release(0.01)
+    done.set()
+    assert made == []

@@ -172,7 +172,7 @@ VARIANTS = (
         "min(DRAIN_STEPS * step_ns / 1e9, DRAIN_PART * park_deadline_s)",
         "0.0",
         "A park fails where more than two seconds of steps are queued.",
-        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_half_of_what_the_node_gives",),
+        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
     ),
     Variant(
         "drain-beyond-the-deadline",
@@ -180,7 +180,7 @@ VARIANTS = (
         "min(DRAIN_STEPS * step_ns / 1e9, DRAIN_PART * park_deadline_s)",
         "DRAIN_STEPS * step_ns / 1e9",
         "A park waits for the device for longer than its node waits for the park.",
-        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_half_of_what_the_node_gives",),
+        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
     ),
     Variant(
         "drain-is-not-told",
@@ -189,6 +189,14 @@ VARIANTS = (
         "self.tier.release()",
         "The measured step does not reach the tier: long steps make parks fail.",
         ("tests/unit/test_client_rank.py::test_the_measured_step_and_the_nodes_deadline_bound_the_wait",),
+    ),
+    Variant(
+        "first-park-waits-without-a-bound",
+        "gandiva_slurm/client/tiers.py:BestTier._mover",
+        "gauge.drain(time.monotonic() + drain_s)",
+        "pass",
+        "The first park waits for all that is queued, however long, before it looks at the time.",
+        ("tests/unit/test_client_tiers.py::test_the_first_park_waits_no_longer_than_others",),
     ),
     Variant(
         "late-drains-left-alone",
