@@ -37,6 +37,11 @@ class Picture:
     #: jobs of our partitions without a record of ours: submitted before Gandiva was, or moved in by root
     others: Mapping[int, SlurmJob] = field(default_factory=dict)
 
+    @property
+    def heard(self) -> set[str]:
+        """The nodes that slurmctld hears."""
+        return {name for name, node in self.nodes.items() if node.is_heard}
+
 
 def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob]) -> Picture:
     """Pick Gandiva's jobs and nodes out of a snapshot.

@@ -163,9 +163,9 @@ class Controller:
             if not is_look:  # whose turn it is need not be kept, and nodes need not wait for the disk
                 self.publish()
             await self.keep(actions, is_look)  # 4
-            if is_look:
+            if is_look and self.picture is not None:
                 self.publish()  # 5
-                self._vouch()
+                self.nodes.vouch(self.reports, self.picture.heard, self.config)
             await self.ask(actions)  # 6
         finally:
             if snapshot is not None:
@@ -274,12 +274,6 @@ class Controller:
         """Step 5: plans to the nodes; what a plan says already is not told again."""
         # A node whose residents the engine has not heard of yet gets no plan that might leave them out.
         self._lead.publish({name: self._plan(name) for name in self.reports})
-
-    def _vouch(self) -> None:
-        """Nodes are told of the look that their plans rest on."""
-        nodes = self.picture.nodes if self.picture else {}
-        heard = {name for name, node in nodes.items() if node.is_heard}
-        self.nodes.vouch(self.reports, heard, self.config)
 
     async def ask(self, actions: Sequence[Action]) -> None:
         """Step 6: have the actions done; their outcomes are events of a later cycle."""

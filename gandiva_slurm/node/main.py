@@ -15,9 +15,13 @@ from gandiva_slurm.model.errors import GandivaError, NotNow
 from gandiva_slurm.node import guard, lock
 from gandiva_slurm.node.daemon import Daemon
 from gandiva_slurm.node.settings import NodeSettings
-from gandiva_slurm.slurm.commands import CommandsPort
+from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.wire.auth import MungeSigner
 from gandiva_slurm.wire.door import raise_descriptor_limit
+
+#: How long scontrol may take to find that no slurmctld is there: 10 s where its name cannot be resolved for
+#: want of a network (seen on 22.05), as long for each backup.
+ASK_S = 25.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 async def _serve(config: Config, settings: NodeSettings) -> int:
     signer = MungeSigner(config.munge_socket)
-    return await Daemon(settings, signer, CommandsPort(config.partitions)).run()
+    return await Daemon(settings, signer, CommandsPort(config.partitions, Timeouts(read_s=ASK_S))).run()
 
 
 def _thaw(settings: NodeSettings) -> int:
