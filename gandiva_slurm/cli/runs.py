@@ -75,7 +75,7 @@ class Trial:
         return self.has_computed(name, self.steps)
 
     def has_computed(self, name: str, count: int) -> bool:
-        """True when every rank has computed so many losses."""
+        """True when every rank has computed `count` losses."""
         losses = self.losses(name)
         return bool(losses) and min(map(len, losses.values())) >= count
 
@@ -120,7 +120,7 @@ def slurm_env(script: Script) -> dict[str, str]:
 
 
 def run_alone(trial: Trial, name: str, count: int = 0) -> None:
-    """Run the script as it is, to so many losses (0: as many as asked); GandivaError when it fails."""
+    """Run the script as it is, to `count` losses (0: as many as asked); GandivaError when it fails."""
     count = count or trial.steps
     with LoneNode(trial.path, name) as node:
         trial.start(node, name, is_served=False)
@@ -142,7 +142,7 @@ def train_on(trial: Trial, node: LoneNode, stride: tuple[int, int]) -> None:
 
 
 def check_end(trial: Trial, node: LoneNode, name: str, count: int = 0) -> None:
-    """GandivaError where it failed, or took too long for so many losses (0: as many as asked)."""
+    """GandivaError where it failed, or took too long for `count` losses (0: as many as asked)."""
     if node.status not in (None, 0):
         raise GandivaError(f"the script ended with exit code {node.status} ({name}):\n{trial.tail(name)}")
     if node.status is None and not trial.has_computed(name, count or trial.steps):

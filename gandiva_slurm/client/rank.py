@@ -52,9 +52,9 @@ from gandiva_slurm.wire.page import (
 JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES = 1_000_000_000, 30_000_000_000, 14
 #: A hold is borne for four times the longer of 250 ms and four steps.
 HOLD_FLOOR_NS, HOLD_STEPS, HOLD_PATIENCE = 250_000_000, 4, 4
-#: A park waits for the device as long as so many steps take, for the script may be that far ahead of it, but
-#: no longer than this part of what the node gives a park: a tier that gives up is followed by one that waits
-#: as long, and a copy takes its time. The last is an old node's.
+#: Steps for which a park waits for the device, since the script may be that far ahead of it; the part of what
+#: the node gives a park that this may take at most (a tier that gives up is followed by one that waits as
+#: long, and a copy takes its time); and what an old node gives, in seconds.
 DRAIN_STEPS, DRAIN_PART, PARK_DEADLINE_S = 4, 1 / 3, 30.0
 #: A parked rank waits so long after its wake-by time, and up to ten seconds more: not all come back at once.
 WAKE_GRACE_S, WAKE_JITTER_S = 60.0, 10.0

@@ -27,16 +27,17 @@ from gandiva_slurm.slicing import lease
 from gandiva_slurm.slurm.port import SlurmPort
 from gandiva_slurm.wire.peer import PeerAnswer
 
-#: How often slurmctld and other nodes are asked while this node is not heard; where a job works on a word of
-#: theirs, so many times as often.
+#: Seconds between two questions to slurmctld and other nodes while this node is not heard, and what divides
+#: them where a job works on a word of theirs.
 LOOK_S, AS_OFTEN = 5.0, 5
-#: A node that was heard so many looks ago (or a third of its silence) is asked about no more than that.
+#: Looks without a word (at most a third of the silence) after which a node asks around.
 QUIET_LOOKS = 3
 #: Slurm keeps a requeued job back for AuthInfo=cred_expire and a second: 11 s at the least (ADR 0003).
 KEPT_BACK_NS = 10_000_000_000
 #: How exactly a job's time ends; and how long a daemon that starts may ask before it lets one end.
 _WATCH_S, _START_S = 0.1, 3.0
-#: Slurm is looked at so often while a job may work on its word; another node hears it that did so lately.
+#: Looks at Slurm in the time for which a job may work on its word; and how lately a node must have heard
+#: Slurm to be asked to look there for this one, in ms.
 LOOKS, _HEARS_MS = 3, 5_000
 _MS = 1_000_000
 

@@ -166,7 +166,7 @@ class Switcher:
             self.stop_processes(resident, [proc.id for proc in resident.processes.members()])
 
     def keep_still(self, resident: Resident) -> None:
-        """Stop what runs of a job that is halted, whoever has continued or started it."""
+        """Stop what runs of a job that is halted, whatever has continued or started it."""
         freezer = self._node.freezer
         if freezer.groups(resident):
             if not freezer.stands_still(resident):

@@ -16,7 +16,7 @@ _HEAD, _SLOT = struct.Struct("<QQQ"), struct.Struct("<qQQ")
 
 
 def make(path: Path, total: int, context: int) -> Path:
-    """Make a card of so many bytes on which each process's context takes some."""
+    """Make a card of `total` bytes on which each process's context takes some."""
     path.write_bytes(_HEAD.pack(_MAGIC, total, context) + bytes(_SLOTS * _SLOT.size))
     return path
 
@@ -38,7 +38,7 @@ def start_of(pid: int) -> int:
 
 @contextlib.contextmanager
 def occupied(path: Path, size: int) -> Iterator[None]:
-    """Have this process take so many bytes, as a neighbour would; it has no context."""
+    """Have this process take `size` bytes, as a neighbour would; it has no context."""
     with open(path, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         taken = list(_SLOT.iter_unpack(path.read_bytes()[_HEAD.size :]))

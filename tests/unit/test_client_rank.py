@@ -13,7 +13,7 @@ from gandiva_slurm.client import join, machine, notice
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.errors import NotSaved
-from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES, Rank, longest_drain_s
+from gandiva_slurm.client.rank import JOIN_AGAIN_NS, JOIN_LONGEST_NS, JOIN_TRIES, Rank
 from gandiva_slurm.client.tiers import HoldTier, Released
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.pages import Page, error_text
@@ -376,14 +376,6 @@ def test_a_rank_that_its_node_has_not_taken_in_says_hello_again(tmp_path, is_tak
     assert (rank.stop is not None) == is_taken_in
     assert (rank._again_ns > time.monotonic_ns()) == (not is_taken_in)
     made.close()
-
-
-@pytest.mark.parametrize(
-    ("step_s", "deadline_s", "drain_s"),
-    [(0.1, 30, 2), (0.75, 30, 3), (10, 30, 10), (10, 0.5, 2)],
-)
-def test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives(step_s, deadline_s, drain_s):
-    assert longest_drain_s(int(step_s * 1e9), deadline_s) == drain_s
 
 
 class PatientTier(HoldTier):

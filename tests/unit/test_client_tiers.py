@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gandiva_slurm.client import guards, offload
+from gandiva_slurm.client.rank import longest_drain_s
 from gandiva_slurm.client.signals import Deferral
 from gandiva_slurm.client.tiers import BestTier, HoldTier, Released
 
@@ -136,3 +137,11 @@ def test_the_first_park_waits_no_longer_than_others(play, monkeypatch):
         BestTier({}).release(0.01)
     done.set()
     assert made == []
+
+
+@pytest.mark.parametrize(
+    ("step_s", "deadline_s", "drain_s"),
+    [(0.1, 30, 2), (0.75, 30, 3), (10, 30, 10), (10, 0.5, 2)],
+)
+def test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives(step_s, deadline_s, drain_s):
+    assert longest_drain_s(int(step_s * 1e9), deadline_s) == drain_s

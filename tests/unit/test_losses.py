@@ -55,7 +55,7 @@ def begun(client: ClientRank) -> int:
 
 
 def train(make: object, steps: int, state: object = None) -> torch.optim.Optimizer:
-    """An optimizer of a small model, that has loaded a state and done so many steps."""
+    """An optimizer of a small model, that has loaded a state and done some steps."""
     weight = torch.zeros(3, requires_grad=True)
     optimizer = make([weight])  # type: ignore[operator]
     if state is not None:

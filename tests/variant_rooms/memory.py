@@ -172,7 +172,7 @@ VARIANTS = (
         "min(DRAIN_STEPS * step_ns / 1e9, DRAIN_PART * park_deadline_s)",
         "0.0",
         "A park fails where more than two seconds of steps are queued.",
-        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
+        ("tests/unit/test_client_tiers.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
     ),
     Variant(
         "drain-beyond-the-deadline",
@@ -180,7 +180,7 @@ VARIANTS = (
         "min(DRAIN_STEPS * step_ns / 1e9, DRAIN_PART * park_deadline_s)",
         "DRAIN_STEPS * step_ns / 1e9",
         "A park waits for the device for longer than its node waits for the park.",
-        ("tests/unit/test_client_rank.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
+        ("tests/unit/test_client_tiers.py::test_a_park_waits_for_four_steps_within_a_third_of_what_the_node_gives",),
     ),
     Variant(
         "drain-is-not-told",

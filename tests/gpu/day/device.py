@@ -15,7 +15,7 @@ from gandiva_slurm.node import nvml
 
 IS_CPU = os.environ.get("DEVICE") == "cpu"
 MIB = 1 << 20
-#: Cycles a second of the clock by which `torch.cuda._sleep` counts are found out in so many of them.
+#: Cycles for which the device sleeps once, to find how many it counts a second (`torch.cuda._sleep`).
 PROBE_CYCLES = 50_000_000
 
 
