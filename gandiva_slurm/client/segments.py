@@ -24,7 +24,8 @@ def prefer_expandable(torch: Any) -> bool:
     has_chosen = any(os.environ.get(name) for name in CHOICES)
     if has_chosen or MODULE in os.environ.get("LD_PRELOAD", ""):  # the saver does not work with them
         return False
-    if not getattr(torch.version, "cuda", None) or _release(torch) < FIRST_RELEASE:
+    cuda = getattr(getattr(torch, "version", None), "cuda", None)
+    if not cuda or _release(torch) < FIRST_RELEASE:
         return False
     setters = [getattr(torch._C, name) for name in _SETTERS if hasattr(torch._C, name)]
     try:
