@@ -19,7 +19,7 @@ from gandiva_slurm.mini.engine import PROJECT_LABEL, Engine
 from gandiva_slurm.mini.layout import Layout
 from gandiva_slurm.mini.spec import SUITES, USERS, MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import GandivaError, UsageError
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import Fleet, wait_for
 from tests.cluster.sharing import LIGHT
 
 #: The cluster is to be up in 20 s on a quiet machine; this one may be busy.
@@ -143,6 +143,7 @@ def test_two_jobs_of_two_users_take_turns_on_one_gpu(mini: MiniCluster) -> None:
         for user in ("user1", "user2"):
             fleet.stop(user, "light")
         assert {fleet.wait_ended(job) for job in jobs} <= {"COMPLETED", "GONE"}
+        wait_for(lambda: not fleet.holders("n3"), "n3 to note that they gave their GPU back")
         held = sorted((event["mono_ns"], event["event"]) for event in fleet.events("n3")
                       if event["event"] in ("grant", "release"))
         assert [word for _, word in held] == ["grant", "release"] * (len(held) // 2)
