@@ -162,6 +162,23 @@ def test_a_file_that_is_swapped_while_it_is_loaded_is_not_unpickled(yard):
     assert int(told.split()[-1]) > 20, told
 
 
+def test_what_was_opened_is_checked_and_not_what_lies_there_then(yard, monkeypatch):
+    """The race of the test before, decided: the owner's file is back when the other's is open."""
+    path, good, opened = yard / "data", yard / "good", os.open
+    path.touch()
+    good.touch()
+    os.chown(path, ATTACKER, -1)
+
+    def swapping(name, *args):
+        fd = opened(name, *args)
+        os.rename(good, path)
+        return fd
+
+    monkeypatch.setattr(checkpoint.os, "open", swapping)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        checkpoint._open_owned(str(path), os.O_RDONLY)
+
+
 def test_a_file_that_others_may_write_is_not_unpickled(tmp_path):
     store = store_in(tmp_path)
     (data,) = Path(saved_by(store, a_state())).glob("*.data")

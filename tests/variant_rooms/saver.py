@@ -126,7 +126,7 @@ VARIANTS = (
         "found = os.stat(path)",
         "A file is checked by its path, and another one is unpickled.",
         (
-            "tests/attach/test_other_users.py::test_a_file_that_is_swapped_while_it_is_loaded_is_not_unpickled",
+            "tests/attach/test_other_users.py::test_what_was_opened_is_checked_and_not_what_lies_there_then",
         ),
     ),
     Variant(
