@@ -174,8 +174,8 @@ def test_what_was_opened_is_checked_and_not_what_lies_there_then(yard, monkeypat
         os.rename(good, path)
         return fd
 
-    monkeypatch.setattr(checkpoint.os, "open", swapping)
-    with pytest.raises(PermissionError, match="belongs to another user"):
+    with monkeypatch.context() as patched, pytest.raises(PermissionError, match="belongs to another user"):
+        patched.setattr(checkpoint.os, "open", swapping)
         checkpoint._open_owned(str(path), os.O_RDONLY)
 
 
