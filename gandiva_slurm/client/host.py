@@ -7,8 +7,10 @@ cannot swap it, so there is a budget. What is beyond it is pageable, and given b
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
+from gandiva_slurm.client.copying import Piece
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.identity import number
 
@@ -17,6 +19,9 @@ MIB = 1 << 20
 LEAST_SLAB, LARGEST_SLAB = MIB, 64 * MIB
 #: Without GANDIVA_PINNED_MIB the ranks of a node pin no more than this part of what their job may use.
 PINNED_PART = 1 / 4
+#: One park pins for no longer, about ten GiB on an H200's host: the next ones pin the rest. A thread that
+#: pins beside the training instead stops it as long, or slows it down to a half (docs/adr/0052).
+PIN_S = 5.0
 #: So much host memory is left free.
 SPARE = 64 * MIB
 #: Limits of cgroups that mean none are larger than any machine.
@@ -50,27 +55,30 @@ class Slabs:
         if missing > max(0, free):
             there = max(0, free) // MIB
             raise Refused(f"that takes {-(-missing // MIB)} MiB of host memory more, and {there} are free")
+        until = time.monotonic() + PIN_S
         while missing > 0:
-            missing -= self._add(_slab_bytes(missing))
+            missing -= self._add(_slab_bytes(missing), time.monotonic() < until)
 
-    def take(self, size: int) -> Iterator[Tuple[int, Any]]:
-        """Hand out so many bytes: pieces of slabs, each with its place in the whole."""
-        slabs, done = self.slabs, 0
+    def take(self, size: int) -> List[Piece]:
+        """Hand out that many bytes: pieces of slabs, one after the other."""
+        pieces, pinned, done = [], len(self._pinned), 0
         while done < size:
-            slab = slabs[self._slab]
+            is_pinned = self._slab < pinned
+            slab = self._pinned[self._slab] if is_pinned else self._pageable[self._slab - pinned]
             length = min(size - done, len(slab) - self._at)
-            yield done, slab[self._at : self._at + length]
+            pieces.append(Piece(slab, self._at, length))
             done, self._at = done + length, self._at + length
             if self._at == len(slab):
                 self._slab, self._at = self._slab + 1, 0
+        return pieces
 
     def give_back(self) -> None:
         """Take back all pieces; pinned memory is kept for the next time."""
         self._pageable = []
         self._slab = self._at = 0
 
-    def _add(self, size: int) -> int:
-        if sum(map(len, self._pinned)) + size <= self._budget:
+    def _add(self, size: int, has_time: bool) -> int:
+        if has_time and sum(map(len, self._pinned)) + size <= self._budget:
             try:
                 self._pinned.append(self._allocate(size, True))
             except RuntimeError:

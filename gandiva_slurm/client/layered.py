@@ -82,20 +82,15 @@ class Arrival:
         self._kept: Sequence[Group] = ()
         self._hooks: List[Any] = []
 
-    def begin(self, groups: Sequence[Group], copy: Callable[[Any], None]) -> None:
+    def begin(self, groups: Sequence[Group], copy: Callable[[Group], None]) -> None:
         """Begin to copy the groups, one after the other."""
-
-        def copy_all(group: Group) -> None:
-            for one in group.moved:
-                copy(one)
-
         modules, optimizers = self._torch.nn.modules.module, sys.modules["torch.optim.optimizer"]
         self._hooks = [
             modules.register_module_forward_pre_hook(self._before_forward),
             optimizers.register_optimizer_step_pre_hook(lambda *_: self.finish()),
         ]
         self._kept = groups
-        marks = self._device.begin_copies([functools.partial(copy_all, group) for group in groups])
+        marks = self._device.begin_copies([functools.partial(copy, group) for group in groups])
         for group, mark in zip(groups, marks):  # noqa: B905 (3.8)
             self._marks.update((module, mark) for module in group.modules)
         self._last = marks[-1]

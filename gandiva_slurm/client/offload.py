@@ -6,10 +6,12 @@ buckets stay what they are. Nothing is let go before everything is copied; whate
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, Iterable, Iterator, List, Sequence, Tuple
 
-from gandiva_slurm.client import layered
+from gandiva_slurm.client import copying, layered
+from gandiva_slurm.client.copying import Moved
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import refuse_other_threads
 from gandiva_slurm.client.host import Slabs
@@ -22,14 +24,6 @@ from gandiva_slurm.wire.page import TIER_TORCH
 COPY_S = 20.0
 #: Between two tries to put back what had been let go.
 AGAIN_S = 0.1
-
-
-class Moved(NamedTuple):
-    """A storage whose bytes are on the host, in pieces, each with its place in the whole."""
-
-    storage: Any
-    size: int
-    pieces: List[Tuple[int, Any]]
 
 
 class TorchTier:
@@ -75,11 +69,10 @@ class TorchTier:
                 one.storage.resize_(one.size)
                 taken += 1
             at_once, later = self._split(moved[first:])
-            for one in at_once:
-                self._copy(one, is_out=False)
+            self._copy(at_once, is_out=False)
             self.device.drain(time.monotonic() + COPY_S)
             if later:
-                self._arrival.begin(later, lambda one: self._copy(one, is_out=False))
+                self._arrival.begin(later, lambda group: self._copy(group.moved, is_out=False))
         except BaseException:
             for one in moved[first:taken]:
                 one.storage.resize_(0)
@@ -114,16 +107,23 @@ class TorchTier:
         sizes = [int(storage.nbytes()) for storage in storages]
         self.copied = sum(sizes)
         self.host.make_room(self.copied)
-        for storage, size in zip(storages, sizes):  # noqa: B905 (3.8)
-            one = Moved(storage, size, list(self.host.take(size)))
-            self._moved.append(one)
-            self._copy(one, is_out=True)
-            if time.monotonic() > deadline:
-                raise Refused(f"copying it to the host took longer than {COPY_S:g} s")
+        # The small ones side by side, and last: groups of them are made up while the large ones cross.
+        sized = list(zip(storages, sizes))  # noqa: B905 (3.8)
+        for is_small in (False, True):
+            part = [one for one in sized if (one[1] <= copying.SMALL_BYTES) is is_small]
+            self._copy(self._placed(part), is_out=True, deadline=deadline)
         try:
             self.device.drain(deadline)
         except TimeoutError:
             raise Refused(f"copying it to the host took longer than {COPY_S:g} s") from None
+
+    def _placed(self, sized: Sequence[Tuple[Any, int]]) -> Iterator[Moved]:
+        """Give each storage its place on the host, just before it is copied."""
+        for storage, size in sized:
+            flat = copying.flat(self._torch, storage, size)
+            one = Moved(storage, size, self.host.take(size), flat)
+            self._moved.append(one)
+            yield one
 
     def _let_go(self) -> None:
         # From the last to the first, so that those that are gone are always the list's end.
@@ -147,15 +147,10 @@ class TorchTier:
         self.host.give_back()
         self._signals.end()
 
-    def _copy(self, one: Moved, is_out: bool) -> None:
-        torch = self._torch
-        with torch.no_grad():
-            flat = torch.empty(0, dtype=torch.uint8, device=one.storage.device)
-            flat.set_(one.storage, 0, (one.size,), (1,))
-            for at, piece in one.pieces:
-                there = flat[at : at + len(piece)]
-                target, source = (piece, there) if is_out else (there, piece)
-                target.copy_(source, non_blocking=True)
+    def _copy(self, moved: Iterable[Moved], is_out: bool, deadline: float = math.inf) -> None:
+        for _ in copying.copy(self._torch, moved, is_out):
+            if time.monotonic() > deadline:
+                raise Refused(f"copying it to the host took longer than {COPY_S:g} s")
 
     def _probe(self) -> None:
         torch = self._torch

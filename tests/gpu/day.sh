@@ -6,6 +6,7 @@
 # Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md.
 # Packages that python3 lacks there: `tests/gpu/day.sh wheels` gathers them in .wheels, where there is a network, for
 # Python 3.12; they are unpacked beside this tree's own. PYTHON names another interpreter.
+# ONLY='EXPRESSION' runs that part of a stage, as pytest's -k has it.
 # DEVICE=cpu plays the device by the processor, small, so that no minute there is lost to a slip (stage A).
 set -eu
 cd "$(dirname "$0")/../.."
@@ -35,12 +36,13 @@ wheels)
     exit 2 ;;
 esac
 
+except=${ONLY:-$except}
 mkdir -p "$out"
 if ls "$wheels"/*.whl >/dev/null 2>&1; then
     "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target build/day-site "$wheels"/*.whl
-    PYTHONPATH=build/day-site:${PYTHONPATH:-}
+    PYTHONPATH=$PWD/build/day-site:${PYTHONPATH:-}
 fi
-export PYTHONPATH=.:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
 if [ "${DEVICE:-cuda}" = cpu ]; then
     [ "$stage" = A ] || { echo "day.sh: DEVICE=cpu plays stage A alone" >&2; exit 2; }
     tests=tests/gpu/day/test_a.py

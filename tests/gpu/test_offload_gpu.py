@@ -75,7 +75,9 @@ class Job:
         self.out, self.stop = path / f"{name}.json", path / f"{name}.stop"
         self.node = Harness(str(path / f"{name}.sock"), 1) if is_ours else None
         env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-        env["PYTHONPATH"] = str(ROOT)
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
+        # As a node sets it for a job: of what the steps cut from the largest block, the rest goes back.
+        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if is_ours:
             env["GANDIVA_SOCKET"] = str(path / f"{name}.sock")
         argv = [str(ROOT / "tests/gpu/train.py"), self.out, steps, live, work, self.stop]

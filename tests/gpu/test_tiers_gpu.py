@@ -27,7 +27,8 @@ ROUNDS, LIVE = 5, 2 * GIB
 
 def environment(**more):
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-    return kept | {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | more
+    path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
+    return kept | {"PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | more
 
 
 def preload():
@@ -47,27 +48,38 @@ def graphed(path, name, steps, **more):
     return subprocess.Popen(list(map(str, argv)), env=environment(**more)), out, stop
 
 
-def test_captured_graph_is_parked_by_the_saver(tmp_path, library):
-    saver = preload()
+@pytest.mark.parametrize("retained", ["0", "1"])
+def test_captured_graph_is_parked_by_the_saver(tmp_path, library, retained):
+    saver = preload() | {"TMS_RETAIN_CPU_BACKUP": retained}
     node = Harness(str(tmp_path / "node.sock"), 1)
     job, out, stop = graphed(tmp_path, "ours", 10**6, GANDIVA_SOCKET=str(tmp_path / "node.sock"), **saver)
     try:
         node.serve(120)
+        times = []
         for _ in range(ROUNDS):
+            start = time.perf_counter()
             node.park(60)
             assert node.gang.phase == "parked", node.gang.last_error
+            times.append([time.perf_counter() - start])
             view = node.views()[0]
             assert (view[W_TIER_USED], view[W_HELD]) == (TIER_VMM, 0)
             used = {use.pid: use.memory for use in library.uses()}
             assert used.get(job.pid, 0) < GIB, "no more than a context"
+            start = time.perf_counter()
             node.resume(60)
             seq = node.gang.park_seq
+            node.wait(lambda seq=seq: node.views()[0][W_SEQ] > seq, "a step", 60)
+            times[-1].append(time.perf_counter() - start)
             node.wait(lambda seq=seq: node.views()[0][W_SEQ] > seq + 5, "steps", 60)
         stop.touch()
         assert job.wait(60) == 0
         losses = json.loads(out.read_text())
         alone, out, _ = graphed(tmp_path, "alone", len(losses))
         assert alone.wait(300) == 0 and json.loads(out.read_text()) == losses
+        parks, resumes = ([f"{1e3 * took:.0f}" for took in way] for way in zip(*times, strict=True))
+        what = "its copies kept" if retained == "1" else "its copies made anew"
+        told = f"parks {', '.join(parks)} ms; until the next step {', '.join(resumes)} ms"
+        figure(f"tier `vmm`, a captured graph, {what}", told, "a context stays, same losses")
     finally:
         job.kill()
         job.wait()
@@ -87,9 +99,9 @@ def call(what, task):
     return driver_checkpoint.answer(program)
 
 
-def plain(path, name, steps):
+def plain(path, name, steps, live=LIVE):
     out, stop = path / f"{name}.json", path / f"{name}.stop"
-    argv = [sys.executable, ROOT / "tests/gpu/plain.py", out, LIVE, stop, steps]
+    argv = [sys.executable, ROOT / "tests/gpu/plain.py", out, live, stop, steps]
     job = subprocess.Popen(list(map(str, argv)), env=environment(), stdout=subprocess.PIPE, text=True)
     job.stdout.readline()
     return job, out, stop
@@ -117,8 +129,9 @@ def move(job):
     return out_s / size, (time.perf_counter() - start) / size
 
 
-def test_unmodified_script_loses_nothing_in_mid_step(driver, tmp_path):
-    job, out, stop = plain(tmp_path, "moved", 10**9)
+@pytest.mark.parametrize("live", [LIVE, 8 * LIVE])
+def test_unmodified_script_loses_nothing_in_mid_step(driver, tmp_path, live):
+    job, out, stop = plain(tmp_path, "moved", 10**9, live)
     try:
         times = []
         for _ in range(ROUNDS):
@@ -126,9 +139,9 @@ def test_unmodified_script_loses_nothing_in_mid_step(driver, tmp_path):
             job.stdout.readline()
         stop.touch()
         losses = losses_of(job, out)
-        alone, out, _ = plain(tmp_path, "alone", len(losses))
+        alone, out, _ = plain(tmp_path, "alone", len(losses), live)
         assert losses_of(alone, out) == losses
-        tell("in mid-step", times)
+        tell(f"in mid-step, {live >> 30} GiB", times)
     finally:
         job.kill()
         job.wait()

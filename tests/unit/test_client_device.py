@@ -129,7 +129,13 @@ def test_slabs_are_cut_kept_and_given_back():
     slabs.make_room(3 * host.MIB)
     assert made[1:] == [(host.MIB, True), (2 * host.MIB, True)]
     pieces = [*slabs.take(host.MIB - 10), *slabs.take(20)]
-    assert [(at, len(piece)) for at, piece in pieces] == [(0, host.MIB - 10), (0, 10), (10, 10)]
+    first, second = slabs.slabs
+    assert [(piece.slab is second, piece.start, piece.length) for piece in pieces] == [
+        (False, 0, host.MIB - 10),
+        (False, host.MIB - 10, 10),
+        (True, 0, 10),
+    ]
+    assert (len(first), len(second)) == (host.MIB, 2 * host.MIB)
     slabs.give_back()
     assert len(slabs.slabs) == 2 and len(made) == 3
 

@@ -44,11 +44,11 @@ class Training:
             flat.fill_(255)
         copy = self.copy
 
-        def slow(one, is_out):
+        def slow(moved, is_out, **deadline):
             if threading.current_thread() is not threading.main_thread():
                 assert self.gate.wait(DEADLINE_S), "nobody let it go on"
                 self.log.append("copy")
-            copy(one, is_out)
+            copy(moved, is_out, **deadline)
 
         self.tier._copy = slow
         return at_once, later
@@ -213,7 +213,7 @@ def test_layers_first_then_the_optimizer_in_groups(training, monkeypatch):
     weight, last = modules[0].weight.untyped_storage(), modules[4].weight.untyped_storage()
     moment = optimizer.state[modules[0].weight]["exp_avg"].untyped_storage()
     other = torch.zeros(3).untyped_storage()
-    moved = [Moved(storage, storage.nbytes(), []) for storage in (other, moment, last, weight)]
+    moved = [Moved(storage, storage.nbytes(), [], None) for storage in (other, moment, last, weight)]
     at_once, groups = layered.split(moved, [*modules, optimizer, object()], torch)
     assert [one.storage._cdata for one in at_once] == [other._cdata]
     assert [one.storage._cdata for group in groups for one in group.moved] == [
@@ -224,7 +224,7 @@ def test_layers_first_then_the_optimizer_in_groups(training, monkeypatch):
     nn.Module.__init__(gang)
     gang.module = training.model
     mean = modules[1].running_mean.untyped_storage()
-    at_once, _ = layered.split([*moved, Moved(mean, mean.nbytes(), [])], [gang, *modules], torch)
+    at_once, _ = layered.split([*moved, Moved(mean, mean.nbytes(), [], None)], [gang, *modules], torch)
     assert mean._cdata in [one.storage._cdata for one in at_once], "they are sent before all layers"
     monkeypatch.setattr(layered, "GROUP_BYTES", 1 << 20)
     _, (group,) = layered.split(moved, [*modules, optimizer], torch)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gandiva_slurm.node.gauge import ALONE, PACKED, Gauge
-from gandiva_slurm.policy.packing.tally import WINDOWS, Tally
+from gandiva_slurm.policy.packing.tally import LEAST_STEPS, WINDOWS, Tally
 
 MS = 1_000_000
 
@@ -24,7 +27,7 @@ def test_no_rate_before_two_seconds_and_twenty_boundaries() -> None:
 def test_even_windows_have_no_noise_and_uneven_ones_have() -> None:
     assert fed(*[(10, 500)] * 8).noise == 0.0
     uneven = fed(*[(8, 500), (12, 500)] * 4)
-    assert 0.05 < uneven.noise < 0.1
+    assert 0.05 < uneven.noise < 0.15
     assert fed(*[(8, 500), (12, 500)] * 16).noise < uneven.noise / 1.8, "more windows make it surer"
 
 
@@ -34,6 +37,25 @@ def test_a_short_look_waits_for_the_rest_of_its_window() -> None:
 
 def test_what_is_long_ago_is_forgotten() -> None:
     assert fed(*[(10, 500)] * 5, *[(20, 500)] * WINDOWS).rate == 40.0
+
+
+def test_a_start_and_a_stall_do_not_make_a_job_slow() -> None:
+    begun = fed((5, 12_000), *[(10, 1000)] * 6, (5, 8_000), *[(10, 1000)] * 6)
+    assert (begun.rate, begun.noise) == (10.0, 0.0)
+
+
+def test_a_job_that_slows_down_is_told_of_once_it_fills_half_of_the_windows() -> None:
+    tally = fed(*[(10, 1000)] * WINDOWS)
+    for seconds in range(1, WINDOWS):
+        tally.add(5, 1000 * MS)
+        if seconds != WINDOWS // 2:
+            assert tally.rate == (10.0 if seconds < WINDOWS // 2 else 5.0)
+
+
+@given(st.lists(st.integers(5, 50), min_size=5, max_size=WINDOWS))
+def test_the_rate_is_between_the_slowest_and_the_fastest_window(rates: list[int]) -> None:
+    tally = fed(*[(rate, 1000) for rate in rates])
+    assert min(rates) <= tally.rate <= max(rates) or sum(rates) < LEAST_STEPS
 
 
 def test_time_counts_in_the_condition_it_passed_in() -> None:
