@@ -82,6 +82,12 @@ def test_small_storages_cross_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts == {"gathered": 2, "alone": 0}
 
 
+def test_what_lies_in_two_slabs_crosses_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = counted(monkeypatch)
+    there_and_back([SLAB // 2] * 4, monkeypatch)
+    assert counts == {"gathered": 4, "alone": 0}
+
+
 def test_without_room_for_the_block_each_crosses_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = counted(monkeypatch)
     monkeypatch.setattr(copying, "_block", lambda *_: None)

@@ -27,7 +27,7 @@ VARIANTS = (
         "return is_behind and one",
         "return one",
         "Storages that do not lie side by side on the host cross as if they did.",
-        ("tests/unit/test_client_copying.py::test_bytes_are_the_same_whatever_the_sizes",),
+        ("tests/unit/test_client_copying.py::test_what_lies_in_two_slabs_crosses_as_two",),
     ),
     Variant(
         "pins-without-end",
