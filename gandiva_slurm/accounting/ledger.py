@@ -12,88 +12,14 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from gandiva_slurm.accounting.busy import Busy
 from gandiva_slurm.accounting.database import Transaction, open_database
 from gandiva_slurm.accounting.days import Days, HoldRow
+from gandiva_slurm.accounting.schema import MIGRATIONS
 from gandiva_slurm.accounting.upkeep import Upkeep
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
 from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
-
-MIGRATIONS = (
-    """
-    CREATE TABLE jobs (
-        ref INTEGER PRIMARY KEY, job_id INTEGER NOT NULL,
-        submit_s INTEGER NOT NULL, requeued_s INTEGER NOT NULL, restart INTEGER NOT NULL,
-        array_job_id INTEGER, array_task_id INTEGER, name TEXT, user TEXT, account TEXT, partition TEXT,
-        state TEXT, gpus INTEGER, type TEXT, node TEXT, start_s INTEGER, end_s INTEGER, exit_code TEXT,
-        UNIQUE (job_id, submit_s)
-    );
-    CREATE TABLE runs (
-        ref INTEGER NOT NULL REFERENCES jobs, restart INTEGER NOT NULL,
-        start_s INTEGER NOT NULL DEFAULT 0, end_s INTEGER NOT NULL DEFAULT 0,
-        released_ns INTEGER NOT NULL DEFAULT 0, registered_ns INTEGER NOT NULL DEFAULT 0,
-        world INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0,
-        suspends INTEGER NOT NULL DEFAULT 0, reaims INTEGER NOT NULL DEFAULT 0,
-        off_boundary INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (ref, restart)
-    ) WITHOUT ROWID;
-    CREATE TABLE holds (
-        node TEXT NOT NULL, boot TEXT NOT NULL, seq INTEGER NOT NULL,
-        ref INTEGER REFERENCES jobs, job_id INTEGER NOT NULL, restart INTEGER NOT NULL, user TEXT NOT NULL,
-        gpus TEXT NOT NULL, gpu_count INTEGER NOT NULL,
-        t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, park_ns INTEGER NOT NULL,
-        PRIMARY KEY (node, boot, seq)
-    ) WITHOUT ROWID;
-    CREATE TABLE tickets (
-        user TEXT NOT NULL, since_ns INTEGER NOT NULL, account TEXT NOT NULL, tickets INTEGER NOT NULL,
-        norm_share REAL NOT NULL, PRIMARY KEY (user, since_ns)
-    ) WITHOUT ROWID;
-    CREATE INDEX holds_of_job ON holds (ref);
-    CREATE INDEX holds_by_end ON holds (t1_ns);
-    CREATE INDEX jobs_by_end ON jobs (end_s);
-    """,
-    "ALTER TABLE holds ADD COLUMN shared_with INTEGER NOT NULL DEFAULT 0",
-    """
-    ALTER TABLE runs ADD COLUMN moved_ns INTEGER NOT NULL DEFAULT 0;
-    """,
-    """
-    ALTER TABLE runs ADD COLUMN first_ns INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE runs ADD COLUMN live_bytes INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE runs ADD COLUMN peak_bytes INTEGER NOT NULL DEFAULT 0;
-    """,
-    "ALTER TABLE runs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0",
-    "CREATE INDEX holds_by_begin ON holds (job_id, t0_ns)",
-    # is_long: it touches more than one day; NULL: a former release wrote it, and no day's sums have it yet
-    """
-    DROP INDEX holds_of_job;
-    ALTER TABLE holds ADD COLUMN is_long INTEGER;
-    CREATE INDEX holds_over_midnight ON holds (t1_ns) WHERE is_long = 1;
-    CREATE TABLE days (start_ns INTEGER PRIMARY KEY, end_ns INTEGER NOT NULL);
-    CREATE TABLE sums (
-        job_id INTEGER NOT NULL, restart INTEGER NOT NULL, node TEXT NOT NULL,
-        day_ns INTEGER NOT NULL REFERENCES days, shared_with INTEGER NOT NULL, user TEXT NOT NULL,
-        ref INTEGER NOT NULL, held_ns INTEGER NOT NULL, parking_ns INTEGER NOT NULL,
-        begun_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL,
-        PRIMARY KEY (job_id, restart, node, day_ns, shared_with, user, ref)
-    ) WITHOUT ROWID;
-    CREATE INDEX sums_by_day ON sums (day_ns);
-    CREATE INDEX jobs_of_array ON jobs (array_job_id) WHERE array_job_id IS NOT NULL;
-    CREATE INDEX runs_by_end ON runs (end_s);
-    CREATE TABLE upkeep (
-        kept_from_ns INTEGER NOT NULL, is_summed INTEGER NOT NULL,
-        node TEXT NOT NULL, boot TEXT NOT NULL, seq INTEGER NOT NULL
-    );
-    INSERT INTO upkeep SELECT 0, NOT EXISTS (SELECT * FROM holds), '', '', 0;
-    """,
-    # begun, reached: mini-batches that its training had done when it began and when it ended; -1: not known
-    """
-    ALTER TABLE runs ADD COLUMN moved_by TEXT NOT NULL DEFAULT '';
-    ALTER TABLE runs ADD COLUMN begun INTEGER NOT NULL DEFAULT -1;
-    ALTER TABLE runs ADD COLUMN reached INTEGER NOT NULL DEFAULT -1;
-    ALTER TABLE runs ADD COLUMN save_ns INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE runs ADD COLUMN signalled_ns INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE runs ADD COLUMN gone_ns INTEGER NOT NULL DEFAULT 0;
-    """,
-)
 
 #: The state of a job whose end nobody saw.
 UNKNOWN = "UNKNOWN"
@@ -166,8 +92,9 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
     WHERE ref = ?4 AND restart = ?5"""
+_SEE_RUN = "UPDATE runs SET seen_ns = seen_ns + ?, busy_ns = busy_ns + ? WHERE ref = ? AND restart = ?"
 #: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
-_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {', '.join(f'?{number}' for number in range(1, 15))}
+_INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {", ".join(f"?{number}" for number in range(1, 15))}
     WHERE NOT EXISTS (SELECT 1 FROM holds
         WHERE job_id = ?5 AND t0_ns = ?10 AND node = ?1 AND restart = ?6)"""
 
@@ -184,6 +111,7 @@ class Ledger:
         self._jobs: dict[int, tuple[int, JobRow]] = {}
         #: by node: each measures its part
         self._measured: dict[tuple[str, JobKey], tuple[int, ...]] = {}
+        self._busy = Busy()
         self._tickets = {share.user: share for share in _last_tickets(self._db)}
         for ref, *row in self._db.execute(f"{_SELECT_JOB} WHERE end_s = 0 ORDER BY submit_s"):
             self._jobs[row[0]] = (ref, JobRow(*row))
@@ -250,16 +178,20 @@ class Ledger:
         fresh = [item for item in report.residents if self._is_news(report.node, item)]
         # what the ledger does not know of a job yet, it is told again
         ends = [(*final, self._ref(job_id), restart) for job_id, restart, *final in report.finals]
-        if holds or fresh or ends:
+        busy = self._busy.due(report)
+        if holds or fresh or ends or busy:
             rows = [(*_measures(item), self._ref(item.job_id), item.restart) for item in fresh]
+            seen = [(*sums, self._ref(key.job_id), key.restart) for key, sums in busy.items()]
             try:
                 with Transaction(self._db) as db:
                     self._write_holds(db, holds)
                     db.executemany(_MEASURE_RUN, rows)
                     db.executemany(_END_RUN, ends)
+                    db.executemany(_SEE_RUN, seen)
             except BaseException:
                 self._days.load()
                 raise
+        self._busy.written(busy)
         self._measured.update({(report.node, _key(item)): _measures(item) for item in fresh})
         for job_id, restart in report.ended:
             self._measured.pop((report.node, JobKey(job_id, restart)), None)

@@ -9,6 +9,8 @@ caller passes those of the nodes' last reports. Definitions (per GPU, summed ove
 - GpuRun: GpuHeld less the time after an order to park.
 - GpuParked: time the job was started in Slurm without holding its GPUs.
 - First100: from its submission to its 100th mini-batch.
+- gpu_seen_s, gpu_busy_s: of its GPU time what NVML looked at, and how much of that its processes kept busy
+  (`busy`); of the whole job, whatever the window.
 - GpuMemLive, GpuMemPeak: the most that its tensors took at a boundary, and at all, on one node.
 - Migrations: its runs that left, by us or upon our signal, to go on elsewhere, and did. CkptTime, LostSteps:
   what these moves took and lost (`losses`).
@@ -81,6 +83,10 @@ class _Used:
     first_ns: int = 0
     live: int = 0
     peak: int = 0
+    #: mini-batches done; GPU nanoseconds that NVML looked at, and of these busy ones
+    steps: int = 0
+    seen: int = 0
+    busy: int = 0
 
 
 def job_usage(
@@ -102,7 +108,7 @@ def job_usage(
             _add_part(used[part.ref], part)
     for hold in open_holds:
         if hold.key.job_id in newest:
-            _add_part(used[newest[hold.key.job_id]], _open_part(counted, hold))
+            _add_part(used[newest[hold.key.job_id]], open_part(counted, hold))
     query = "SELECT runs.* FROM json_each(?) AS picked CROSS JOIN runs ON runs.ref = picked.value"
     rows = db.execute(query, (json.dumps([*jobs]),))
     for row in sorted(rows, key=lambda row: row["restart"]):
@@ -130,9 +136,7 @@ def _jobs_of(db: sqlite3.Connection, window: Window, wanted: Filter) -> Iterable
     return db.execute(f"SELECT * FROM jobs WHERE {picked}{times}", values)
 
 
-def holds_in(
-    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
-) -> list[dict[str, Any]]:
+def holds_in(db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]) -> list[dict[str, Any]]:
     """Return every hold that touches the window, uncut, in the order they began."""
     keys = ("node", "job_id", "restart", "user", "gpus", "t0_ns", "t1_ns", "park_ns", "shared_with")
     rows = []
@@ -147,30 +151,26 @@ def holds_in(
     return sorted(rows, key=lambda row: (row["t0_ns"], row["node"], row["job_id"]))
 
 
-def held_by_job(
-    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
-) -> dict[JobKey, int]:
+def held_by_job(db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]) -> dict[JobKey, int]:
     """Return the GPU nanoseconds each incarnation is charged for in the window."""
     halves: dict[JobKey, int] = {}
-    opened = (_open_part(window, hold) for hold in open_holds)
+    opened = (open_part(window, hold) for hold in open_holds)
     for part in (*parts_in(db, window), *opened):
         key = JobKey(part.job_id, part.restart)
         halves[key] = halves.get(key, 0) + part.halves
     return {key: value // 2 for key, value in halves.items() if value}
 
 
-def held_by_user(
-    db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]
-) -> dict[str, int]:
+def held_by_user(db: sqlite3.Connection, window: Window, open_holds: Iterable[OpenHold]) -> dict[str, int]:
     """Return the half GPU nanoseconds each user is charged for in the window."""
     halves: dict[str, int] = {}
-    opened = (_open_part(window, hold) for hold in open_holds)
+    opened = (open_part(window, hold) for hold in open_holds)
     for part in (*parts_in(db, window), *opened):
         halves[part.user] = halves.get(part.user, 0) + part.halves
     return halves
 
 
-def _open_part(window: Window, hold: OpenHold) -> Part:
+def open_part(window: Window, hold: OpenHold) -> Part:
     """Return what a hold that goes on has in the window."""
     gpus = len(hold.gpus)
     # The parking part is the end of a hold.
@@ -194,6 +194,8 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     if row["released_ns"] and row["registered_ns"]:
         used.latency_ns = row["registered_ns"] - row["released_ns"]
     used.first_ns = used.first_ns or row["first_ns"]
+    used.steps += row["steps"]
+    used.seen, used.busy = used.seen + row["seen_ns"], used.busy + row["busy_ns"]
     used.live, used.peak = max(used.live, row["live_bytes"]), max(used.peak, row["peak_bytes"])
 
 
@@ -223,6 +225,9 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "first_100_s": used.first_ns / NS_PER_S - job["submit_s"] if used.first_ns else None,
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,
+        "gpu_seen_s": used.seen / NS_PER_S,
+        "gpu_busy_s": used.busy / NS_PER_S,
+        "steps": used.steps,
         "suspends": used.suspends,
         **used.moves.told(),
         "restarts": job["restart"],

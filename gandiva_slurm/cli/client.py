@@ -23,12 +23,12 @@ VERSION = 1
 _ERRORS: dict[int, type[GandivaError]] = {1: GandivaError, 2: UsageError, 3: SlurmUnreachable}
 
 
-def query(config: str | None, ask: str, args: dict[str, Any]) -> Any:
+def query(config: str | None, ask: str, args: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Any:
     """Ask the controller named in gandiva.yaml; PeerError says what to do when it does not answer."""
     settings = load_config(config)
     signer = MungeSigner(settings.munge_socket)
     payload = json.dumps({"ask": ask, "args": args}).encode()
-    return read_answer(exchange(settings, signer, payload))
+    return read_answer(exchange(settings, signer, payload, timeout_s))
 
 
 def exchange(settings: Config, signer: Signer, payload: bytes, timeout_s: float = TIMEOUT_S) -> bytes:

@@ -23,6 +23,12 @@ COMMANDS = {
     ),
     "acct": ("gandiva_slurm.cli.acct", "acct", "What jobs used, GPU time held included (like sacct)."),
     "share": ("gandiva_slurm.cli.share", "share", "Tickets against the GPU time users got (like sshare)."),
+    "eff": ("gandiva_slurm.cli.eff", "eff", "What a job made of its GPUs, and what to change (like seff)."),
+    "report": (
+        "gandiva_slurm.cli.report",
+        "report",
+        "GPU time of a week or month by account and user (like sreport).",
+    ),
     "why": ("gandiva_slurm.cli.why", "why", "Why a job is where it is, and what will change it."),
     "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority among your jobs."),
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),

@@ -65,7 +65,11 @@ def expand_codes(spec: str, codes: Mapping[str, str]) -> str:
 
 def _cell(field: Field, row: Row) -> str:
     """Write a value on one line: a job's name is its owner's text, line breaks and all."""
-    text = field.show(row)
+    return printable(field.show(row))
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, without what would steer a terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 

@@ -22,6 +22,7 @@ from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.accounting.fairness import user_shares
 from gandiva_slurm.accounting.parts import Window
 from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
+from gandiva_slurm.accounting.report import usage_report
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller import curtained
 from gandiva_slurm.controller.loop import Controller
@@ -45,7 +46,7 @@ LAST_S = 9.2e9
 READERS = 2
 #: What reads the ledger. A user's questions of these are answered one after the other, so that nobody waits
 #: for the many of another.
-READING = frozenset({"queue", "acct", "share", "holds"})
+READING = frozenset({"queue", "acct", "share", "report", "holds"})
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
 UPDATE_S = 4.0
 #: What a job's priority may be.
@@ -73,6 +74,7 @@ class Api:
             "queue": self._queue,
             "acct": self._acct,
             "share": self._share,
+            "report": self._report,
             "why": self._why,
             "nodes": self._nodes,
             "holds": self._holds,
@@ -144,6 +146,19 @@ class Api:
             and curtained.may_see_usage(row, viewer)
         ]
         return {"window": [window.start_ns / NS_PER_S, window.end_ns / NS_PER_S], "users": shown}
+
+    async def _report(self, args: Args, viewer: Viewer) -> dict[str, Any]:
+        window, holds = self._window(args), self._world().open_holds()
+        users, accounts = _texts(args, "users"), _texts(args, "accounts")
+        rows = await self._read(lambda db: usage_report(db, window, holds))
+        shown = [
+            row
+            for row in rows
+            if (users is None or row["user"] in users)
+            and (accounts is None or row["account"] in accounts)
+            and curtained.may_see_usage(row, viewer)
+        ]
+        return {"window": [window.start_ns / NS_PER_S, window.end_ns / NS_PER_S], "rows": shown}
 
     async def _why(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         job_ids = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}

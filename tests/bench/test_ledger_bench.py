@@ -24,6 +24,7 @@ from gandiva_slurm.accounting.fairness import user_shares
 from gandiva_slurm.accounting.ledger import Ledger, Tickets
 from gandiva_slurm.accounting.parts import Window
 from gandiva_slurm.accounting.queries import Filter, held_by_job, job_usage
+from gandiva_slurm.accounting.report import usage_report
 from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
 from gandiva_slurm.wire.messages import Hold, NodeReport
 from tests.bench.limits import judge, table
@@ -44,6 +45,8 @@ LAST_S = FIRST_S + TURNS * JOBS * SLOTS * MINUTE
 ROOM = 8 << 30
 #: ADR 0041: a job, or a day.
 LIMIT_S = 0.3
+#: A month by account and user.
+REPORT_S = 3.0
 
 
 def job_at(node: int, gpu: int, slot: int, number: int) -> SlurmJob:
@@ -103,7 +106,8 @@ _OLDER = (
     end_s - :s, exit_code FROM jobs WHERE job_id >= :first""",
     """INSERT INTO runs SELECT runs.ref + :refs, runs.restart, runs.start_s - :s, runs.end_s - :s,
     released_ns, registered_ns, world, steps, suspends, reaims, off_boundary, moved_ns, first_ns,
-    live_bytes, peak_bytes, runs.gpus, moved_by, begun, reached, save_ns, signalled_ns, gone_ns
+    live_bytes, peak_bytes, runs.gpus, moved_by, begun, reached, save_ns, signalled_ns, gone_ns,
+    seen_ns, busy_ns
     FROM runs JOIN jobs USING (ref) WHERE job_id >= :first""",
     "INSERT INTO days SELECT start_ns - :ns, end_ns - :ns FROM days WHERE start_ns >= :midnight",
     """INSERT INTO sums SELECT job_id - :ids, restart, node, day_ns - :ns, shared_with, user, ref + :refs,
@@ -197,6 +201,9 @@ def ask_all(path: Path) -> None:
             judge(f"acct -a {option}a day {what}: {len(rows):,} jobs, ms", took_s * 1e3, LIMIT_S * 1e3)
         took_s, _ = asked(path, user_shares, day, NODES * GPUS, ())
         judge("share of that day, ms", took_s * 1e3, LIMIT_S * 1e3)
+    days = [local_day((FIRST_S + days * DAY + DAY // 2) * NS)[0] for days in (-22, 8)]
+    took_s, rows = asked(path, usage_report, Window(*days, now_ns), ())
+    judge(f"report of a month: {sum(row['jobs'] for row in rows):,} jobs, ms", took_s * 1e3, REPORT_S * 1e3)
     noon_s = local_day((FIRST_S + 5 * DAY + DAY // 2) * NS)[0] // NS + DAY // 2
     odd = Window(noon_s * NS, (noon_s + DAY) * NS, now_ns)
     took_s, _ = asked(path, held_by_job, odd, ())

@@ -52,7 +52,8 @@ async def test_others_are_in_no_answer(world, ask):
     assert users(await ask("acct", TWO, start_s=0)) == {"user2"}
     assert await ask("acct", THREE, start_s=0) == []
     assert users((await ask("share", ONE, start_s=0))["users"]) <= {"user1"}
-    for name in ("queue", "acct", "share", "nodes", "ping", "why"):
+    assert users((await ask("report", ONE, start_s=0))["rows"]) == {"user1"}
+    for name in ("queue", "acct", "share", "report", "nodes", "ping", "why"):
         said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True))
         assert not OTHER.search(said), name
 

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from gandiva_slurm.cli import acct, hook, main, nodes, queue, share
+from gandiva_slurm.cli import acct, eff, hook, main, nodes, queue, report, share
 
 HUGE = "9" * 5000
 QUEUED = {"job_id": 12, "user": "nobody-here", "state": "ENDED"}
 ANSWERS: dict[str, Any] = {"queue": [QUEUED], "acct": [], "share": {"users": []}, "nodes": []}
+ANSWERS["report"] = {"window": [0, 1], "rows": []}
 
 
 @pytest.fixture(autouse=True)
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (acct, nodes, queue, share):
-        monkeypatch.setattr(module, "query", lambda config, ask, args: ANSWERS[ask])
+    for module in (acct, eff, nodes, queue, report, share):
+        monkeypatch.setattr(module, "query", lambda config, ask, args, wait_s=0: ANSWERS[ask])
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,19 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("queue -u no.such.user", "invalid user 'no.such.user'"),
         ("acct -u root,no.such.user", "invalid user 'no.such.user'"),
         ("share -u 4294967294", "invalid user '4294967294'"),
+        ("eff", "name a job (gandiva eff 123), or a user and a time"),
+        ("eff 12 -u root", "name a job (gandiva eff 123), or a user and a time"),
+        ("eff 12 -S now-1day", "name a job (gandiva eff 123), or a user and a time"),
+        ("eff ,", "invalid job id ','"),
+        (f"eff {HUGE}", "invalid job id"),
+        ("eff -u root -S now+1day", "ends before it starts"),
+        ("eff -u no.such.user", "invalid user 'no.such.user'"),
+        ("report --last year", "'year' is not one of 'week', 'month'"),
+        ("report --last week -S now-1day", "--last names a window, and so do -S and -E"),
+        ("report -E now", "-E ends a window that -S must begin"),
+        ("report -S now+1day", "ends before it starts"),
+        ("report --by job", "'job' is not one of"),
+        ("report -u no.such.user", "invalid user 'no.such.user'"),
     ],
 )
 def test_what_is_mistyped_is_said(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
