@@ -149,6 +149,25 @@ class PackingConfig(_Section):
     floor: float = Field(default=1.05, ge=1, le=2)
 
 
+class MetricsConfig(_Section):
+    """What `gandiva metrics` shows a Prometheus, and where (docs/metrics.md)."""
+
+    #: host:port; empty: it does not serve
+    listen: str = ""
+    #: how often gandivactld is asked, however often Prometheus asks here
+    interval_s: float = Field(default=15, ge=1, le=3600)
+    #: figures of each user, too
+    users: bool = False
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        match = _ADDRESS.match(value)
+        if value and (not match or not 1 <= int(match["port"]) <= 65535):
+            raise ValueError(f"expected host:port with a port of 1..65535, or nothing, got {value!r}")
+        return value
+
+
 class Config(_Section):
     """The whole file."""
 
@@ -174,6 +193,7 @@ class Config(_Section):
     slurm: SlurmConfig = SlurmConfig()
     moves: MovesConfig = MovesConfig()
     packing: PackingConfig = PackingConfig()
+    metrics: MetricsConfig = MetricsConfig()
     #: GPUs that each owns, by type; dealt out in this order (ADR 0035)
     virtual_clusters: dict[Name, dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]]] = {}
 
@@ -281,6 +301,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("slurm",): SlurmConfig,
     ("moves",): MovesConfig,
     ("packing",): PackingConfig,
+    ("metrics",): MetricsConfig,
 }
 
 

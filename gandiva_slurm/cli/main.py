@@ -32,6 +32,7 @@ COMMANDS = {
     "why": ("gandiva_slurm.cli.why", "why", "Why a job is where it is, and what will change it."),
     "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority among your jobs."),
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),
+    "metrics": ("gandiva_slurm.cli.metrics", "metrics", "Serve figures of the cluster to a Prometheus."),
     "check": ("gandiva_slurm.cli.check", "check", "Check this installation: configuration, Slurm, daemons."),
     "doctor": ("gandiva_slurm.cli.doctor", "doctor", "What Gandiva could do with a training script."),
     "try": ("gandiva_slurm.cli.trial", "try_", "Park and move a script at random, and compare its losses."),

@@ -202,7 +202,7 @@ def _unmoved(item: Resident) -> str:
 def _node_row(world: World, name: str, record: NodeRecord) -> Row:
     link, report = world.links.get(name), world.reports.get(name)
     node, residents = record.node, report.residents if report else ()
-    state = _node_state(record, link)
+    state = node_state(record, link)
     return {
         "node": name,
         "type": node.gpu_type,
@@ -220,7 +220,8 @@ def _node_row(world: World, name: str, record: NodeRecord) -> Row:
     }
 
 
-def _node_state(record: NodeRecord, link: NodeLink | None) -> str:
+def node_state(record: NodeRecord, link: NodeLink | None) -> str:
+    """Return how a node is: up, silent, down or closed."""
     if record.is_down:
         return DOWN
     if link is None or link.is_silent:

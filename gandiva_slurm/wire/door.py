@@ -56,10 +56,11 @@ Route = Callable[[web.BaseRequest, Guest], Awaitable[web.StreamResponse]]
 
 
 class Door:
-    """Listens at sockets and answers what is posted there by `routes`; `cleanup` ends it."""
+    """Listens at sockets and answers what is asked there by `routes`; `cleanup` ends it."""
 
-    def __init__(self, routes: Mapping[str, Route], doors: Iterable[socket.socket]) -> None:
+    def __init__(self, routes: Mapping[str, Route], doors: Iterable[socket.socket], method: str) -> None:
         self._routes = routes
+        self._method = method
         self._guests: dict[web.RequestHandler, Guest] = {}
         #: those of each address, the oldest first
         self._of: dict[str, dict[Guest, None]] = {}
@@ -115,7 +116,7 @@ class Door:
             return web.Response(status=408)
         _heard(guest)
         route = self._routes.get(request.path)
-        if route is None or request.method != "POST":
+        if route is None or request.method != self._method:
             status = 404 if route is None else 405
             often.warning(str(status), f"a request from {request.remote} for what is not there was refused")
             return web.Response(status=status, text="nothing is served there")
@@ -148,8 +149,8 @@ class Door:
         guest.transport.abort()
 
 
-async def open_door(routes: Mapping[str, Route], host: str, port: int) -> Door:
-    """Serve POST on these paths; PeerError where that cannot be listened at."""
+async def open_door(routes: Mapping[str, Route], host: str, port: int, method: str = "POST") -> Door:
+    """Serve this method on these paths; PeerError where that cannot be listened at."""
     loop, doors = asyncio.get_running_loop(), list[socket.socket]()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -161,7 +162,7 @@ async def open_door(routes: Mapping[str, Route], host: str, port: int) -> Door:
             door.close()
         text = f"cannot listen on {host}:{port}: {err.strerror}; is another daemon running there?"
         raise PeerError(text) from err
-    return Door(routes, doors)
+    return Door(routes, doors, method)
 
 
 def raise_descriptor_limit() -> None:

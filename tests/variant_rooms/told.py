@@ -53,4 +53,58 @@ VARIANTS = (
         "Mini-batches that were done again count as useful.",
         ("tests/unit/test_eff.py::test_what_was_done_again_is_not_useful",),
     ),
+    Variant(
+        "each-scrape-asks-gandivactld",
+        "gandiva_slurm/cli/metrics.py:Page.show",
+        "asyncio.get_running_loop().call_later(READ_S, guest.transport.abort)",
+        "await self.refresh()",
+        "Each scrape is a question to gandivactld, and one that does not read is waited for.",
+        (
+            "tests/controller/test_metrics.py::test_however_often_it_is_scraped_gandivactld_is_asked_once",
+            "tests/controller/test_metrics.py::test_one_that_does_not_read_is_left",
+        ),
+    ),
+    Variant(
+        "old-figures-while-it-is-down",
+        "gandiva_slurm/cli/metrics.py:Page._fail",
+        "self.text = page(None, _own(False, took_s))",
+        "pass",
+        "While gandivactld does not answer its last figures are shown as if they were of now.",
+        ("tests/controller/test_metrics.py::test_a_wrong_answer_is_no_answer",),
+    ),
+    Variant(
+        "questions-pile-up",
+        "gandiva_slurm/cli/metrics.py:Page.refresh",
+        "if self._asked is not None and not self._asked.done():",
+        "if False:",
+        "A gandivactld that hangs is asked again and again.",
+        ("tests/controller/test_metrics.py::test_a_question_that_hangs_is_bounded_and_no_other_is_put",),
+    ),
+    Variant(
+        "figures-for-everybody",
+        "gandiva_slurm/controller/api.py:Api._figures",
+        "if not all(viewer.sees_every(what) for what in (JOBS, USAGE, NODES)):",
+        "if not viewer.sees_every(JOBS):",
+        "Figures of usage and nodes are given to everybody though Slurm hides them.",
+        ("tests/controller/test_metrics.py::test_figures_are_operators_where_slurm_hides_something",),
+    ),
+    Variant(
+        "a-series-for-every-user",
+        "gandiva_slurm/controller/figures.py:_users",
+        "ordered[:MOST_USERS] + ([_sum(rest)] if rest else [])",
+        "ordered",
+        "Series grow with users without a bound.",
+        (
+            "tests/controller/test_metrics.py"
+            "::test_series_do_not_grow_with_jobs_nor_with_users_beyond_a_bound",
+        ),
+    ),
+    Variant(
+        "a-metric-renamed",
+        "gandiva_slurm/cli/families.py:_of_family",
+        "metric(family.name, family.text,",
+        "metric(family.name.replace('_gpus', '_cards'), family.text,",
+        "A metric has another name than dashboards, alerts and documentation.",
+        ("tests/unit/test_monitoring.py::test_the_page_has_what_the_table_says_and_nothing_else",),
+    ),
 )
