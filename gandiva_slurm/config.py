@@ -109,6 +109,9 @@ class NodeConfig(_Section):
     mps_percent: int = Field(default=0, ge=0, le=100)
     #: memory of each GPU, where NVML does not tell it; 0: as NVML tells
     gpu_memory_mib: int = Field(default=0, ge=0, le=1 << 24)
+    #: directories for DCGM's exporter and for jobstats: which job holds each GPU (ADR 0056); empty: none
+    dcgm_mapping_dir: str = Field(default="", pattern=r"^(/.*)?$")
+    gpustat_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: node name -> host:port, where that is not NAME:port
     addresses: dict[Name, str] = {}
 

@@ -21,6 +21,7 @@ import aiohttp
 from gandiva_slurm import watchdog
 from gandiva_slurm.node import door, guard, lock, server, sock
 from gandiva_slurm.node.adopt import Adoption
+from gandiva_slurm.node.attribution import Attribution
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.isolation import LOOK_S, Isolation
@@ -109,18 +110,15 @@ class Daemon:
             isolation.watch_for_ever(),
             Strangers(node, slicer.switcher.stop_processes, self._find, slicer.fill).run(),
             Lost(node, admission).run(),
+            Attribution(node).run(),
             self._keep_guard(),
             watchdog.feed(),
         )
         tasks = [loop.create_task(part) for part in parts]
         for task in tasks:
             task.add_done_callback(self._on_end)
-        log.info(
-            "gandivad of node %s: serving %s and port %d",
-            node.settings.node,
-            self.settings.socket,
-            self.settings.port,
-        )
+        where = node.settings.node, self.settings.socket, self.settings.port
+        log.info("gandivad of node %s: serving %s and port %d", *where)
         await self._stop.wait()
         for task in tasks:
             task.cancel()

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ class Ledger:
         #: this boot of the host, which the name begins with (a name that was taken over may be of another)
         self._host = boot.partition("-")[0]
         self.open: dict[JobKey, OpenHold] = {}
+        #: called after each change of who holds what
+        self.on_change: Callable[[], None] = lambda: None
         self._closed: list[Hold] = []
         self._next_seq = 1
         self._acked_lines = 0
@@ -64,6 +67,7 @@ class Ledger:
         assert key not in self.open, f"{key} holds already"
         self.open[key] = OpenHold(user, gpus, now_ns)
         self._append(_begun(self._host, key, self.open[key]))
+        self.on_change()
 
     def order_park(self, key: JobKey, now_ns: int) -> None:
         """It was told to park: what follows is overrun."""
@@ -84,6 +88,7 @@ class Ledger:
             hold = self.open[key] = OpenHold(hold.user, hold.gpus, now_ns, parked_at_ns)
             self._append(_begun(self._host, key, hold))
         hold.shared_with = mate
+        self.on_change()
 
     def end(self, key: JobKey, now_ns: int) -> Hold:
         """Its last rank has released (or is dead): the hold is closed, numbered and written."""
@@ -92,6 +97,7 @@ class Ledger:
         self._next_seq += 1
         self._closed.append(hold)
         self._append(dataclasses.asdict(hold))
+        self.on_change()
         return hold
 
     def report(self, now_ns: int) -> tuple[Hold, ...]:

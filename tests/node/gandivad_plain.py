@@ -51,7 +51,8 @@ def main() -> int:
     raw = json.loads(Path(sys.argv[1]).read_text())
     slurm = NoSlurm(Path(raw.pop("slurm_up")), raw.pop("slurm_asked", "") != "cannot be")
     look_s = raw.pop("look_s")
-    paths = {name: Path(raw.pop(name)) for name in ("socket", "state_dir")}
+    names = ("socket", "state_dir", "dcgm_mapping_dir", "gpustat_dir")
+    paths = {name: Path(raw.pop(name)) for name in names if name in raw}
     settings = NodeSettings(**raw | paths, obeyed_uids=frozenset({0}), hierarchy=cgroups.hierarchy())
     logs.set_up()
     return asyncio.run(Daemon(settings, PlainSigner(0), slurm, look_s=look_s).run())  # type: ignore[arg-type]

@@ -107,4 +107,47 @@ VARIANTS = (
         "A metric has another name than dashboards, alerts and documentation.",
         ("tests/unit/test_monitoring.py::test_the_page_has_what_the_table_says_and_nothing_else",),
     ),
+    Variant(
+        "files-in-a-directory-of-others",
+        "gandiva_slurm/node/attribution.py:Files._open",
+        "if status.st_uid != os.geteuid() or status.st_mode & 0o022:",
+        "if status.st_uid != os.geteuid():",
+        "Root writes and removes files where any user may put others in their place.",
+        ("tests/unit/test_node_attribution.py::test_a_directory_that_others_may_write_is_refused",),
+    ),
+    Variant(
+        "a-holder-that-could-not-be-written-stays",
+        "gandiva_slurm/node/attribution.py:Files._tell",
+        "failure = err\n                _remove(directory, str(gpu))",
+        "failure = err",
+        "On a full disk a GPU goes on being told as the last holder's.",
+        ("tests/unit/test_node_attribution.py::test_a_full_disk_leaves_no_wrong_name",),
+    ),
+    Variant(
+        "a-file-written-where-it-stands",
+        "gandiva_slurm/node/attribution.py:_replace",
+        'fresh = f".{name}.new"',
+        "fresh = name",
+        "A file is written in its place: a reader sees half of it, a kill leaves none.",
+        ("tests/unit/test_node_attribution.py::test_a_kill_at_any_moment_leaves_whole_files",),
+    ),
+    Variant(
+        "what-was-left-stays",
+        "gandiva_slurm/node/attribution.py:Files._tell",
+        'if name.startswith(".") or int(name) not in wanted:',
+        'if name.startswith("."):',
+        "A GPU's holder of before a kill of gandivad is told for ever.",
+        (
+            "tests/unit/test_node_attribution.py"
+            "::test_what_a_killed_one_left_is_cleared_and_other_files_are_left_alone",
+        ),
+    ),
+    Variant(
+        "released-gpus-are-told-as-held",
+        "gandiva_slurm/node/ledger.py:Ledger.end",
+        "self._append(dataclasses.asdict(hold))\n        self.on_change()",
+        "self._append(dataclasses.asdict(hold))",
+        "A GPU that its job has released stays told as that job's.",
+        ("tests/unit/test_node_attribution.py::test_each_change_of_the_books_is_heard_of",),
+    ),
 )
