@@ -1,0 +1,103 @@
+"""On a real Slurm: queue, nodes, acct, eff, report, metrics, files and the node's own log say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+
+DCGM, GPUSTAT = "/run/gandiva-dcgm", "/run/gandiva-gpustat"
+WEEK = ("-S", "now-1hour")
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    node = {"dcgm_mapping_dir": DCGM, "gpustat_dir": GPUSTAT}
+    with own_cluster("told", "v100:1x1", 1.0, node=node, packing={"enabled": False}) as made:
+        yield made
+
+
+def told_of_gpu(mini: MiniCluster, where: str) -> tuple[int, ...]:
+    """The numbers in the file of GPU 0."""
+    try:
+        return tuple(map(int, (mini.path(where) / "0").read_text().split()))
+    except FileNotFoundError:
+        return ()
+
+
+def scraped(mini: MiniCluster, user: str) -> dict[str, float]:
+    """Each metric, summed over its labels, as a user without rights prints them."""
+    told = mini.exec(["gandiva", "metrics", "--once"], user=user).stdout
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(told):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+def held_s(fleet: Fleet, job: int) -> float:
+    """GPU seconds held, by the node's own log."""
+    lines = fleet.events()
+    return sum(line["held_ms"] / 1e3 for line in lines if line["event"] == "release" and line["job"] == job)
+
+
+def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
+    mini, jobs = fleet.mini, {}
+    for user in ("user1", "user2"):
+        jobs[user] = fleet.train(user, "one")
+        fleet.wait_running(jobs[user])
+    seen: set[tuple[int, ...]] = set()
+    for user, job in jobs.items():
+        wait_for(lambda job=job: told_of_gpu(mini, DCGM) == (job,), f"{DCGM} to tell of job {job}")
+        wait_for(lambda job=job: told_of_gpu(mini, GPUSTAT)[:1] == (job,), f"{GPUSTAT} to tell of {job}")
+        wait_for(lambda job=job: fleet.count("parked", job) >= 3, f"job {job} to be parked three times")
+        uid = int(mini.exec(["id", "-u", user]).stdout)
+        seen.add((job, uid))
+    shown: set[tuple[int, ...]] = set()
+    wait_for(
+        lambda: shown.add(told_of_gpu(mini, GPUSTAT)) or shown >= seen, lambda: f"{seen} in {shown}"
+    )
+    assert shown <= seen | {()}
+    figures, queue = scraped(mini, "user3"), fleet.ask("queue")["jobs"]
+    assert figures["gandiva_jobs"] == len(queue) == 2
+    assert figures["gandiva_gpus_wanted"] == sum(row["gpus"] for row in queue)
+    assert (figures["gandiva_node_gpus"], figures["gandiva_node_jobs"]) == (1, 2)
+    assert (figures["gandiva_up"], figures["gandiva_slurm_up"]) == (1, 1)
+    for user, job in jobs.items():
+        fleet.stop(user, "one")
+        fleet.wait_ended(job, "COMPLETED")
+    wait_for(lambda: not list(mini.path(DCGM).iterdir()), "no GPU to be told as held")
+    check_accounts(fleet, jobs)
+
+
+def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:
+    """What the jobs held, by each that tells of it."""
+
+    def rows() -> dict[int, Any]:
+        found = {row["job_id"]: row for row in fleet.ask("acct", "-a")["jobs"] if row["end_s"]}
+        if not found.keys() >= {*jobs.values()}:
+            return {}
+        apart_s = [abs(found[job]["gpu_held_s"] - held_s(fleet, job)) for job in jobs.values()]
+        return found if max(apart_s) < 0.01 else {}
+
+    acct = wait_for(rows, lambda: f"acct {fleet.ask('acct', '-a')} to be what the node's log has")
+    report = {row["user"]: row for row in fleet.ask("report", *WEEK)["rows"]}
+    for user, job in jobs.items():
+        (eff,) = fleet.ask("eff", str(job))["jobs"]
+        assert eff["gpu_held_s"] == acct[job]["gpu_held_s"]
+        assert eff["steps"] > 0 and 0.3 < eff["useful"] <= 1 and eff["idle"] is None
+        for name in ("gpu_held_s", "gpu_parked_s"):
+            assert report[user][name] == pytest.approx(acct[job][name], abs=0.001), name
+        run_s = acct[job]["gpu_held_s"] - report[user]["gpu_parking_s"]
+        assert run_s == pytest.approx(acct[job]["gpu_run_s"], abs=0.001)
+        both_s = acct[job]["gpu_held_s"] + acct[job]["gpu_parked_s"]
+        assert report[user]["gpu_exclusive_s"] == pytest.approx(both_s, abs=0.001)
+    told = fleet.mini.exec(["gandiva", "eff", str(jobs["user1"])], user="user1").stdout
+    assert told.startswith(f"job {jobs['user1']} ") and "advice" in told
+    page = fleet.mini.exec(["gandiva", "report", *WEEK], user="user1").stdout
+    assert "| user1 |" in page and "sharing put" in page
