@@ -27,13 +27,12 @@ Judge = Callable[[Row], str]
 def useful_part(row: Row) -> float | None:
     """Return the part of the GPU time held in which it trained on: without parking and what was done again.
 
-    None: it has held none.
+    None: it has held none, or no mini-batch of it was seen.
     """
-    held_s = float(row.get("gpu_held_s") or 0)
-    if held_s <= 0:
+    held_s, steps = float(row.get("gpu_held_s") or 0), row.get("steps") or 0
+    if held_s <= 0 or not steps:
         return None
-    steps, lost = row.get("steps") or 0, row.get("lost_steps") or 0
-    once = 1 - min(1.0, lost / steps) if steps else 1.0
+    once = 1 - min(1.0, (row.get("lost_steps") or 0) / steps)
     return float(row["gpu_run_s"]) / held_s * once
 
 

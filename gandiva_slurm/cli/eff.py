@@ -116,7 +116,7 @@ def story(row: Row) -> Iterable[str]:
     yield f"  memory    {_memory(row)} at the peak, on one node"
     yield f"  turns     {row['suspends']} times parked, {_moves(row)}"
     yield f"  steps     {row.get('steps') or 0} mini-batches{_started(row)}"
-    yield printable(f"  advice    {row['advice'] or 'nothing: it makes good use of what it holds'}")
+    yield printable(f"  advice    {row['advice'] or 'nothing to change'}")
 
 
 def _moves(row: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gandiva_slurm.cli import acct, eff, hook, main, nodes, queue, report, share
+from gandiva_slurm.cli import acct, eff, hook, main, nodes, queue, report, share, top
 
 HUGE = "9" * 5000
 QUEUED = {"job_id": 12, "user": "nobody-here", "state": "ENDED"}
@@ -19,7 +19,7 @@ ANSWERS["report"] = {"window": [0, 1], "rows": []}
 
 @pytest.fixture(autouse=True)
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (acct, eff, nodes, queue, report, share):
+    for module in (acct, eff, nodes, queue, report, share, top):
         monkeypatch.setattr(module, "query", lambda config, ask, args, wait_s=0: ANSWERS[ask])
 
 
@@ -51,6 +51,9 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"eff {HUGE}", "invalid job id"),
         ("eff -u root -S now+1day", "ends before it starts"),
         ("eff -u no.such.user", "invalid user 'no.such.user'"),
+        ("top -d 0", "0.0 is not in the range 1<=x<=60"),
+        ("top -d nan", "'--delay': 'nan' is no number in the range 1<=x<=60"),
+        ("top --once -u no.such.user", "invalid user 'no.such.user'"),
         ("report --last year", "'year' is not one of 'week', 'month'"),
         ("report --last week -S now-1day", "--last names a window, and so do -S and -E"),
         ("report -E now", "-E ends a window that -S must begin"),

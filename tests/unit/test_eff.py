@@ -52,7 +52,7 @@ def test_a_job_is_told_line_by_line(gandiva):
         "  memory    20480M at the peak, on one node",
         "  turns     7 times parked, never moved",
         "  steps     1000 mini-batches, the 100th 00:01:00 after submission",
-        "  advice    nothing: it makes good use of what it holds",
+        "  advice    nothing to change",
     ]
 
 
@@ -123,6 +123,10 @@ def test_what_is_wrong_with_a_job_is_advised(changes, says):
 )
 def test_nothing_is_advised_where_nothing_is_known_to_be_wrong(changes):
     assert with_advice(ROW | changes)["advice"] == ""
+
+
+def test_a_job_without_a_mini_batch_is_not_called_useful():
+    assert with_advice(ROW | {"steps": 0})["useful"] is None
 
 
 def test_what_was_done_again_is_not_useful():

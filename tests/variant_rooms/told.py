@@ -150,4 +150,23 @@ VARIANTS = (
         "A GPU that its job has released stays told as that job's.",
         ("tests/unit/test_node_attribution.py::test_each_change_of_the_books_is_heard_of",),
     ),
+    Variant(
+        "old-looks-as-new",
+        "gandiva_slurm/cli/top.py:_watch",
+        'trouble = f"what is shown is old: {err}"',
+        'trouble = ""',
+        "While gandivactld is away its last state is shown as if it were of now.",
+        (
+            "tests/unit/test_top.py"
+            "::test_it_goes_on_while_gandivactld_is_away_and_rests_longer_where_a_look_takes_long",
+        ),
+    ),
+    Variant(
+        "a-name-steers-the-terminal",
+        "gandiva_slurm/cli/top.py:frame",
+        "[printable(line)[:width]",
+        "[line[:width]",
+        "A user's text steers another's terminal.",
+        ("tests/unit/test_top.py::test_a_users_text_steers_no_terminal",),
+    ),
 )
