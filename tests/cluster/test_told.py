@@ -59,9 +59,7 @@ def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
         uid = int(mini.exec(["id", "-u", user]).stdout)
         seen.add((job, uid))
     shown: set[tuple[int, ...]] = set()
-    wait_for(
-        lambda: shown.add(told_of_gpu(mini, GPUSTAT)) or shown >= seen, lambda: f"{seen} in {shown}"
-    )
+    wait_for(lambda: shown.add(told_of_gpu(mini, GPUSTAT)) or shown >= seen, lambda: f"{seen} in {shown}")
     assert shown <= seen | {()}
     figures, queue = scraped(mini, "user3"), fleet.ask("queue")["jobs"]
     assert figures["gandiva_jobs"] == len(queue) == 2

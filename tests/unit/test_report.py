@@ -189,9 +189,7 @@ def test_a_report_is_a_page_of_markdown(gandiva):
     assert asked["start_s"] == time.mktime((2026, 11, 16, 0, 0, 0, 0, 0, -1))
     lines = told.splitlines()
     assert lines[0] == "# GPU time from 2026-11-16T00:00:00 to 2026-11-23T00:00:00"
-    heads, _, ann, bob, total = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:7]
-    )
+    heads, _, ann, bob, total = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:7])
     assert heads[:4] == ["Account", "User", "Jobs", "GPU hours"] and "Type" not in heads
     assert ann == ["lab", "ann", "6", "4.0", "67%", "50%", "1%", "10%", "2.0", "2.0", "6.0", "2.0"]
     assert bob == ["lab", "bob", "3", "2.0", "33%", "-", "1%", "-", "1.0", "-", "3.0", "1.0"]
