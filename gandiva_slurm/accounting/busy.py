@@ -25,28 +25,26 @@ class Busy:
     """Sums since they were written last, by incarnation."""
 
     def __init__(self) -> None:
-        #: GPU time held by the report before, by node
-        self._held: dict[tuple[str, JobKey], int] = {}
+        #: GPU time held by the report before, of each node's incarnations
+        self._held: dict[str, dict[JobKey, int]] = {}
         self._sums: dict[JobKey, Seen] = {}
 
     def due(self, report: NodeReport) -> dict[JobKey, Seen]:
         """Take in a report, and return what is to be written now; `written` drops it when it has been."""
-        told = {JobKey(item.job_id, item.restart): item for item in report.residents}
-        for key, item in told.items():
+        before = self._held.get(report.node, {})
+        held = {JobKey(item.job_id, item.restart): item.gpu_ns for item in report.residents}
+        self._held[report.node] = held
+        for item in report.residents:
+            key = JobKey(item.job_id, item.restart)
             # of one that was not known before it is not known how busy it was
-            held_ns = item.gpu_ns - self._held.get((report.node, key), item.gpu_ns)
-            self._held[report.node, key] = item.gpu_ns
+            held_ns = item.gpu_ns - before.get(key, item.gpu_ns)
             if item.gpu_percent >= 0 and held_ns > 0:
                 seen_ns, busy_ns = self._sums.get(key, (0, 0))
-                percent = min(item.gpu_percent, 100)
-                self._sums[key] = (
-                    min(seen_ns + held_ns, _MOST_NS),
-                    min(busy_ns + held_ns * percent // 100, _MOST_NS),
-                )
-        gone = {key for node, key in self._held if node == report.node} - told.keys()
-        for key in gone:
-            del self._held[report.node, key]
-        return {key: seen for key, seen in self._sums.items() if key in gone or seen[0] >= WRITTEN_NS}
+                busy_part_ns = held_ns * min(item.gpu_percent, 100) // 100
+                self._sums[key] = (min(seen_ns + held_ns, _MOST_NS), min(busy_ns + busy_part_ns, _MOST_NS))
+        gone = before.keys() - held.keys()
+        found = {key: self._sums[key] for key in (*held, *gone) if key in self._sums}
+        return {key: sums for key, sums in found.items() if key in gone or sums[0] >= WRITTEN_NS}
 
     def written(self, rows: dict[JobKey, Seen]) -> None:
         """Forget what is in the file."""
