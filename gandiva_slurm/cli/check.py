@@ -14,6 +14,23 @@ from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.model.errors import GandivaError, PeerError
 
 ERROR = "error"
+#: What a node cannot do (`node.faults`), and what is to be done about it.
+_FAULTS = {
+    "devices": (
+        "it cannot close others' GPUs to a job",
+        "give it CAP_BPF and CAP_NET_ADMIN and a control group (docs/setup.md), or set node.gpu_files: none",
+    ),
+    "freeze": (
+        "it cannot freeze parked jobs whole, and stops their processes by signals",
+        "mount /sys/fs/cgroup where gandivad may write it (docs/setup.md), kernel 5.2 or newer",
+    ),
+    "slurmctld": (
+        "it cannot ask slurmctld, so that `isolation` never acts on it",
+        "see that `scontrol ping` works there as root",
+    ),
+}
+#: Of another release.
+_UNKNOWN = ("something is wrong there", "see gandivad's log on that node")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +68,8 @@ def _outdated(sentences: Iterable[str]) -> Iterable[Any]:
 
 def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
     """What is not well with the controller and the nodes' daemons; into `told`: all that the first says."""
-    error = importlib.import_module("gandiva_slurm.slurm.finding").error
+    finding = importlib.import_module("gandiva_slurm.slurm.finding")
+    error = finding.error
     try:
         told |= query(config, "ping", {})
         nodes = query(config, "nodes", {})
@@ -72,6 +90,9 @@ def _daemons(config: str | None, told: dict[str, Any]) -> Iterable[Any]:
     for row in nodes:
         if row["state"] == "silent":
             yield error(f"gandivad on {row['node']}", row["reason"], "start it (`systemctl start gandivad`)")
+        for fault in row.get("faults", ()):
+            what, cure = _FAULTS.get(fault["what"], _UNKNOWN)
+            yield finding.warning(f"gandivad on {row['node']}", f"{what}: {fault['why']}", cure)
 
 
 def report(findings: Iterable[dict[str, Any]]) -> Iterable[str]:

@@ -215,6 +215,7 @@ def _node_row(world: World, name: str, record: NodeRecord) -> Row:
         "holders": _holders(record.gpus, report),
         "packs": _packs(world, name),
         "strangers": _strangers(report),
+        "faults": [{"what": what, "why": why} for what, why in (report.faults if report else ())],
         "residents": [_resident_row(world, item) for item in residents],
         "reason": link.error if link and state == SILENT else node.reason or _odd(report),
     }

@@ -56,6 +56,8 @@ class Devices:
     def __init__(self, files: str, root: Path | None, name: str) -> None:
         self._files = files
         self._root, self._base = root, None if root is None else root / cgroups.OURS / name
+        #: why they could not be closed to the newest job; "": they could, or nobody asked for it
+        self.fault = ""
         self._told = ""
 
     def confine(self, resident: Resident, pids: Iterable[int]) -> None:
@@ -94,7 +96,8 @@ class Devices:
                 return self._tell("there is no control group for it")
             _close(group, others)
         except OSError as err:
-            return self._tell(f"{group}: {err.strerror}")
+            return self._tell(f"{err.strerror}", f"{group}: {err.strerror}")
+        self.fault = ""
         return True
 
     def _cards(self) -> tuple[Device, ...]:
@@ -124,10 +127,12 @@ class Devices:
             group.mkdir(parents=True, exist_ok=True)
         return all(cgroups.enter(group, pid) for pid in pids)
 
-    def _tell(self, why: str) -> bool:
-        if why != self._told:
-            log.warning("the GPUs of others are not closed to jobs: %s; next: docs/setup.md", why)
-        self._told = why
+    def _tell(self, why: str, where: str = "") -> bool:
+        """Say why they cannot be closed: the log has the place, too, which names a job."""
+        self.fault, told = why, where or why
+        if told != self._told:
+            log.warning("the GPUs of others are not closed to jobs: %s; next: docs/setup.md", told)
+        self._told = told
         return False
 
 

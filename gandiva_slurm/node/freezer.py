@@ -71,6 +71,15 @@ class Freezer:
             self._enclose(resident)
         resident.is_shut = any(map(cgroups.is_asked, self.groups(resident)))
 
+    def set_trust(self, resident: Resident, is_trusted: bool) -> None:
+        """Take the plan's word on whether a job is frozen while it is parked; one that was caught is.
+
+        What has come to a job while it was trusted is taken into its group when it is so no more.
+        """
+        was_trusted, resident.is_trusted = resident.is_trusted, is_trusted and not resident.is_caught
+        if was_trusted and not resident.is_trusted:
+            self.adopt(resident)
+
     def _enclose(self, resident: Resident) -> None:
         """Take in a job whose tasks came before this version did; what it forks meanwhile is found anew."""
         for _ in range(ROUNDS):

@@ -30,6 +30,8 @@ from gandiva_slurm.wire.peer import PeerAnswer
 #: Seconds between two questions to slurmctld and other nodes while this node is not heard, and what divides
 #: them where a job works on a word of theirs.
 LOOK_S, AS_OFTEN = 5.0, 5
+#: Where all is well it is tried this often whether slurmctld could be asked, for `gandiva check`.
+PROBE_NS = 60_000_000_000
 #: Looks without a word (at most a third of the silence) after which a node asks around.
 QUIET_LOOKS = 3
 #: Slurm keeps a requeued job back for AuthInfo=cred_expire and a second: 11 s at the least (ADR 0003).
@@ -62,6 +64,7 @@ class Isolation:
         #: slurmctld answered here when it was asked last
         self._is_up = False
         self._is_asked = False
+        self._probed_ns = -PROBE_NS
         self._has_asked = asyncio.Event()
 
     def look_soon(self) -> None:
@@ -74,6 +77,8 @@ class Isolation:
             is_asked, self._is_asked = self._is_asked, False
             if is_asked or any(self._is_quiet(resident) for resident in self._concerned()):
                 await self._ask(peers)
+            elif self.bounds.silence and self._node.clock.mono() - self._probed_ns >= PROBE_NS:
+                await self._ping()
             self._has_asked.set()
             await asyncio.sleep(self._pause_s())
 
@@ -119,12 +124,10 @@ class Isolation:
     async def _ask_slurm(self) -> bool:
         """True when a slurmctld answers here; note whether it hears this node."""
         node, begin = self._node, self._node.clock.mono()
-        is_up = await self._slurm.ping()
+        is_up = await self._ping()
         if is_up is None:
-            self._unasked.begins("scontrol ping has no answer; it is taken to be heard")
             self._renew([resident for resident in self._concerned() if not resident.halted_ns], begin)
             return False
-        self._unasked.ends()
         if not is_up:
             return False
         node.voice_ns = node.clock.mono()
@@ -139,6 +142,17 @@ class Isolation:
             self._renew(heard, begin)
         await self._look(begin, is_heard)
         return True
+
+    async def _ping(self) -> bool | None:
+        """True when slurmctld answers, False when it does not, None where that cannot be found out."""
+        node, self._probed_ns = self._node, self._node.clock.mono()
+        is_up = await self._slurm.ping()
+        node.unasked = "scontrol ping has no answer" if is_up is None else ""
+        if is_up is None:
+            self._unasked.begins(f"{node.unasked}; it is taken to be heard")
+        else:
+            self._unasked.ends()
+        return is_up
 
     async def _look(self, begin: int, is_heard: bool) -> None:
         """Where Slurm does not hear this node, or did not for a while, see what it shows here."""

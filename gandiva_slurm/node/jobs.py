@@ -182,6 +182,8 @@ class Resident:
     is_confined: bool | None = None
     #: by the plan, it is not frozen while it is parked
     is_trusted: bool = False
+    #: it was, and was seen to work while it was parked: it is frozen then, whatever the plan says
+    is_caught: bool = False
     #: by the plan, Slurm may start it elsewhere when it gives this node up
     is_requeueable: bool = True
     words: Words = field(default_factory=Words)

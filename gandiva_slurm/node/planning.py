@@ -65,7 +65,7 @@ class Planning:
                 leaving.tell(self._node.residents[job.key], job.is_leaving, job.own_save_s)
                 packs.tell(self._node.residents[job.key], job)
                 self._node.residents[job.key].is_on = job.is_on
-                self._node.residents[job.key].is_trusted = job.is_trusted
+                self._node.freezer.set_trust(self._node.residents[job.key], job.is_trusted)
                 self._node.residents[job.key].is_requeueable = job.is_requeueable
 
     def _hear(self, plan: NodePlan) -> None:
@@ -98,7 +98,7 @@ class Planning:
             resident.is_on = job.is_on if job is not None else None
             if job is not None and job.uid == resident.processes.uid:
                 resident.tickets, resident.user, resident.name = job.tickets, job.user, job.name
-                resident.is_trusted = job.is_trusted
+                node.freezer.set_trust(resident, job.is_trusted)
                 resident.is_requeueable = job.is_requeueable
         self._await_spans(plan)
         node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}

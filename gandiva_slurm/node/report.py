@@ -8,6 +8,7 @@ from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, sharing, tiers
 from gandiva_slurm.node.charging import own_ns
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.faults import faults_of
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.node.memory import card_bytes, lack, memory_of
 from gandiva_slurm.node.strangers import DOUBT_LOOKS
@@ -37,6 +38,7 @@ def make_report(node: Node) -> NodeReport:
         ended=tuple((key.job_id, key.restart) for key in node.ended),
         finals=tuple((*key, *final) for key, final in node.finals.items()),
         mono_ns=node.clock.mono(),
+        faults=faults_of(node),
     )
 
 
@@ -49,6 +51,7 @@ def _resident(node: Node, job: Job) -> Resident:
     now = node.clock.mono()
     reason, detail = _why(node, job, now)
     counts, memory = job.counts, memory_of(job)
+    is_doubted = job.usage.idle_looks >= DOUBT_LOOKS
     return Resident(
         job_id=job.key.job_id,
         restart=job.key.restart,
@@ -71,8 +74,9 @@ def _resident(node: Node, job: Job) -> Resident:
         has_left=leaving.has_left(job),
         has_floor=leaving.has_floor(node, job),
         is_elastic=leaving.is_elastic(job),
-        rate_alone=round(job.gauge.alone.rate, 6),
-        rate_packed=round(job.gauge.packed.rate, 6),
+        # Mini-batches of which its GPUs know nothing are nobody's measure.
+        rate_alone=0.0 if is_doubted else round(job.gauge.alone.rate, 6),
+        rate_packed=0.0 if is_doubted else round(job.gauge.packed.rate, 6),
         rate_noise=round(job.gauge.noise, 6),
         card_bytes=card_bytes(node, job),
         live_bytes=memory.live,
@@ -86,7 +90,7 @@ def _resident(node: Node, job: Job) -> Resident:
         save_ns=job.leave.save_ns,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
-        is_doubted=job.usage.idle_looks >= DOUBT_LOOKS,
+        is_doubted=is_doubted,
     )
 
 

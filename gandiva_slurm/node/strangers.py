@@ -3,7 +3,7 @@
 Where devices are not closed (`devices`), a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
 others hold. Such a process is told of, and its job charged; where the site says so, and it is a job's that
 lives here, it is stopped. What belongs to no job of ours is never touched. A job that uses a GPU while it
-holds none (`parked: trust`) is charged, and frozen until its next turn.
+holds none (`parked: trust`) is charged, frozen until its next turn, and trusted no more.
 """
 
 from __future__ import annotations
@@ -129,6 +129,8 @@ class Strangers:
         if not is_off or resident.usage.percent <= 0 or self._last_ns < resident.since_ns + SAMPLE_NS:
             return
         charge_ran(self._node, resident, self._now_ns - self._last_ns)
+        resident.is_caught = True
+        self._node.freezer.set_trust(resident, False)
         if resident.part is None and not resident.is_frozen:
             self._node.note("loose", resident, why="it used a GPU while it was parked")
             self._freeze(resident)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
 from gandiva_slurm.policy.moves.forecast import Forecast
 from gandiva_slurm.policy.moves.pace import Pace
@@ -143,7 +144,8 @@ class GandivaMarket:
         if key == self._division_key:
             return
         self._division_key = key
-        claimants = claimants_of(view, tickets, self._forecast.rates)
+        told = replace(view, rates=self._forecast.believe(view.rates))
+        claimants = claimants_of(told, tickets, self._forecast.rates)
         division = self._desk.division(claimants, counts)
         if division is not self._division:
             self._division = division

@@ -191,6 +191,8 @@ class NodeReport:
     finals: tuple[tuple[int, int, int, int, int], ...] = ()
     #: when it was made, by the node's monotonic clock
     mono_ns: int = 0
+    #: what the node cannot do that it should: a word of `node.faults`, and why
+    faults: tuple[tuple[str, str], ...] = ()
     version: int = VERSION
 
 

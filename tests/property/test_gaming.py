@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given
@@ -41,10 +42,11 @@ class EnoughSeen(Exception):
 
 @dataclass
 class Reported:
-    """Rates as they are told: the liar's times a factor, by type."""
+    """Rates as they are told: the liar's times a factor, by type; those beside another once more."""
 
     rates: Rates
     factors: Mapping[str, float]
+    packed_factor: float = 1.0
 
     def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
         """What is told of a model alone."""
@@ -54,7 +56,10 @@ class Reported:
     def packed(self, model: str, other: str, gpu_type: str) -> tuple[float, float] | None:
         """What is told of a pair."""
         pair = self.rates.packed(model, other, gpu_type)
-        return pair and (pair[0] * self._of(model, gpu_type), pair[1] * self._of(other, gpu_type))
+        return pair and (pair[0] * self._beside(model, gpu_type), pair[1] * self._beside(other, gpu_type))
+
+    def _beside(self, model: str, gpu_type: str) -> float:
+        return self._of(model, gpu_type) * (self.packed_factor if model == LIAR else 1.0)
 
     def _of(self, model: str, gpu_type: str) -> float:
         return self.factors.get(gpu_type, 1.0) if model == LIAR else 1.0
@@ -66,6 +71,9 @@ class Watched:
 
     policy: Policy
     factors: Mapping[str, float]
+    packed_factor: float = 1.0
+    #: the liar tells the truth until then
+    since_s: float = 0.0
     name: str = "watched"
     plans: list[dict[int, tuple[int, ...]]] = field(default_factory=list)
     gpu_quanta: dict[str, float] = field(default_factory=dict)
@@ -77,7 +85,9 @@ class Watched:
             for job in view.jobs.values():
                 self._add(self.work, job.user, job.progress * job.size)
             raise EnoughSeen
-        plan = self.policy.decide(replace(view, rates=Reported(view.rates, self.factors)))
+        is_lying = view.now_ns >= self.since_s * S
+        told = Reported(view.rates, self.factors, self.packed_factor) if is_lying else view.rates
+        plan = self.policy.decide(replace(view, rates=told))
         self.plans.append(dict(plan.runs))
         for job_id, gpus in plan.runs.items():
             sharers = sum(other == gpus for other in plan.runs.values())
@@ -98,15 +108,21 @@ def jobs_of(user: str, sizes: Sequence[int]) -> list[Spec]:
 
 def play(
     make: Make, jobs: Sequence[Spec], gains: Sequence[tuple[float, float]], factors: Mapping[str, float] = {},
-    tree: tuple[Association, ...] = (),
+    tree: tuple[Association, ...] = (), kept: Mapping[tuple[str, str], float] = {}, **lie: float,
 ) -> Watched:  # fmt: skip
-    """An hour of it."""
+    """An hour of it. `kept`: what a user's jobs keep of their speed beside another's; {}: no two fit."""
     speed = {
         user: dict(zip(KINDS, (*gain, 1.0), strict=True)) for user, gain in zip(USERS, gains, strict=True)
     }
-    tables = {kind: {(u, g): {None: g * speed[u][kind]} for u in USERS for g in (1, 2, 4)} for kind in KINDS}
+    tables: dict[str, dict[tuple[str, int], dict[Any, Any]]] = {
+        kind: {(u, g): {None: g * speed[u][kind]} for u in USERS for g in (1, 2, 4)} for kind in KINDS
+    }
+    for (user, other), part in kept.items():
+        for kind in KINDS:
+            pair = (speed[user][kind] * part, speed[other][kind] * kept[other, user])
+            tables[kind][(user, 1)][(other, 1)] = pair
     specs = [replace(spec, job_id=n, name=str(n)) for n, spec in enumerate(jobs)]
-    watched = Watched(make(PolicySettings(QUANTUM_S * S, associations=tree)), factors)
+    watched = Watched(make(PolicySettings(QUANTUM_S * S, associations=tree)), factors, **lie)
     with pytest.raises(EnoughSeen):
         simulate(Scene(specs, CLUSTER, Oracle(tables), associations=tree), watched)
     return watched

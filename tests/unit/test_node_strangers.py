@@ -20,6 +20,7 @@ from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId, read_proc
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
+from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.node.strangers import DOUBT_LOOKS, Strangers
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import Bench
@@ -274,3 +275,39 @@ def test_nodes_shows_them(world, child):
     report = make_report(world.node)
     assert views._strangers(report) == [{"gpu": 1, "pid": child.pid, "job_id": 1, "memory_bytes": GIB}]
     assert views._odd(report) == "1 process(es) on GPUs not given to them"
+
+
+def test_a_trusted_job_that_was_caught_is_trusted_no_more(world, monkeypatch):
+    """Whatever later plans say, and a gandivad that is started anew; it is taken into its group at once."""
+    taken_in = []
+    monkeypatch.setattr(type(world.node.freezer), "adopt", lambda _, resident: taken_in.append(resident))
+    world.homes = {os.getpid(): 1}
+    world.job.is_trusted, world.job.state, world.job.since_ns = True, SUSPENDED, world.clock.mono()
+    for _ in range(2):
+        take_after(world, 5, Use(0, os.getpid(), GIB, 40))
+    assert (world.frozen, taken_in) == ([world.job], [world.job])
+    world.node.freezer.set_trust(world.job, True)
+    (row,) = state_of(world.node)["jobs"]
+    later, _ = read_job(row, "n1")
+    world.node.freezer.set_trust(later, True)
+    assert not world.job.is_trusted and not later.is_trusted
+
+
+def test_trust_that_the_site_takes_back_is_no_charge_against_the_job(world):
+    world.job.is_trusted = True
+    world.node.freezer.set_trust(world.job, False)
+    assert not world.job.is_trusted
+    world.node.freezer.set_trust(world.job, True)
+    assert world.job.is_trusted
+
+
+def test_rates_of_a_job_that_uses_no_gpu_are_not_told(world):
+    world.homes = {os.getpid(): 1}
+    world.job.gauge.alone.windows = [(10, 500_000_000)] * 8
+    world.job.gauge.packed.windows = [(5, 500_000_000)] * 8
+    train(world, DOUBT_LOOKS, 0)
+    (told,) = make_report(world.node).residents
+    assert (told.rate_alone, told.rate_packed) == (20.0, 10.0)
+    train(world, 2, 0)
+    (told,) = make_report(world.node).residents
+    assert (told.rate_alone, told.rate_packed) == (0.0, 0.0)

@@ -102,3 +102,19 @@ def test_a_pair_stays_together_until_it_is_measured() -> None:
     assert book.match(kept, rates) == [Pair(other, 3, True)]
     rates.pairs[("a", "b")] = rates.pairs[("c", "b")] = (4.0, 5.0)
     assert book.match(kept, rates) == []
+
+
+@pytest.mark.parametrize(("kept", "stays"), [(0.39, False), (0.41, True)])
+def test_no_word_of_one_has_the_other_worn_down(kept: float, stays: bool) -> None:
+    """Whoever says that it is a hundred times as fast beside another is believed to be as fast as alone."""
+    rates = Measured({"liar": 1.0, "honest": 1.0}, {("liar", "honest"): (100.0, kept)})
+    pairs = PairBook().match(bench([job(1, "liar")], [job(2, "honest")], {1: 2}), rates)
+    assert pairs == ([Pair(1, 2, False)] if stays else [])
+
+
+def test_what_a_liar_says_of_pairs_promises_nobody_more_than_a_perfect_one() -> None:
+    book, rates = PairBook(), Measured({"liar": 1.0, "b": 1.0, "c": 1.0}, {})
+    book.match(bench([job(1, "liar")], [job(2, "b")]), rates)
+    rates.pairs[("liar", "b")] = (1e9, 0.5)
+    book.learn(rates)
+    assert sum(book._guess("b", "c", V100)) <= 2.0

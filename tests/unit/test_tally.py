@@ -73,3 +73,8 @@ def test_a_script_that_counts_backwards_is_not_believed() -> None:
     gauge.look(100, 0, ALONE)
     gauge.look(0, 3000 * MS, ALONE)
     assert gauge.alone.rate == 0.0
+
+
+def test_a_count_that_jumps_is_set_aside() -> None:
+    assert fed(*[(10, 500)] * 9, (1 << 60, 500)).rate == 20.0
+    assert fed((1 << 60, 500), *[(5, 500)] * 3).rate == 10.0

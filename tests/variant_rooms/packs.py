@@ -83,7 +83,7 @@ VARIANTS = (
     Variant(
         "plan-undoes-a-pair-without-a-word",
         "gandiva_slurm/engine/apply/led_packs.py:_tell_undone",
-        "if both is None or sum(both) > floor:",
+        "if both is None or pays(both, floor):",
         "if True:",
         "Two that were slower together take turns again, and nothing says why.",
         ("tests/unit/test_led_packs.py",),

@@ -116,7 +116,7 @@ VARIANTS = (
     Variant(
         "pair-below-the-floor-stays",
         "gandiva_slurm/policy/packing/pairs.py:PairBook._stay",
-        "and sum(both) > self.floor",
+        "and pays(both, self.floor)",
         "",
         "A pair that does not pay stays packed.",
         ("tests/unit/test_packing.py::test_an_old_pair_stays_only_when_it_pays",),

@@ -17,7 +17,7 @@ from gandiva_slurm.engine.state.settings import SECOND_NS
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import because
-from gandiva_slurm.policy.packing.pairs import normal_rates
+from gandiva_slurm.policy.packing.pairs import LEAST_KEPT, normal_rates, pays
 
 #: Slurm's words for a job that may have ended for want of GPU memory.
 BROKE = frozenset({"FAILED", "OUT_OF_MEMORY"})
@@ -65,10 +65,12 @@ def _tell_undone(at: Cycle, old: Iterable[Pack], on: Mapping[Home, Sequence[int]
         records = [at.state.jobs.get(job_id) for job_id in pack.jobs]
         lives = all(record is not None and record.places == {home.node: (home.gpu,)} for record in records)
         both = _both(at, home, *pack.jobs) if lives and {*pack.jobs} != {*on.get(home, ())} else None
-        if both is None or sum(both) > floor:
+        if both is None or pays(both, floor):
             continue
         evidence = _evidence_of(at, pack, seats(at).get(home, []))
         why = f"together {sum(both):.2f} of the speed they have by turns; {floor:.2f} is asked"
+        if sum(both) > floor:
+            why = f"one keeps {min(both):.2f} of its speed; {LEAST_KEPT:.2f} is asked of each"
         for job_id in pack.jobs:
             undone = because("PackUndone", *evidence, mate=pack.mate(job_id), why=why)
             tell(at, at.state.jobs[job_id], undone)

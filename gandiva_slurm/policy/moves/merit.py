@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from gandiva_slurm.policy.moves.forecast import Forecast
 from gandiva_slurm.policy.moves.lag import LagBook
 from gandiva_slurm.policy.moves.pace import Pace
+from gandiva_slurm.policy.packing.pairs import LEAST_KEPT, normal_rates
 from gandiva_slurm.policy.port import Cluster, JobView, View
 
 #: How much more a fast GPU is worth to a job that is behind: its lag to this power.
@@ -51,8 +52,24 @@ class Merit:
         """Say what runs from now on."""
         partner = _partners(runs)
         self._speeds = {
-            job_id: _speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
+            job_id: self._speed(view, job_id, gpus, partner.get(job_id)) for job_id, gpus in runs.items()
         }
+
+    def _speed(self, view: View, job_id: int, gpus: tuple[int, ...], partner: int | None) -> float:
+        """The rate a job is believed to run at: by the very rates that say how much is due to it.
+
+        Else one that tells of ever fewer mini-batches would be seen ever further behind, and helped for it.
+        """
+        job, gpu_type = view.jobs[job_id], view.cluster.type_of[gpus[0]]
+        rate = self._rates[job_id].get(gpu_type, 0.0)
+        if len(gpus) != job.size:
+            told, asked = (view.rates.alone(job.model, size, gpu_type) for size in (len(gpus), job.size))
+            whole = len(gpus) / job.size
+            rate *= min(whole, max(whole / 2, told / asked)) if told and asked else whole
+        if partner is None:
+            return rate
+        both = normal_rates(view.rates, job.model, view.jobs[partner].model, gpu_type)
+        return rate * (max(LEAST_KEPT, both[0]) if both is not None else 0.5)
 
     def part(self, job: JobView) -> float:
         """Return the part of the cluster that is due to a job for its user's tickets."""
@@ -106,15 +123,3 @@ def _partners(runs: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
     for job_id, gpus in runs.items():
         by_gpus.setdefault(gpus, []).append(job_id)
     return {a: b for pair in by_gpus.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
-
-
-def _speed(view: View, job_id: int, gpus: tuple[int, ...], partner: int | None) -> float:
-    """The rate a job is believed to run at."""
-    job, gpu_type = view.jobs[job_id], view.cluster.type_of[gpus[0]]
-    alone = view.rates.alone(job.model, len(gpus), gpu_type)
-    if alone is None:
-        alone = (view.rates.alone(job.model, job.size, gpu_type) or 0.0) * len(gpus) / job.size
-    if partner is None:
-        return alone
-    both = view.rates.packed(job.model, view.jobs[partner].model, gpu_type)
-    return both[0] if both is not None else alone / 2

@@ -52,6 +52,11 @@ class Bench:
     admits: Admits = admits_all
 
 
+#: What each of two keeps at the least of its speed alone: both are charged half of the time that they share,
+#: and by what one says of itself the other is not to be worn down (ADR 0051).
+LEAST_KEPT = 0.4
+
+
 class PairBook:
     """What was learnt of pairs; one for a cluster."""
 
@@ -70,8 +75,8 @@ class PairBook:
             if both is None:
                 continue
             self._open.remove((first, second, gpu_type))
-            self.kept += sum(both) > self.floor
-            self.undone += sum(both) <= self.floor
+            self.kept += pays(both, self.floor)
+            self.undone += not pays(both, self.floor)
             for model in {first, second}:
                 total, count = self._seen.get((model, gpu_type), (0.0, 0))
                 self._seen[(model, gpu_type)] = (total + sum(both), count + 1)
@@ -140,7 +145,7 @@ class PairBook:
                 continue
             both = normal_rates(rates, host.model, guest.model, gpu_type) if guest else None
             is_trial = guest is not None and both is None and host.job_id in bench.on_trial
-            if guest and (is_trial or (both and sum(both) > self.floor)):
+            if guest and (is_trial or (both and pays(both, self.floor))):
                 pairs.append(Pair(host.job_id, guest.job_id, is_trial))
         return pairs
 
@@ -185,8 +190,8 @@ class PairBook:
         if not rates.alone(host, 1, gpu_type) or not rates.alone(guest, 1, gpu_type):
             return None  # first alone, to be profiled
         both = normal_rates(rates, host, guest, gpu_type)
-        mine, theirs = both or self._guess(host, guest, gpu_type)
-        return _Promise(mine, theirs, both is None) if mine + theirs > self.floor else None
+        each = both or self._guess(host, guest, gpu_type)
+        return _Promise(*each, both is None) if pays(each, self.floor) else None
 
     def _guess(self, first: str, second: str, gpu_type: str) -> tuple[float, float]:
         """What two models may come to: half of what each came to with others."""
@@ -244,13 +249,21 @@ class _Offer(NamedTuple):
     is_trial: bool
 
 
+def pays(each: tuple[float, float], floor: float) -> bool:
+    """True when two that keep so much of their speed gain by it together, and neither is worn down."""
+    return sum(each) > floor and min(each) >= LEAST_KEPT
+
+
 def normal_rates(rates: Rates, first: str, second: str, gpu_type: str) -> tuple[float, float] | None:
-    """Return what two models keep of their speed on one GPU, each in 0..1; None when it was not measured."""
+    """Return what two models keep of their speed on one GPU, each in 0..1; None when it was not measured.
+
+    Whoever is said to be faster beside another than alone is taken for as fast.
+    """
     packed = rates.packed(first, second, gpu_type)
     alone = [rates.alone(model, 1, gpu_type) for model in (first, second)]
     if packed is None or not alone[0] or not alone[1]:
         return None
-    return packed[0] / alone[0], packed[1] / alone[1]
+    return min(1.0, packed[0] / alone[0]), min(1.0, packed[1] / alone[1])
 
 
 def _by_kind(bench: Bench, taken: Set[int]) -> Mapping[_Kind, list[JobView]]:
