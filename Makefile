@@ -79,6 +79,7 @@ soak: setup ## the longest forms, outside CI; docs/testing.md has dates and resu
 	GANDIVA_MOMENTS=20 $(PYTEST) -s tests/cluster/test_demo.py || failed=1; \
 	GANDIVA_SPAN_WINDOW=330 $(PYTEST) -s --timeout 900 tests/cluster/test_spans.py -k "three_users or no_gpu or losses" || failed=1; \
 	GANDIVA_CHAOS=1 $(PYTEST) --timeout 900 tests/cluster/test_chaos.py || failed=1; \
+	GANDIVA_DAY=1 $(PYTEST) -s --timeout 3600 tests/cluster/test_day.py || failed=1; \
 	GANDIVA_LONG=1 GANDIVA_DRAW=anew $(PYTEST) $(FAST) -m hypothesis || failed=1; \
 	exit $$failed
 

@@ -11,7 +11,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,13 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
 class Chaos:
     """What is done to a cluster, by a seed."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: Fleet, seed: int, users: Sequence[str] = USERS, jobs: int = JOBS) -> None:
+        """So many trainings of these users begin."""
         self.fleet, self.draw = fleet, random.Random(seed)
         self.jobs: dict[int, str] = {}
         self.done: list[str] = []
-        for n in range(JOBS):
-            user = USERS[n % len(USERS)]
+        for n in range(jobs):
+            user = users[n % len(users)]
             script = f"export OUT=~\nexec python {TRAINING.name} 30 {10**9}"
             self.jobs[fleet.submit(user, script, "--mem=100")] = user
 
@@ -77,6 +78,10 @@ class Chaos:
         if victim == "reload":
             self.reload(self.draw.choice(("gandiva", "tiresias", "gandiva_fair")))
             return
+        self.kill(victim)
+
+    def kill(self, victim: str) -> None:
+        """Kill a daemon, and start it again a while later."""
         self.fleet.mini.kill(victim)
         back_s = time.monotonic() + self.draw.uniform(0, DEAD_S)
         wait_for(lambda: time.monotonic() > back_s, "the outage to end", 2 * DEAD_S)
@@ -132,6 +137,19 @@ class Chaos:
         assert len({row["job_id"] for row in rows}) == len(rows), rows
         return {row["job_id"]: row["gpu_held_s"] for row in rows}
 
+    def check_books(self) -> None:
+        """The accounts are the nodes' own, the journal is decided again, and no invariant was broken."""
+        wait_for(
+            lambda: self.charged_s() == pytest.approx(self.held_s(), abs=NEAR_S),
+            lambda: f"accounts {self.charged_s()} to be {self.held_s()}: {self.done}",
+        )
+        mini = self.fleet.mini
+        path = str(mini.at.spool / "gandivactld/journal.sqlite")
+        told = json.loads(mini.exec(["gandiva", "replay", path, "--json", "-"]).stdout)
+        assert told["first"] is None and told["equal"], told
+        log = mini.log("gandivactld").read_text(errors="replace")
+        assert "invariant broken" not in log and "Traceback" not in log, log
+
 
 @slow("100 s a seed; property/test_kills.py has kills on a small Slurm")
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -143,12 +161,4 @@ def test_what_dies_in_mid_everything_takes_no_job_along(cluster: MiniCluster, se
             chaos.strike()
         chaos.end()
         fleet.finish()
-        wait_for(
-            lambda: chaos.charged_s() == pytest.approx(chaos.held_s(), abs=NEAR_S),
-            lambda: f"accounts {chaos.charged_s()} to be {chaos.held_s()}: {chaos.done}",
-        )
-        path = str(cluster.at.spool / "gandivactld/journal.sqlite")
-        told = json.loads(cluster.exec(["gandiva", "replay", path, "--json", "-"]).stdout)
-        assert told["first"] is None and told["equal"], told
-        log = cluster.log("gandivactld").read_text(errors="replace")
-        assert "invariant broken" not in log and "Traceback" not in log, log
+        chaos.check_books()
