@@ -132,10 +132,10 @@ class Chaos:
         return found
 
     def charged_s(self) -> dict[int, float]:
-        """The same, by the accounts, where each job is one."""
+        """The same, by the accounts, where each job is one; without those that never had a turn."""
         rows = self.fleet.ask("acct", "-a")["jobs"]
         assert len({row["job_id"] for row in rows}) == len(rows), rows
-        return {row["job_id"]: row["gpu_held_s"] for row in rows}
+        return {row["job_id"]: row["gpu_held_s"] for row in rows if row["gpu_held_s"]}
 
     def check_books(self) -> None:
         """The accounts are the nodes' own, the journal is decided again, and no invariant was broken."""
