@@ -11,6 +11,7 @@ import json
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,17 @@ class Chaos:
         self.fleet, self.draw = fleet, random.Random(seed)
         self.jobs: dict[int, str] = {}
         self.done: list[str] = []
+        self.submitted: Counter[int] = Counter()
         for n in range(jobs):
             user = users[n % len(users)]
             script = f"export OUT=~\nexec python {TRAINING.name} 30 {10**9}"
-            self.jobs[fleet.submit(user, script, "--mem=100")] = user
+            self.jobs[self.submit(user, script)] = user
+
+    def submit(self, user: str, script: str) -> int:
+        """Submit a job; return its number."""
+        job = self.fleet.submit(user, script, "--mem=100")
+        self.submitted[job] += 1
+        return job
 
     def lines(self, job: int) -> list[str]:
         """What a training has written."""
@@ -132,10 +140,17 @@ class Chaos:
         return found
 
     def charged_s(self) -> dict[int, float]:
-        """The same, by the accounts, where each job is one; without those that never had a turn."""
-        rows = self.fleet.ask("acct", "-a")["jobs"]
-        assert len({row["job_id"] for row in rows}) == len(rows), rows
-        return {row["job_id"]: row["gpu_held_s"] for row in rows if row["gpu_held_s"]}
+        """The same, by the accounts, where each submission is one job; without those that had no turn.
+
+        slurmctld, killed, may forget the newest submission and give its number to the next one.
+        """
+        found: dict[int, float] = {}
+        rows = [row for row in self.fleet.ask("acct", "-a")["jobs"] if row["gpu_held_s"]]
+        for row in rows:
+            found[row["job_id"]] = found.get(row["job_id"], 0.0) + row["gpu_held_s"]
+        again = Counter(row["job_id"] for row in rows) - self.submitted
+        assert not again, [row for row in rows if row["job_id"] in again]
+        return found
 
     def check_books(self) -> None:
         """The accounts are the nodes' own, the journal is decided again, and no invariant was broken."""

@@ -67,7 +67,7 @@ class Day(Chaos):
         """The next way to work without paying."""
         way = WAYS[len(self.cheats) % len(WAYS)]
         lines = f"export OUT=~\nexec python {CHEAT.name} {way}"
-        self.live.append(self.fleet.submit(HOSTILE, lines, "--mem=100"))
+        self.live.append(self.submit(HOSTILE, lines))
         self.cheats[self.live[-1]] = way
 
     def exchange(self) -> None:
