@@ -20,6 +20,8 @@ UNASKED = TESTS / "node/scripts/unasked.py"
 #: A training that knows nothing of Gandiva, and goes on from its own file.
 OWN = TESTS / "node/scripts/own.py"
 OWN_GANG = TESTS / "node/scripts/own_gang.py"
+#: Submits itself by submitit.
+SUBMITTED = TESTS / "node/scripts/submitted.py"
 #: A gang of a rank on each of two nodes.
 OVER_NODES = f"""\
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) WORLD_SIZE=2 OUT=~
@@ -51,7 +53,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
-        for script in (LIGHT_TRAINING, GANG, UNASKED, OWN, OWN_GANG):
+        for script in (LIGHT_TRAINING, GANG, UNASKED, OWN, OWN_GANG, SUBMITTED):
             home.joinpath(script.name).write_text(script.read_text())
         home.joinpath("tests").mkdir()
         for name in ("attach_train.py", "attach_recipes.py", "stopping.py"):
@@ -70,11 +72,15 @@ class Crowd:
         others = [fleet.submit("user2", count, *flags, gpus=gpus) for _ in range(2)]
         for job in others:
             fleet.wait_running(job)
-        self.job = fleet.submit("user1", script, *flags, gpus=gpus)
+        self.job = self.submit(script, *flags, gpus=gpus)
         fleet.wait_running(self.job)
         self.home = self.node()
         (self.elsewhere,) = (job for job in others if self.node(job) != self.home)
         self.target = self.node(self.elsewhere)
+
+    def submit(self, script: str, *flags: str, gpus: int) -> int:
+        """Submit the training; return its job."""
+        return self.fleet.submit("user1", script, *flags, gpus=gpus)
 
     def node(self, job: int = 0) -> str:
         """Where Slurm has the training, or another job."""
