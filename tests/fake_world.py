@@ -17,7 +17,7 @@ from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start
+from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start, Unhold
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
@@ -70,6 +70,7 @@ class FakeWorld:
         self.signals: list[tuple[int, str]] = []
         self.on_signal: Callable[[int], None] = lambda job_id: None
         self.refuse_signals = False
+        self.lose_unholds = False
         #: Slurm knows jobs that failed for a while
         self.remembers_failed = False
         #: so many plans pass until a job's turn comes, in which it saves itself
@@ -326,6 +327,9 @@ class FakeWorld:
             if self.refuse_signals:
                 return ev.ActionDone(action.action_id, "Job/step already completing or completed")
             self.on_signal(job.job_id)
+        if isinstance(action, Unhold):
+            assert job.state == "RUNNING", f"{action.key} is {job.state}: Slurm would start it"
+            self.jobs[job.job_id] = replace(job, priority=0 if self.lose_unholds else 1)
         if isinstance(action, Requeue) and action.has_ended:
             assert job.state == "FAILED", f"{action.key} is {job.state}"
             self.requeue(job.job_id)

@@ -11,7 +11,17 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gandiva_slurm.controller.nodes import Nodes
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Note, Requeue, SetTimeLimit, Signal, Start
+from gandiva_slurm.model.action import (
+    Action,
+    Fence,
+    HoldAgain,
+    Note,
+    Requeue,
+    SetTimeLimit,
+    Signal,
+    Start,
+    Unhold,
+)
 from gandiva_slurm.model.errors import GandivaError, PeerError, SlurmBusy, SlurmUnreachable
 from gandiva_slurm.model.event import ActionDone
 from gandiva_slurm.model.ids import JobKey
@@ -80,6 +90,9 @@ class Executor:
             return self._port.requeue(action.key.job_id) if runs else _nothing()
         if isinstance(action, Signal):
             return self._signal(action) if runs else _nothing()
+        if isinstance(action, Unhold):
+            is_held = runs and job is not None and job.is_held
+            return self._port.unhold(action.key.job_id) if is_held else _nothing()
         return self._fence(action) if isinstance(action, Fence) else _nothing()
 
     async def _start(self, action: Start) -> None:

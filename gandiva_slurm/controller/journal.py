@@ -58,6 +58,7 @@ _ACTIONS = (
     actions.SetTimeLimit,
     actions.Requeue,
     actions.Signal,
+    actions.Unhold,
     actions.Fence,
 )
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _ACTIONS}

@@ -73,6 +73,16 @@ class Signal:
 
 
 @dataclass(frozen=True)
+class Unhold:
+    """Take back the hold of a job that was signalled, runs on all the same, and is not to leave any more."""
+
+    action_id: str
+    key: JobKey
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Fence:
     """Tell a node to stop an incarnation that is not the newest (ADR 0003, fencing)."""
 
@@ -94,4 +104,4 @@ class Note:
     evidence: tuple[str, ...] = ()
 
 
-Action = Start | HoldAgain | SetTimeLimit | Requeue | Signal | Fence | Note
+Action = Start | HoldAgain | SetTimeLimit | Requeue | Signal | Unhold | Fence | Note

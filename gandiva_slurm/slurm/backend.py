@@ -117,6 +117,10 @@ class ChosenPort:
         """Hold a job."""
         await (await self._chosen()).hold(job_id)
 
+    async def unhold(self, job_id: int) -> None:
+        """Take back the hold of a job that runs."""
+        await (await self._chosen()).unhold(job_id)
+
     async def requeue(self, job_id: int) -> None:
         """Requeue a job that runs."""
         await (await self._chosen()).requeue(job_id)

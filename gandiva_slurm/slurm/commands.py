@@ -86,6 +86,10 @@ class CommandsPort:
         """Hold a job that waits."""
         await self._control.hold(self._name(job_id))
 
+    async def unhold(self, job_id: int) -> None:
+        """Take back the hold of a job that runs."""
+        await self._control.release([self._name(job_id)])
+
     async def requeue(self, job_id: int) -> None:
         """Put a job that runs back into the queue; nothing else is done to any other."""
         await self._control.requeue(self._name(job_id))

@@ -33,6 +33,9 @@ class SlurmPort(Protocol):
     async def hold(self, job_id: int) -> None:
         """Hold a job that waits. A running one would be held too, and lose its eligible time (ADR 0003)."""
 
+    async def unhold(self, job_id: int) -> None:
+        """Take back the hold of a job that runs: one that waits would be started by Slurm."""
+
     async def requeue(self, job_id: int) -> None:
         """Put a job that runs back into the queue; one that waits, ends or has ended is left as it is.
 

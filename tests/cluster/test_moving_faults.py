@@ -107,6 +107,9 @@ def test_a_job_that_does_nothing_upon_its_signal_stays(fleet: Fleet) -> None:
     crowd.make_room()
     wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
     assert crowd.codes().count("Signalled") == 1
+    words = ["squeue", "-h", "-j", str(crowd.job), "-o", "%Q"]
+    wait_for(lambda: fleet.mini.exec(words).stdout.strip() != "0", "its hold to be taken back", MOVE_S)
+    assert fleet.slurm_state(crowd.job) == "RUNNING"
     fleet.home("user1", "deaf.stop").touch()
     fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
     crowd.wait_runs(f"COMPLETED {crowd.home}")

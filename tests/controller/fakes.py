@@ -87,6 +87,10 @@ class FakeSlurm:
         self.calls.append(("hold", job_id, self.jobs[job_id].state))
         self.change(job_id, priority=0)
 
+    async def unhold(self, job_id: int) -> None:
+        self.calls.append(("unhold", job_id, self.jobs[job_id].state))
+        self.change(job_id, priority=1)
+
     async def requeue_ended(self, job_id: int) -> None:
         self.calls.append(("requeue_ended", job_id, self.jobs[job_id].state))
         self.send_back(job_id)

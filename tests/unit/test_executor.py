@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.controller.executor import Executor
-from gandiva_slurm.model.action import Requeue, Start
+from gandiva_slurm.model.action import Requeue, Start, Unhold
 from gandiva_slurm.model.errors import PeerError, SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
@@ -62,6 +62,28 @@ async def test_any_other_job_is_left_alone_and_nothing_failed(job):
 async def test_a_failure_is_told_with_slurms_sentence(error, retry):
     _, done = await outcome(RUNS, error)
     assert (done.error, done.retry) == (str(error), retry)
+
+
+@pytest.mark.parametrize(
+    ("job", "is_asked"),
+    [
+        (replace(RUNS, priority=0), True),
+        (replace(RUNS, priority=5), False),
+        (replace(RUNS, priority=0, state="PENDING"), False),
+        (replace(RUNS, priority=0, restart=2), False),
+    ],
+    ids=["held", "not held", "waits: Slurm would start it", "next incarnation"],
+)
+async def test_a_hold_is_taken_back_of_a_job_that_runs_alone(job, is_asked):
+    port, asked = Port(), []
+
+    async def unhold(job_id):
+        asked.append(job_id)
+
+    port.unhold = unhold
+    action = Unhold("unhold:7.1:1", JobKey(7, 1), "MoveFailed", "it stays")
+    (done,) = await Executor(port, None, None, time.time_ns).execute([action], {7: job})
+    assert (asked, done.error) == ([7] if is_asked else [], "")
 
 
 class StartingPort:

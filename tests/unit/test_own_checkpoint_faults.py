@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Fence, Start
+from gandiva_slurm.model.action import Fence, Start, Unhold
+from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 from tests.unit.test_engine_own_checkpoint import SIGNAL, TARGET, codes, kinds, leaving
 
@@ -53,6 +54,30 @@ def test_one_that_ends_non_zero_after_its_time_goes_on_all_the_same(checkpoint: 
     assert kinds(world.run(LONG_S)) == ["Requeue"]
     record = world.engine.jobs[1]
     assert (record.state, record.job.restart, len(world.signals)) == (states.RUNNING, 1, 1)
+
+
+@pytest.mark.parametrize(("checkpoint", "own_s"), [(SIGNAL, 20), ("signal:USR1@200", 200)])
+def test_one_that_stays_is_held_until_it_can_leave_no_more(checkpoint: str, own_s: int) -> None:
+    """Held, for it may still requeue itself; not for ever, for Slurm shows it so, and keeps its time from it."""
+    world = signalled(checkpoint)
+    bound_s = max(own_s, world.settings.move_deadline_ns // SECOND_NS)
+    early = world.run(bound_s - 5)
+    assert world.jobs[1].is_held and not [action for action in early if isinstance(action, Unhold)]
+    later = world.run(30)
+    assert [type(action) for action in later if isinstance(action, Unhold)] == [Unhold]
+    assert not world.jobs[1].is_held and world.state_of(1) == states.RUNNING
+
+
+def test_a_hold_that_slurm_keeps_is_taken_back_again() -> None:
+    """Its release was lost: it is asked for once a while, not in every cycle."""
+    world = signalled()
+    world.run(world.settings.move_deadline_ns // SECOND_NS - 5)
+    world.lose_unholds = True
+    asked = [action for action in world.run(31) if isinstance(action, Unhold)]
+    assert 2 <= len(asked) <= 7
+    world.lose_unholds = False
+    world.run(10)
+    assert not world.jobs[1].is_held
 
 
 def test_one_that_requeues_itself_after_its_time_is_placed_anew() -> None:

@@ -26,6 +26,22 @@ VARIANTS = (
         (f"{FAULTS}::test_one_that_fails_long_after_its_signal_has_failed",),
     ),
     Variant(
+        "held-for-ever",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:let_go",
+        "if is_over and is_due",
+        "if False and is_due",
+        "A job that stayed upon its signal is held to its end.",
+        (f"{FAULTS}::test_one_that_stays_is_held_until_it_can_leave_no_more",),
+    ),
+    Variant(
+        "hold-taken-back-at-once",
+        "gandiva_slurm/engine/lifecycle/own_checkpoint.py:let_go",
+        "if is_over and is_due",
+        "if is_due",
+        "A job that requeues itself late is started by Slurm, anywhere.",
+        (f"{FAULTS}::test_one_that_stays_is_held_until_it_can_leave_no_more",),
+    ),
+    Variant(
         "signal-of-the-run-before",
         "gandiva_slurm/engine/lifecycle/event_handlers.py:job_seen",
         "record.travels.signalled_ns = 0",

@@ -20,7 +20,7 @@ from gandiva_slurm.engine.lifecycle.event_handlers import (
     end_for_good,
     job_of,
 )
-from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
+from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back, let_go
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord
@@ -165,6 +165,7 @@ def note_outcome(at: Cycle, event: ActionDone) -> None:
 
 def watch_moves(at: Cycle) -> None:
     """Take each move one step on, or give it up; to be called once a cycle."""
+    let_go(at)
     moving = sorted(
         (record for record in at.state.jobs.values() if record.travels.is_moving),
         key=lambda record: record.order,
