@@ -106,7 +106,7 @@ class GandivaCallback(TrainerCallback):  # type: ignore[misc]
 
     def _opened(self) -> Keeper:
         if self._keeper is None:
-            self._keeper = Keeper(self._save, self._tell)
+            self._keeper = Keeper("transformers", self._save, self._tell)
         return self._keeper
 
     def _tell(self) -> Dict[str, Any]:

@@ -26,14 +26,16 @@ _PART = "framework"
 class Keeper:
     """Boundaries and checkpoints of such a training on this rank; `saved` is where it goes on, or None."""
 
-    def __init__(self, save: Callable[[str], None], tell: Callable[[], Dict[str, Any]] = dict) -> None:
+    def __init__(
+        self, framework: str, save: Callable[[str], None], tell: Callable[[], Dict[str, Any]] = dict
+    ) -> None:
         """Look for a checkpoint.
 
-        `save` lets the framework write one into a directory, which it makes; on all ranks, of which one may
-        fail: none may wait for another behind its own part. `tell` gives what else is to be kept of a rank,
-        which `saved` has under "told".
+        `framework` is one of wire.page's. `save` lets it write one into a directory, which it makes; on all
+        ranks, of which one may fail: none may wait for another behind its own part. `tell` gives what else is
+        to be kept of a rank, which `saved` has under "told".
         """
-        self._save_into, self._tell = save, tell
+        self._framework, self._save_into, self._tell = framework, save, tell
         self._rank = this_rank()
         is_alone = self._rank is None and start.checkpoint_dir() is None
         # What the script has trained before is in no checkpoint of this one's.
@@ -68,7 +70,7 @@ class Keeper:
     def go_on(self) -> None:
         """Mark the boundaries of this process from now on."""
         if self._rank is not None and self._vault is not None:
-            self._rank.claim(KIND_RUN, self._save)
+            self._rank.claim(KIND_RUN, self._save, framework=self._framework)
             self._rank.tell_unmoved("")
         elif self._rank is not None:
             self._rank.claim(KIND_STEPS)

@@ -47,7 +47,8 @@ class GandivaCallback(Callback):  # type: ignore[misc]
         """Look for a checkpoint, and stand at the top of the batch loop from now on."""
         if stage != "fit" or "advance" in vars(trainer.fit_loop.epoch_loop):  # where another one stands
             return
-        keeper = Keeper(functools.partial(_save, trainer), lambda: {"step": trainer.global_step})
+        save, tell = functools.partial(_save, trainer), lambda: {"step": trainer.global_step}
+        keeper = Keeper(_package(trainer), save, tell)
         self._keeper = None if keeper.is_alone else keeper
         if self._keeper is None:
             return
@@ -122,6 +123,12 @@ def attached(trainer: Any, own: Any, args: Any, options: Any) -> Iterator[Any]:
             trainer.callbacks.remove(callback)
 
 
+def _package(trainer: Any) -> str:
+    """Return the package that its Trainer is of: lightning, or pytorch_lightning."""
+    packages = {kind.__module__.split(".")[0] for kind in type(trainer).__mro__}
+    return "pytorch_lightning" if "pytorch_lightning" in packages else "lightning"
+
+
 def _replay(trainer: Any, keeper: Keeper, batches: int) -> None:
     """Leave the first batches of the pass behind."""
     fetcher = trainer.fit_loop._data_fetcher
@@ -161,9 +168,7 @@ def _load(keeper: Keeper, resume_start: Any, theirs: Any = None, **options: Any)
         keeper.saved = None
         return resume_start(theirs, **options)
     # It is the user's own file, which may hold whatever the script's callbacks put into it.
-    return resume_start(
-        _file(keeper.path), **{name: False for name in options if name == "weights_only"}
-    )
+    return resume_start(_file(keeper.path), **{name: False for name in options if name == "weights_only"})
 
 
 def _step_of(path: Any) -> int:

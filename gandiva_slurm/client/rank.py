@@ -26,6 +26,7 @@ from gandiva_slurm.client.stop import Stop
 from gandiva_slurm.client.tiers import DRAIN_S, wants_to_move
 from gandiva_slurm.wire.page import (
     DONE,
+    FRAMEWORKS,
     KIND_HOOK,
     KIND_RUN,
     NEVER,
@@ -36,6 +37,7 @@ from gandiva_slurm.wire.page import (
     W_BEGUN,
     W_ELASTIC,
     W_FIRST_NS,
+    W_FRAMEWORK,
     W_GROUP_MS,
     W_KIND,
     W_LAST_NS,
@@ -76,6 +78,8 @@ class Rank:
         self.calm = 0
         self.save: Optional[Callable[[], None]] = None
         self.is_elastic = False
+        #: which framework saves it, a number of FRAMEWORKS
+        self.framework = 0
         #: Identifies the thread that passed the first boundary; None before there was one.
         self.owner: Optional[int] = None
         #: What the script trains with, as far as it was seen: weak references by id.
@@ -105,16 +109,22 @@ class Rank:
         if words[W_AT] <= seq or words[W_THROTTLE] != self.calm:
             self._leave_hot_path(seq)
 
-    def claim(self, kind: int, save: Optional[Callable[[], None]] = None, is_elastic: bool = False) -> None:
+    def claim(
+        self,
+        kind: int,
+        save: Optional[Callable[[], None]] = None,
+        is_elastic: bool = False,
+        framework: str = "",
+    ) -> None:
         """Let the script's own `steps` or `step` mark the boundaries from now on; the hook stands back.
 
         All stand back behind an attached training, whose boundaries are places to `save` at too; from what
-        an elastic one saves, another number of ranks can go on.
+        an elastic one saves, another number of ranks can go on. `framework`: which one saves it, if any.
         """
         if self.kind == KIND_RUN and kind != KIND_RUN:
             return
-        self.save, self.is_elastic = save, is_elastic
-        self.words[W_ELASTIC] = is_elastic
+        self.save, self.is_elastic, self.framework = save, is_elastic, FRAMEWORKS.index(framework)
+        self.words[W_ELASTIC], self.words[W_FRAMEWORK] = is_elastic, self.framework
         if self.stop is not None:
             self.stop.save = save
         if kind != self.kind:
@@ -214,6 +224,7 @@ class Rank:
     def _introduce(self, words: memoryview) -> None:
         words[W_PID], words[W_START] = os.getpid(), start_ticks()
         words[W_KIND], words[W_ELASTIC], words[W_FIRST_NS] = self.kind, self.is_elastic, self._first_ns
+        words[W_FRAMEWORK] = self.framework
         words[W_GROUP_MS] = shortest_timeout_ms()
         words[W_BEGUN], words[W_USER_STEPS] = self._begun, self.user_steps
         words[W_LAST_NS] = monotonic_ns()

@@ -178,7 +178,8 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
 def _told(item: Resident, way: str) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
     if item.is_movable:
-        yield "it can be moved: it saves itself and goes on from there"
+        by = f" ({item.framework})" if item.framework else ""
+        yield f"it can be moved: it saves itself and goes on from there{by}"
     elif way:
         yield way
     elif item.ranks:

@@ -13,6 +13,8 @@ class Measured:
     is_movable: bool = False
     #: why it cannot, by its own word
     unmoved: str = ""
+    #: the framework that saves it; "" where it is attached by its script, or cannot
+    framework: str = ""
     #: what it saves, or has saved to leave, can be loaded by another number of ranks
     is_elastic: bool = False
     #: mini-batches a second alone on its GPUs, and beside the job it is packed with

@@ -56,6 +56,13 @@ def unmoved(resident: Resident) -> str:
     return next((text for rank in resident.ranks if (text := unmoved_text(rank.look()))), "")
 
 
+def framework(resident: Resident) -> str:
+    """Return the framework that saves it, by its ranks' word; "" where its script does, or they differ."""
+    told = {rank.look()[wire.W_FRAMEWORK] for rank in resident.ranks} if is_movable(resident) else {0}
+    number = told.pop()
+    return wire.FRAMEWORKS[number] if not told and number < len(wire.FRAMEWORKS) else ""
+
+
 def is_elastic(resident: Resident) -> bool:
     """True when what it saves, or has saved to leave, can be loaded by another number of ranks."""
     return is_movable(resident) and all(rank.look()[wire.W_ELASTIC] == 1 for rank in resident.ranks)

@@ -71,6 +71,7 @@ def _resident(node: Node, job: Job) -> Resident:
         detail=detail,
         is_movable=leaving.is_movable(job),
         unmoved=leaving.unmoved(job),
+        framework=leaving.framework(job),
         has_left=leaving.has_left(job),
         has_floor=leaving.has_floor(node, job),
         is_elastic=leaving.is_elastic(job),

@@ -29,6 +29,8 @@ W_RELEASED, W_HELD, W_TIER_USED, W_ERROR = 28, 29, 30, 31
 W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
 #: line 4, too: mini-batches that its training had done before this process, and one; 0 where it cannot know
 W_BEGUN = 36
+#: line 4, too: by which framework it is saved, a number of FRAMEWORKS; 0: by the script's own word
+W_FRAMEWORK = 37
 # line 5: rank. LIVE, PEAK: bytes of its tensors on its devices; PEAK: 0 before it was told, 1 for none. OOMS:
 # how often memory ran out.
 W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43
@@ -50,6 +52,8 @@ STATE_NAMES = ("RUN", "HOLD", "RELEASING", "PARKED", "RESTORING", "LEFT", "FAILE
 KIND_HOOK, KIND_STEPS, KIND_STEP = 1, 2, 3
 #: `attach`: every boundary is a state boundary too, where the rank can save itself and go on elsewhere
 KIND_RUN = 4
+#: Frameworks that save their trainings at a boundary of KIND_RUN, by W_FRAMEWORK.
+FRAMEWORKS = ("", "transformers", "lightning", "pytorch_lightning")
 # TIER_USED
 TIER_HOLD, TIER_TORCH, TIER_VMM, TIER_DRIVER, TIER_FREEZE, TIER_REQUEUE = 0, 1, 2, 3, 4, 5
 TIER_NAMES = ("hold", "torch", "vmm", "driver", "freeze", "requeue")

@@ -203,7 +203,9 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     crowd = Crowd(fleet, "unasked", f"exec python {UNASKED.name} unasked")
     wait_for(lambda: len(rows(fleet, "unasked")) > 50, "it to train", 90)
     told = fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
-    assert "it can be moved: it saves itself and goes on from there" in told
+    assert "it can be moved: it saves itself and goes on from there (transformers)" in told
+    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
+    assert row["moves_by"] == "transformers"
     told = fleet.mini.exec(["gandiva", "why", str(crowd.elsewhere)]).stdout
     assert "it cannot be moved: not all its ranks are attached" in told
     crowd.make_room()

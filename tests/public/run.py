@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -85,8 +86,12 @@ def look_at(directory: Path, script: Script, number: int) -> Row:
     """Run one script and tell what was seen."""
     begin = time.monotonic()
     here = lay_out(directory, script, OUT / f"{number:02}")
-    command = [sys.executable, str(Path(script.path).relative_to(script.place or Path(script.path).parent))]
-    command += script.arguments.split()
+    file = str(Path(script.path).relative_to(script.place or Path(script.path).parent))
+    command = [sys.executable, file, *script.arguments.split()]
+    if script.batch:
+        head = "".join(f"#SBATCH {word}\n" for word in script.batch.split())
+        (here / "job.sh").write_text(f"#!/bin/bash\n{head}srun {shlex.join(command)}\n")
+        command = ["job.sh"]
     env = {**os.environ, **_ENV, "HF_HOME": str(OUT / "hub"), **dict(script.env)}
     told = _gandiva(["doctor", "--json", "--deadline", str(DEADLINE_S), "--", *command], here, env)
     own = ["--checkpoint", script.checkpoint] if script.checkpoint else []
@@ -94,7 +99,9 @@ def look_at(directory: Path, script: Script, number: int) -> Row:
     tried = _gandiva(["try", *limits, *own, "--", *command], here, env)
     (OUT / f"{number:02}.told").write_text(f"{script.name}\n{told}\n{tried}")
     shutil.rmtree(OUT / f"{number:02}")
-    name = f"{script.name} `{script.arguments}`" if script.arguments else script.name
+    started = " ".join((*(f"{name}={value}" for name, value in script.env), script.arguments)).strip()
+    started = f"{started}; {script.batch}" if script.batch else started
+    name = f"{script.name} `{started}`" if started else script.name
     return read(name, told, tried)._replace(seconds=time.monotonic() - begin)
 
 

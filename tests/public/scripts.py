@@ -29,6 +29,8 @@ class Script(NamedTuple):
     #: mini-batches compared, and how it saves itself where its ranks do not
     steps: int = 40
     checkpoint: str = ""
+    #: #SBATCH lines of a batch script around it; none: it is started by itself
+    batch: str = ""
 
     @property
     def name(self) -> str:
@@ -53,7 +55,6 @@ _TRL = (
 )
 _BASICS, _FABRIC, _BERT = "examples/pytorch/basics", "examples/fabric", "bert:bert-base-cased:2"
 _TEXTS = (("train", 3000), ("valid", 30), ("test", 30))
-_RL = "examples/pytorch/domain_templates"
 
 SCRIPTS = (
     Script(PYTORCH, "mnist/main.py", "--no-accel --batch-size 8", ("mnist:../data:600",)),
@@ -72,11 +73,14 @@ SCRIPTS = (
         )
         for words in ("--use-optimizer ", "--model Transformer --use-optimizer ", "")
     ),
-    Script(PYTORCH, "time_sequence_prediction/train.py", "", ("sines",)),
+    Script(
+        PYTORCH, "time_sequence_prediction/train.py", "", ("sines",),
+        env=(("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"),),
+    ),
     Script(PYTORCH, "reinforcement_learning/reinforce.py"),
     Script(PYTORCH, "reinforcement_learning/actor_critic.py"),
     Script(
-        PYTORCH, "super_resolution/main.py", "--upscale_factor 3 --batchSize 2 --testBatchSize 2",
+        PYTORCH, "super_resolution/main.py", "--upscale_factor 3 --batchSize 2 --testBatchSize 2 --nEpochs 9",
         ("images:dataset/BSDS300/images/train:16", "images:dataset/BSDS300/images/test:4"),
     ),
     Script(
@@ -113,7 +117,10 @@ SCRIPTS = (
         LIGHTNING, f"{_BASICS}/backbone_image_classifier.py", "",
         ("mnist:data:100", "mnist:../../Datasets:60000"),
     ),
-    Script(LIGHTNING, f"{_RL}/reinforce_learn_Qnet.py"),
+    Script(
+        LIGHTNING, f"{_BASICS}/autoencoder.py", "", ("mnist:data:100", "mnist:Datasets:60000"),
+        place="examples", env=(("GANDIVA_AUTO_ATTACH", "0"),), batch="--signal=SIGUSR1@90 --requeue",
+    ),
     Script(
         LIGHTNING, f"{_FABRIC}/image_classifier/train_torch.py", "--batch-size 8",
         ("mnist:../../../Datasets:600", "mnist:../../Datasets:600"),

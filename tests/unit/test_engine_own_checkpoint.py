@@ -74,6 +74,22 @@ def test_of_several_nodes_it_is_moved_by_its_own_file_alone(checkpoint: str) -> 
         assert kinds(world.run(120)) == []
 
 
+@pytest.mark.parametrize("framework", ("", "lightning"))
+def test_one_that_its_ranks_save_moves_by_their_frameworks_name(framework: str) -> None:
+    world = FakeWorld({"n1": 2})
+    world.submit(checkpoint="self")
+    world.run(5)
+    state, record = world.engine.state, world.engine.jobs[1]
+    assert moves_by(state, record) == "attached"
+    at = ("n1", record.key)
+    measured = replace(state.sightings[at].measured, framework=framework)
+    state.sightings[at] = replace(state.sightings[at], measured=measured)
+    assert moves_by(state, record) == (framework or "attached")
+    world.rigid.add(1)
+    world.run(2)
+    assert moves_by(state, record) == "self"
+
+
 def test_one_that_requeues_itself_upon_its_signal_goes_on_on_its_target() -> None:
     world = leaving(SIGNAL)
     world.on_signal = world.requeue

@@ -137,7 +137,7 @@ def test_a_framework_s_training_knows_it_from_the_framework(
     monkeypatch.setenv("GANDIVA_CHECKPOINT_DIR", str(tmp_path))
     monkeypatch.setattr(vault, "_opened", 0)
     monkeypatch.setattr("gandiva_slurm.client.keeper.this_rank", lambda: client)
-    keeper = Keeper(lambda path: None)
+    keeper = Keeper("transformers", lambda path: None)
     keeper.go_on()
     for total in (40, 41, 42):
         keeper.boundary(total)

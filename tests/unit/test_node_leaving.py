@@ -257,6 +257,21 @@ def test_its_word_on_why_it_cannot_be_moved_is_told(floor):
     assert floor.told(1).is_movable and floor.told(1).unmoved == ""
 
 
+@pytest.mark.parametrize(
+    ("numbers", "want"),
+    [((1, 1), "transformers"), ((0, 0), ""), ((1, 2), ""), ((99, 99), ""), ((2**64 - 1, 2**64 - 1), "")],
+    ids=["theirs", "the script's own", "they differ", "not known", "nonsense"],
+)
+def test_the_framework_that_saves_it_is_told(floor, numbers, want):
+    """By the numbers on its ranks' pages, whatever these write there, and only while it can be moved."""
+    job = floor.train(1, 2, kind=wire.KIND_RUN)
+    for rank, number in zip(job.ranks, numbers, strict=True):
+        rank.page.write([(wire.W_FRAMEWORK, number)])
+    assert floor.told(1).is_movable and floor.told(1).framework == want
+    job.ranks[0].page.write([(wire.W_KIND, wire.KIND_HOOK)])
+    assert not floor.told(1).is_movable and floor.told(1).framework == ""
+
+
 def test_it_is_elastic_while_all_its_ranks_say_so_and_behind_that(floor):
     """Whoever has left keeps what he said last: that is what he saved."""
     job = floor.train(1, 2)

@@ -58,7 +58,7 @@ def test_one_that_ends_non_zero_after_its_time_goes_on_all_the_same(checkpoint: 
 
 @pytest.mark.parametrize(("checkpoint", "own_s"), [(SIGNAL, 20), ("signal:USR1@200", 200)])
 def test_one_that_stays_is_held_until_it_can_leave_no_more(checkpoint: str, own_s: int) -> None:
-    """Held, for it may still requeue itself; not for ever, for Slurm shows it so, and keeps its time from it."""
+    """Held, for it may still requeue itself late; not for ever, for Slurm shows it so."""
     world = signalled(checkpoint)
     bound_s = max(own_s, world.settings.move_deadline_ns // SECOND_NS)
     early = world.run(bound_s - 5)

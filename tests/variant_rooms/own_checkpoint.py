@@ -26,6 +26,22 @@ VARIANTS = (
         (f"{FAULTS}::test_one_that_fails_long_after_its_signal_has_failed",),
     ),
     Variant(
+        "framework-believed",
+        "gandiva_slurm/node/leaving.py:framework",
+        "if not told and number < len(wire.FRAMEWORKS)",
+        "if not told",
+        "A number that a rank writes as its framework, and that is none, stops the node's report.",
+        ("tests/unit/test_node_leaving.py::test_the_framework_that_saves_it_is_told",),
+    ),
+    Variant(
+        "framework-not-named",
+        "gandiva_slurm/engine/lifecycle/moving.py:moves_by",
+        '(named.pop() if len(named) == 1 else "") or "attached"',
+        '"attached"',
+        "MOVESBY calls a job attached that its framework saves.",
+        (f"{OWN}::test_one_that_its_ranks_save_moves_by_their_frameworks_name",),
+    ),
+    Variant(
         "held-for-ever",
         "gandiva_slurm/engine/lifecycle/own_checkpoint.py:let_go",
         "if is_over and is_due",

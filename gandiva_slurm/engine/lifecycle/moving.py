@@ -95,10 +95,13 @@ def saves_by(record: JobRecord) -> str:
 
 
 def moves_by(state: EngineState, record: JobRecord) -> str:
-    """How a job moves, in a word: attached, self, signal, submitit; "" it does not, as far as is known."""
+    """How a job moves, in a word: attached, its framework's name, self, signal, submitit; "" it does not."""
     if why_fixed(record):
         return ""
-    return "attached" if is_attached(state, record) else saves_by(record)
+    if not is_attached(state, record):
+        return saves_by(record)
+    named = {state.sightings[name, record.key].measured.framework for name in record.nodes}
+    return (named.pop() if len(named) == 1 else "") or "attached"
 
 
 def own_signal(settings: EngineSettings, record: JobRecord) -> OwnSignal | None:
