@@ -133,21 +133,35 @@ local function read_reservation(name)
     refuse('--reservation: got "%s", takes one name; next: name one reservation', shown(name))
 end
 
+--- The value of --signal that counts among a script's #SBATCH lines, as sbatch reads them: several options on a
+--- line, a comment behind them, quotes, the last one of several; no line behind the first command.
+local function signal_line(script)
+    local found, is_next = nil, false
+    for line in (script .. "\n"):gmatch("([^\n]*)\n") do
+        local options = line:match("^#SBATCH%s(.*)$")
+        if not options and line:match("^%s*[^%s#]") then return found end
+        for word in (options or ""):gsub("[\"']", ""):gmatch("%S+") do
+            if word:sub(1, 1) == "#" then break end
+            if is_next then found = word end
+            is_next = word == "--signal"
+            found = word:match("^%-%-signal=(.+)$") or found
+        end
+        is_next = false
+    end
+    return found
+end
+
 --- What a batch script says: its own #SBATCH --signal=[B:]NAME[@SECONDS], in words; Slurm shows the filter
 --- none that was given on the command line (22.05.8). A number, or a signal that is not known here: none.
 local function signal_of(script)
-    for line in (script .. "\n"):gmatch("([^\n]*)\n") do
-        local asked = line:match("^#SBATCH%s+%-%-signal[=%s]%s*(%S+)")
-        if asked then
-            local flags, name, seconds = asked:match("^(%u*):(%w+)@?(%d*)$")
-            if not name then name, seconds = asked:match("^(%w+)@?(%d*)$") end
-            name = name and name:upper():gsub("^SIG", "")
-            if not SIGNALS[name] then return nil end
-            local grace = whole_number(seconds == "" and "60" or seconds, 1, 3600)
-            return {to = flags and flags:find("B", 1, true) and "B:" or "", name = name, seconds = grace or 3600}
-        end
-    end
-    return nil
+    local asked = signal_line(script)
+    if not asked then return nil end
+    local flags, name, seconds = asked:match("^(%u*):(%w+)@?(%d*)$")
+    if not name then name, seconds = asked:match("^(%w+)@?(%d*)$") end
+    name = name and name:upper():gsub("^SIG", "")
+    if not SIGNALS[name] then return nil end
+    local grace = whole_number(seconds == "" and "60" or seconds, 1, 3600)
+    return {to = flags and flags:find("B", 1, true) and "B:" or "", name = name, seconds = grace or 3600}
 end
 
 --- How the job itself saves, settled: as it was asked, or by what its script says (auto). `signal` and

@@ -22,10 +22,11 @@ from gandiva_slurm.model.snapshot import JobOptions, OwnSignal
 SIGNALS = ("HUP", "INT", "USR1", "USR2", "TERM")
 TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self or none"
 _ASKED = re.compile(rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?", re.ASCII)
-_SIGNAL_LINE = re.compile(r"#SBATCH\s+--signal[=\s]\s*(\S+)", re.ASCII)
 _SIGNAL = re.compile(r"(?:([A-Z]*):)?([A-Za-z0-9]+)@?(\d*)", re.ASCII)
-_FLAGGED = re.compile(r"#SBATCH\s(?:.*\s)?--gandiva-(\w+)[=\s]\s*(\S+)", re.ASCII)
-_TASKS = re.compile(r"\s(?:--ntasks(?:-per-node)?[=\s]\s*|-n\s*)(\d{1,3})\b", re.ASCII)
+#: The options of sbatch that matter here and take a value, by their letters; `--requeue` and its opposite.
+_VALUED, _LETTERS = ("signal", "ntasks", "ntasks-per-node", "nodes"), {"n": "ntasks", "N": "nodes"}
+_REQUEUES = ("requeue", "no-requeue")
+_GANDIVA = "gandiva-"
 #: A script is not read further.
 _MOST_BYTES = 4 * 2**20
 #: Slurm's own default (sbatch's --signal), and submitit's.
@@ -73,9 +74,6 @@ _MARKS = {
     "requeues": (_BATCH, re.compile(r"scontrol\s+requeue", re.ASCII)),
     "srun": (_BATCH, re.compile(r"^[^#]*\bsrun\b")),
     "submitit": (_BATCH, re.compile(r"SUBMITIT_EXECUTOR=slurm")),
-    "--requeue": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?--requeue\b")),
-    "--no-requeue": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?--no-requeue\b")),
-    "nodes": (_BATCH, re.compile(r"^#SBATCH\s(?:.*\s)?(?:--nodes[=\s]\s*|-N\s*)(?!1\b)\d+")),
 }
 
 
@@ -86,9 +84,9 @@ class Script:
     command: list[str]
     #: whether it is a batch script
     is_batch: bool = False
-    #: the first line of each kind in `_MARKS`
+    #: the first line of each kind in `_MARKS`; of #SBATCH: --requeue, --no-requeue, and nodes, if several
     marks: dict[str, Line] = field(default_factory=dict)
-    #: the #SBATCH line that names the signal, and those of --gandiva-NAME
+    #: the #SBATCH line that names the signal, which it has caught, and those of --gandiva-NAME
     signal: Line | None = None
     flags: dict[str, tuple[str, Line]] = field(default_factory=dict)
     tasks: int = 1
@@ -142,8 +140,7 @@ def settle(script: Script, asked: str | None = None) -> JobOptions:
 
 def own_signal(script: Script) -> OwnSignal | None:
     """Return the signal that the batch script asks Slurm for; None where it is none, or unknown here."""
-    found = _SIGNAL_LINE.match(script.signal.text) if script.signal else None
-    match = _SIGNAL.fullmatch(found[1]) if found else None
+    match = _SIGNAL.fullmatch(script.signal.caught) if script.signal else None
     if match is None:
         return None
     name = match[2].upper().removeprefix("SIG")
@@ -235,15 +232,53 @@ def _mark(script: Script, path: Path, kind: str) -> None:
 def _read_batch(script: Script, path: Path) -> None:
     script.is_batch = True
     _mark(script, path, _BATCH)
+    for line, name, value in _options(path):
+        if name == "signal":
+            script.signal = line._replace(caught=value)
+        elif name == "nodes":
+            script.marks.pop(name, None)
+            script.marks |= {name: line} if value != "1" else {}
+        elif name in _REQUEUES:
+            for either in _REQUEUES:
+                script.marks.pop(f"--{either}", None)
+            script.marks[f"--{name}"] = line
+        elif name.startswith(_GANDIVA):
+            script.flags[name.removeprefix(_GANDIVA)] = (value, line)
+        elif value.isdecimal() and len(value) <= 3:
+            script.tasks = max(1, int(value))
+
+
+def _options(path: Path) -> Iterator[tuple[Line, str, str]]:
+    """Yield the options of its #SBATCH lines that matter, as sbatch reads them: line, name, value.
+
+    Several are on a line, a comment may stand behind them; the last one of a name counts. No line behind the
+    first command is read. The same as signal_line of gandiva_request.lua.
+    """
     for line in _lines(path):
-        if not line.text.startswith("#SBATCH"):
+        if not re.match(r"#SBATCH\s", line.text):
+            if re.match(r"\s*[^\s#]", line.text):
+                return
             continue
-        if script.signal is None and _SIGNAL_LINE.match(line.text):
-            script.signal = line
-        for name, value in _FLAGGED.findall(line.text):
-            script.flags.setdefault(name, (value, line))
-        count = _TASKS.search(line.text)
-        script.tasks = int(count[1]) if count else script.tasks
+        words = re.sub(r"[\"']", "", line.text).split()[1:]
+        comment = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
+        awaited = ""
+        for word in words[:comment]:
+            if awaited:
+                yield line, awaited, word
+            name, is_there, value = _option(word)
+            takes = name in _VALUED or name.startswith(_GANDIVA)
+            if (takes and is_there) or name in _REQUEUES:
+                yield line, name, value
+            awaited = name if takes and not is_there else ""
+
+
+def _option(word: str) -> tuple[str, bool, str]:
+    """Take a word apart: the option's name, "" for none, whether a value is in the same word, and it."""
+    if word.startswith("--"):
+        name, is_there, value = word[2:].partition("=")
+        return name, bool(is_there), value
+    name = _LETTERS.get(word[1:2], "") if word.startswith("-") else ""
+    return name, bool(name and word[2:]), word[2:] if name else ""
 
 
 def _by_signal(how: str, own: OwnSignal) -> JobOptions:

@@ -100,6 +100,16 @@ def _table(path: Path, columns: str) -> None:
     _rows(path, tuple(columns.split(",")), {"train": 400, "test": 20})
 
 
+def _mrpc(path: Path, _: str) -> None:
+    """Pairs of sentences in the place of the few that lie there."""
+    for name, count in (("train", 300), ("dev", 8)):
+        with (path / f"{name}.csv").open("w", newline="") as file:
+            rows, lines = csv.writer(file), _sentences(2 * count)
+            rows.writerow(("label", "sentence1", "sentence2"))
+            labels = ("equivalent", "not_equivalent")
+            rows.writerows((labels[number % 2], next(lines), next(lines)) for number in range(count))
+
+
 def _stsb(path: Path, _: str) -> None:
     counts = {"train": 2000, "validation": 20, "test": 20}
     _rows(path / "sentence-transformers/stsb", ("sentence1", "sentence2", "score"), counts)
@@ -176,6 +186,7 @@ _MAKERS = {
     "text": _text,
     "characters": _characters,
     "table": _table,
+    "mrpc": _mrpc,
     "stsb": _stsb,
     "bert": _bert,
     "llama": _llama,

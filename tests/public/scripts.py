@@ -134,11 +134,13 @@ SCRIPTS = (
     ),
     Script(
         ACCELERATE, "examples/by_feature/gradient_accumulation.py", "--cpu --gradient_accumulation_steps 2",
-        (_BERT, "metric:glue"), tree="examples/by_feature tests/test_samples", place=".", env=_MOCKED,
+        (_BERT, "metric:glue", "mrpc:tests/test_samples/MRPC"),
+        tree="examples/by_feature tests/test_samples", place=".", env=_MOCKED,
     ),
     Script(
         ACCELERATE, "examples/by_feature/checkpointing.py", "--cpu --checkpointing_steps 10",
-        (_BERT, "metric:glue"), tree="examples/by_feature tests/test_samples", place=".", env=_MOCKED,
+        (_BERT, "metric:glue", "mrpc:tests/test_samples/MRPC"),
+        tree="examples/by_feature tests/test_samples", place=".", env=_MOCKED,
     ),
     Script(TRL, "trl/scripts/sft.py", f"{_TRL} texts", ("llama:model:", "table:texts:text")),
     Script(
@@ -151,9 +153,5 @@ SCRIPTS = (
     Script(
         SENTENCE, "examples/sentence_transformer/training/sts/training_stsbenchmark.py", "bert",
         ("bert:bert:", "stsb"),
-    ),
-    Script(
-        SENTENCE, "examples/cross_encoder/training/sts/training_stsbenchmark.py", "",
-        ("bert:distilbert/distilroberta-base:1", "stsb"),
     ),
 )  # fmt: skip

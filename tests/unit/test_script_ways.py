@@ -38,6 +38,13 @@ SIGNALS = (
     "#SBATCH --signal=usr2@99999",
     "#SBATCH --signal=KILL@90\n#SBATCH --signal=B:USR1@90",
     "#SBATCH --signal=10@90",
+    "#SBATCH --requeue --signal=B:USR1@90 # and a comment --signal=TERM@5",
+    "#SBATCH --gres=gpu:1 --signal 'B:USR1@90'",
+    '#SBATCH --signal="USR2@20"\n#SBATCH --time=5',
+    "#SBATCH --signal\n#SBATCH --requeue",
+    "#SBATCHES --signal=B:USR1@90",
+    "# a word\n\n#SBATCH --signal=B:USR1@90\nhostname\n#SBATCH --signal=B:TERM@90",
+    "hostname\n#SBATCH --signal=B:USR1@90",
     "  #SBATCH --signal=B:USR1@90",
 )
 REQUEUES = (
@@ -55,9 +62,11 @@ def test_checkpoint_is_settled_as_at_submission(own, read, tmp_path):
     """By the filter itself: what `gandiva try` and `doctor` say is what will be."""
     for requeue, asked in itertools.product(REQUEUES, ASKED):
         text = f"#!/bin/bash\n{own}\n{requeue}\npython train.py\n"
+        # as sbatch has it, which reads no line behind a command
+        is_requeued = "--requeue" in own or ("--requeue" in requeue and "hostname" not in own)
         desc = {
             "partition": "gandiva", "tres_per_node": "gres:gpu:v100:1", "spank": [f"{OPTION}={asked}"],
-            "script": text, "requeue": 1 if "--requeue" in requeue else 65534,
+            "script": text, "requeue": 1 if is_requeued else 65534,
         }  # fmt: skip
         case = {"configure": CONFIGURE, "call": "submit", "uid": 2001, "desc": desc}
         case["parts"] = {"gandiva": {"flag_default": 0, "total_nodes": 6}}

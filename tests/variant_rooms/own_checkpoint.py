@@ -26,6 +26,14 @@ VARIANTS = (
         (f"{FAULTS}::test_one_that_fails_long_after_its_signal_has_failed",),
     ),
     Variant(
+        "options-behind-a-command",
+        "gandiva_slurm/cli/script_ways.py:_options",
+        "return\n            continue",
+        "continue\n            continue",
+        "`gandiva try` and `doctor` read #SBATCH lines that sbatch does not.",
+        ("tests/unit/test_script_ways.py::test_checkpoint_is_settled_as_at_submission",),
+    ),
+    Variant(
         "framework-believed",
         "gandiva_slurm/node/leaving.py:framework",
         "if not told and number < len(wire.FRAMEWORKS)",
