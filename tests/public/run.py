@@ -27,6 +27,8 @@ from tests.public.scripts import SCRIPTS, Repository, Script
 OUT = Path("build/public").absolute()
 #: Each run of a script may take so long, in seconds.
 DEADLINE_S = 240
+#: How much of its arguments the table shows, in characters; all are in tests/public/scripts.py.
+MOST_SHOWN = 60
 #: One thread a script; no hub is asked, and nothing is reported anywhere.
 _ENV = {
     "OMP_NUM_THREADS": "1",
@@ -101,7 +103,8 @@ def look_at(directory: Path, script: Script, number: int) -> Row:
     shutil.rmtree(OUT / f"{number:02}")
     started = " ".join((*(f"{name}={value}" for name, value in script.env), script.arguments)).strip()
     started = f"{started}; {script.batch}" if script.batch else started
-    name = f"{script.name} `{started}`" if started else script.name
+    shown = started if len(started) <= MOST_SHOWN else f"{started[:MOST_SHOWN]}…"
+    name = f"{script.name} `{shown}`" if shown else script.name
     return read(name, told, tried)._replace(seconds=time.monotonic() - begin)
 
 
@@ -120,7 +123,8 @@ def read(name: str, told: str, tried: str) -> Row:
     counted = re.search(r"^(?:moved|parked):.* (\d+) losses", tried, re.MULTILINE)
     again = re.search(r"behind mini-batch \d+ and (did .*)$", tried, re.MULTILINE)
     is_same = verdict.startswith("the losses are identical")
-    losses = f"the same ({counted[1]})" if is_same and counted else _first(verdict)
+    differs = re.sub(r" \(loss \d.*\)$", "", _first(verdict))
+    losses = f"the same ({counted[1]})" if is_same and counted else differs
     way = _first(moved[1].split(": ")[0]) if moved else "-"
     if moved and way == "no":
         why = _first(moved[1][4:])
