@@ -30,6 +30,7 @@ COSTS_S = {
     "tests/cluster/test_moving.py": 110.0,
     "tests/cluster/test_demo.py": 90.0,
     "tests/cluster/test_validate.py": 75.0,
+    "tests/cluster/test_submitit.py": 50.0,
     "tests/cluster/test_troubles.py": 100.0,
     "tests/cluster/test_failures.py": 100.0,
     "tests/cluster/test_mini.py": 90.0,
