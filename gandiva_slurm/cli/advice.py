@@ -14,7 +14,7 @@ JUDGED_S = 60.0
 BUSY = 0.5
 #: More of the time held than that for parking, or of its mini-batches done again, is worth a word.
 OVERRUN, AGAIN = 0.05, 0.05
-#: More of its time than that before its 100th mini-batch, and longer than so many seconds.
+#: More of its time than that before its 100th mini-batch, and longer than that many seconds.
 SLOW_START, SLOW_START_S = 0.25, 300.0
 #: Memory below which two such jobs fit into any GPU in use today, in bytes.
 SMALL = 8 << 30

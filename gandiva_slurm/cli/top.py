@@ -30,7 +30,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 IDLE, UNKNOWN = ".", "?"
 #: Looks that a time line keeps, and the part of the screen that GPUs may take.
 MOST_LOOKS, GPU_PART = 200, 2
-#: It rests for so many times what a look took: a long queue makes it slower, not dearer.
+#: Its rest, in times of what a look took: a long queue makes it slower, not dearer.
 RESTS = 10
 
 Gpu = tuple[str, int]

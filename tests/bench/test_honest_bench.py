@@ -35,7 +35,7 @@ class Cost:
     work: list[float] = field(default_factory=list)
 
     def add(self, node: NodeHarness) -> None:
-        """Look at so many turns of both jobs."""
+        """Look at a number of turns of both jobs."""
         node.wait(lambda: all(node.resident(job).suspends >= WARM for job in JOBS), 60)
         begin_ns, done = time.monotonic_ns(), [node.resident(job).suspends for job in JOBS]
         goals = dict(zip(JOBS, (count + TURNS for count in done), strict=True))
@@ -55,7 +55,7 @@ def ticks_of(node: NodeHarness, job: int) -> list[int]:
 
 
 def part(values: list[float], hundredths: int) -> float:
-    """The value that so many hundredths do not exceed."""
+    """A percentile."""
     return sorted(values)[min(len(values) - 1, len(values) * hundredths // 100)]
 
 

@@ -24,7 +24,7 @@ DAY_S = float(os.environ.get("GANDIVA_DAY_S", "1200"))
 SEED = int(os.environ.get("GANDIVA_DAY_SEED", "1"))
 HONEST, HOSTILE = ("user1", "user2"), "user3"
 CHEAT = TRAINING.with_name("cheat.py")
-#: The honest have so many trainings; the hostile user so many jobs at a time, by the next of these ways.
+#: Trainings of the honest; jobs of the hostile user at a time, each by the next of these ways.
 TRAININGS, CHEATS = 6, 4
 WAYS = (
     "child", "double_fork", "parked_and_trains", "steps_lie",

@@ -131,7 +131,7 @@ def _tokens(path: Path) -> int:
 
 
 def _bert(path: Path, labels: str) -> None:
-    """A BERT of two layers; with a head for so many labels where they are told."""
+    """A BERT of two layers; with a head for labels where their number is told."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 

@@ -47,7 +47,7 @@ def test_a_node_that_can_do_all_tells_of_nothing(bench):
 
 
 def test_gpus_that_cannot_be_closed_are_told_until_they_can(bench, tmp_path, monkeypatch):
-    """The kernel's word, and no job's number: it goes to whoever may ask about nodes."""
+    """The kernel's word, and no job's number: it goes to anyone who may ask about nodes."""
 
     def refuse(group, devices):
         raise PermissionError(1, "Operation not permitted")
