@@ -38,7 +38,7 @@ esac
 
 except=${ONLY:-$except}
 mkdir -p "$out"
-if ls "$wheels"/*.whl >/dev/null 2>&1; then
+if [ "${DEVICE:-cuda}" != cpu ] && ls "$wheels"/*.whl >/dev/null 2>&1; then
     "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target build/day-site "$wheels"/*.whl
     PYTHONPATH=$PWD/build/day-site:${PYTHONPATH:-}
 fi
