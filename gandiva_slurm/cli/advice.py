@@ -8,7 +8,7 @@ from typing import Any
 from gandiva_slurm.cli.table import Row
 from gandiva_slurm.cli.times import format_duration
 
-#: Below so much GPU time, in seconds, nothing is advised: what a job does as it starts is no measure of it.
+#: Below this GPU time, in seconds, nothing is advised: what a job does as it starts is no measure of it.
 JUDGED_S = 60.0
 #: Less of its GPUs' time than that, and a job leaves most of what it holds idle.
 BUSY = 0.5

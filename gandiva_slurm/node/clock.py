@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Clock:
         self.offset_ns += max(-SLEW_NS_PER_S, min(SLEW_NS_PER_S, error))
 
 
+@functools.cache  # read before descriptors can run out, and the same for as long as this process lives
 def host_boot() -> str:
     """A name for this boot of the host: monotonic times and process ids mean nothing in another."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,7 +1,7 @@
 """What this node cannot do for the jobs here though it should: told with each report, for `gandiva check`.
 
 A job that another's processes can reach, or that works while it is parked, is no less a job: nodes without
-these rights go on. But who administers them is to hear of it before a user finds out.
+these rights go on. Their administrator is to hear of it before a user finds out.
 """
 
 from __future__ import annotations

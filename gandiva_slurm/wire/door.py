@@ -9,7 +9,9 @@ who say at once what they want.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -30,6 +32,8 @@ PER_ADDRESS, IN_ALL = 256, 2048
 BACKLOG = 1024
 #: What a daemon needs descriptors for beside connections: files, commands, sockets, ranks' pages.
 OTHERS = 2048
+#: Descriptors that no connection takes, for what cannot be put off: the node's state, its jobs in /proc.
+SPARE = 64
 #: After an error of accept(), which is of no connection of ours.
 PAUSE_S = 0.1
 KEEPALIVE_S = 60.0
@@ -53,6 +57,13 @@ class Guest:
 
 
 Route = Callable[[web.BaseRequest, Guest], Awaitable[web.StreamResponse]]
+
+
+def _leave_spare(link: socket.socket) -> None:
+    """Close a connection that takes one of the last descriptors; OSError says so."""
+    if link.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE:
+        link.close()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 class Door:
@@ -84,6 +95,7 @@ class Door:
         while True:
             try:
                 link, _ = await loop.sock_accept(door)
+                _leave_spare(link)
                 await loop.connect_accepted_socket(self._server, link)
             except OSError as err:
                 often.warning("accept", f"no more connections are taken for a moment: {err.strerror}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.wire.door import SPARE
 from tests import crowd, patience
 from tests.crowd import until
 
@@ -121,8 +122,8 @@ def test_without_descriptors_left_it_waits_for_some(daemon):
     pid = daemon.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     highest = crowd.highest_descriptor(pid)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-    with crowd.silent(port_of(daemon), 50):
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + SPARE, before[1]))
+    with crowd.silent(port_of(daemon), 2 * SPARE):
         until(lambda: "no more connections" in daemon.text)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert daemon.ask("queue") == []

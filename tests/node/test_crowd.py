@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from gandiva_slurm.wire.door import SPARE
 from tests import crowd, patience
 from tests.node.harness import HERE, a_planned_job
 
@@ -42,9 +43,13 @@ def test_without_descriptors_left_it_lives_on(node):
     pid = node.daemon.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     highest = crowd.highest_descriptor(pid)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-    with crowd.silent(node.settings["port"], 50):
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + SPARE, before[1]))
+    with crowd.silent(node.settings["port"], 2 * SPARE):
         node.wait(lambda: "no more connections" in node.log())
+        # What it has to write and to look at needs descriptors, too.
+        state = node.state_dir / "state.json"
+        written_ns = state.stat().st_mtime_ns
+        node.wait(lambda: state.stat().st_mtime_ns > written_ns)
         assert node.daemon.poll() is None
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert node.report().residents

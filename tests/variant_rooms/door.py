@@ -10,6 +10,14 @@ TESTS = "tests/controller/test_door.py"
 
 VARIANTS = (
     Variant(
+        "connections-take-the-last-descriptor",
+        f"{DOOR}:Door._accept",
+        "                _leave_spare(link)\n",
+        "",
+        "A crowd leaves a daemon no descriptor for its own files.",
+        ("tests/node/test_crowd.py::test_without_descriptors_left_it_lives_on",),
+    ),
+    Variant(
         "silence-is-waited-for",
         f"{DOOR}:Door._is_late",
         "guest.deadline = loop.call_later(ONCE_MORE_S, self._show_out, guest)",
