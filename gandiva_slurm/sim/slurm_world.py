@@ -91,8 +91,8 @@ class SlurmWorld:
         self._deal(view)
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
-        self._date_moves(view.now_ns)
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
+        self._tell_costs()
         self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
@@ -101,15 +101,11 @@ class SlurmWorld:
         wake_ns = self._wake(view, nodes.left != was_left)
         return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), homeless=self._homeless())
 
-    def _date_moves(self, now_ns: int) -> None:
-        """Have every move under way measured as what it costs here.
-
-        The engine looks once a quantum, too seldom to measure it; and a policy that is told of a minute once,
-        where moves are free, takes them to be dear from then on.
-        """
+    def _tell_costs(self) -> None:
+        """What a move took is what it costs here: the engine looks once a quantum, too seldom to measure."""
         for record in self.engine.jobs.values():
-            if record.travels.left_ns:
-                record.travels.left_ns = EPOCH_NS + now_ns - self._settings.restart_ns
+            if record.travels.cost_ns:
+                record.travels.cost_ns = self._settings.restart_ns
 
     @property
     def counts(self) -> Mapping[str, int]:

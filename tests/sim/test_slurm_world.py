@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy import gandiva_fair
-from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, OfUser, Plan, Policy, PolicySettings, View
+from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, PolicySettings
 from gandiva_slurm.sim.faults import Fault
 from gandiva_slurm.sim.job import Spec
 from gandiva_slurm.sim.run import Scene, simulate
@@ -172,28 +170,3 @@ def test_a_borrower_runs_until_the_owner_comes_and_goes_on_after_it() -> None:
     world.pass_time(0.1)
     assert list(world.plan.runs) == [gang]
     assert world.tape.replay().first is None
-
-
-class Listening:
-    """A policy that notes what it is told that moves cost."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.name, self.told = policy, policy.name, set[int]()
-
-    def decide(self, view: View) -> Plan:
-        self.told |= {job.restart_ns for job in view.jobs.values()}
-        return self.policy.decide(view)
-
-    def of_users(self) -> Mapping[str, OfUser]:
-        return self.policy.of_users()
-
-
-@pytest.mark.parametrize("restart_s", [0, 8])
-def test_a_move_is_never_told_to_cost_another_time(restart_s: int) -> None:
-    settings = PolicySettings(QUANTUM_NS, restart_ns=restart_s * S)
-    policy = Listening(gandiva_fair.make(settings))
-    jobs = [(f"user{n % 3}", 1 + n % 2, 10 * n, 600) for n in range(24)]
-    it = scene(Cluster([("v100", 2), ("v100", 2), ("k80", 2)]), *jobs, costs=Costs(restart_ns=restart_s * S))
-    summary = simulate(it, SlurmWorld(settings, policy)).summary()
-    assert summary["migrations"] > 0
-    assert policy.told <= {0, restart_s * S}

@@ -31,14 +31,6 @@ VARIANTS = (
          "test_a_start_takes_slurm_its_time_and_nobody_holds_the_gpus_meanwhile",),
     ),
     Variant(
-        "sim-moves-cost-until-the-next-look",
-        "gandiva_slurm/sim/slurm_world.py:SlurmWorld.decide",
-        "        self._date_moves(view.now_ns)\n",
-        "",
-        "A move costs what passes until the engine looks again, whatever it costs here.",
-        ("tests/sim/test_slurm_world.py::test_a_move_is_never_told_to_cost_another_time",),
-    ),
-    Variant(
         "restart-cost-not-charged",
         "gandiva_slurm/sim/world.py:World._seat",
         "job.begins_ns = self.now_ns + self._cost(job, gpus)",
