@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import PolicySettings
 from tests.builders import SECOND_NS
@@ -44,3 +46,9 @@ def an_engine(settings: EngineSettings | None = None) -> Engine:
     """Return an engine that knows nothing yet."""
     settings = settings or EngineSettings()
     return Engine(settings, as_configured(settings))
+
+
+def runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
+    """Return True where Slurm runs this incarnation on a node."""
+    is_newest = job is not None and job.restart == key.restart
+    return job is not None and is_newest and node in job.nodes and job.state == "RUNNING"

@@ -26,6 +26,7 @@ from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 from tests.fake_parts import Proc as Proc
 from tests.fake_parts import an_engine as an_engine
 from tests.fake_parts import as_configured as as_configured
+from tests.fake_parts import runs
 
 #: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
 REQUEUE_DELAY_S = 11
@@ -138,7 +139,7 @@ class FakeWorld:
         self.down.discard(name)
         for where, key in [*self.procs]:
             job = self.jobs.get(key.job_id)
-            if where == name and not _runs(job, key, name):
+            if where == name and not runs(job, key, name):
                 del self.procs[where, key]
 
     def release(self, job_id: int) -> None:
@@ -310,7 +311,7 @@ class FakeWorld:
                     proc.state = states.RUNNING if proc.is_on else states.SUSPENDED
             for key in self.engine.fences(name):
                 job = self.jobs.get(key.job_id)
-                assert not _runs(job, key, name), f"{key} runs on {name} and was fenced"
+                assert not runs(job, key, name), f"{key} runs on {name} and was fenced"
                 self.procs.pop((name, key), None)
 
     def _obey(self, action: Action) -> ev.Event:
@@ -389,11 +390,6 @@ class FakeWorld:
         for where, key in [*self.procs]:
             if key.job_id == job_id:
                 del self.procs[where, key]
-
-
-def _runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
-    is_newest = job is not None and job.restart == key.restart
-    return job is not None and is_newest and node in job.nodes and job.state == "RUNNING"
 
 
 def starts(actions: Sequence[Action]) -> list[Start]:

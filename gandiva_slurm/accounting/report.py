@@ -20,7 +20,7 @@ from typing import Any
 
 from gandiva_slurm.accounting.days import NS_PER_S
 from gandiva_slurm.accounting.parts import Window, parts_in
-from gandiva_slurm.accounting.queries import OpenHold, open_part
+from gandiva_slurm.accounting.queries import OpenHold, open_part, run_bounds
 from gandiva_slurm.model.errors import UsageError
 
 #: Jobs in one report: some 300 MiB of gandivactld's memory while it is made.
@@ -28,12 +28,7 @@ MOST_JOBS = 500_000
 
 _JOBS = """SELECT ref, job_id, account, user, type, submit_s, end_s FROM jobs
     WHERE submit_s <= :end AND (end_s = 0 OR end_s >= :start) LIMIT :most"""
-#: As `queries.run_bounds`: the moment of the first process where it is known.
-_RUNS = f"""SELECT runs.ref, runs.start_s, runs.seen_ns, runs.busy_ns,
-    max(0, min(CASE runs.end_s WHEN 0 THEN :now ELSE runs.end_s * {NS_PER_S} END, :to)
-      - max(CASE WHEN registered_ns >= runs.start_s * {NS_PER_S}
-        AND registered_ns < (runs.start_s + 60) * {NS_PER_S}
-        THEN registered_ns ELSE runs.start_s * {NS_PER_S} END, :from)) AS ran_ns,
+_RUNS = """SELECT runs.ref, runs.start_s, runs.end_s, runs.registered_ns, runs.seen_ns, runs.busy_ns,
     coalesce(nullif(runs.gpus, 0), jobs.gpus) AS gpus
     FROM runs JOIN jobs USING (ref)
     WHERE runs.start_s > 0 AND +jobs.submit_s <= :end AND (jobs.end_s = 0 OR jobs.end_s >= :start)
@@ -84,8 +79,7 @@ def usage_report(
 def _jobs(db: sqlite3.Connection, window: Window) -> tuple[dict[int, _Used], dict[int, int]]:
     """Return the jobs of the window by their rows' numbers, and the newest such number of each id."""
     values = {
-        "start": window.start_ns // NS_PER_S, "end": window.end_ns // NS_PER_S, "now": window.now_ns,
-        "from": window.start_ns, "to": window.end_ns, "most": MOST_JOBS + 1,
+        "start": window.start_ns // NS_PER_S, "end": window.end_ns // NS_PER_S, "most": MOST_JOBS + 1,
     }  # fmt: skip
     found = db.execute(_JOBS, values).fetchall()
     if len(found) > MOST_JOBS:
@@ -96,8 +90,9 @@ def _jobs(db: sqlite3.Connection, window: Window) -> tuple[dict[int, _Used], dic
         if job is None:
             continue
         job.first_s = job.first_s or run["start_s"]
-        job.running += run["ran_ns"] * run["gpus"]
-        is_in = run["ran_ns"] > 0
+        ran_ns = window.cut(*run_bounds(run, window))
+        job.running += ran_ns * run["gpus"]
+        is_in = ran_ns > 0
         job.seen += run["seen_ns"] * is_in
         job.busy += run["busy_ns"] * is_in
     return jobs, {row["job_id"]: row["ref"] for row in sorted(found, key=lambda row: row["submit_s"])}

@@ -199,7 +199,7 @@ VARIANTS = (
         "has_floor(self._node, r) or ",
         "",
         "A job is parked while it saves itself upon its signal.",
-        ("tests/unit/test_node_leaving.py::test_one_that_saves_itself_upon_its_signal_keeps_its_turn",),
+        ("tests/unit/test_node_keeps_turn.py::test_one_that_saves_itself_upon_its_signal_keeps_its_turn",),
     ),
     Variant(
         "signal-before-what-its-ranks-save",
