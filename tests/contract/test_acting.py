@@ -121,6 +121,17 @@ async def test_a_job_of_two_nodes_is_started_on_both(world: World) -> None:
     assert (back.is_held, back.restart, back.node_count, back.nodes) == (True, 1, 2, ())
 
 
+async def test_the_hold_of_a_job_that_runs_is_taken_back(world: World) -> None:
+    """It runs on where it is, and would be free to start again once it is requeued."""
+    job_id = await submit(world, "--gpus=1")
+    await started(world, job_id, "n1")
+    await world.port.hold(job_id)
+    assert job(await world.port.snapshot(False), job_id).is_held
+    await world.port.unhold(job_id)
+    running = job(await world.until(lambda s: not job(s, job_id).is_held), job_id)
+    assert (running.state, running.nodes, running.restart) == ("RUNNING", ("n1",), 0)
+
+
 async def test_many_are_started_at_once_and_one_is_refused(world: World) -> None:
     jobs = [await submit(world, "--gpus=1") for _ in range(3)]
     await world.run("scancel", str(jobs[1]))
