@@ -49,6 +49,7 @@ REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
 REAL := -n 3 --dist loadfile $(REAL_FLOORS)
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
 FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
+SHORT := -m "not slow and not soak"
 # Two command lines: the first beside the second, and at low priority until that has ended (an ordinary user cannot
 # raise it again: on a machine with other load it takes longer then). Sets `failed` where one fails.
 define BESIDE
@@ -63,15 +64,15 @@ endef
 
 test: setup ## the test floors this machine can run, without the long forms
 	@failed=0; $(PYTEST) tests/gpu || failed=1; \
-	$(call BESIDE,$(PYTEST) $(FAST) -m "not slow",$(PYTEST) $(REAL) -m "not slow"); \
+	$(call BESIDE,$(PYTEST) $(FAST) $(SHORT),$(PYTEST) $(REAL) $(SHORT)); \
 	exit $$failed
 
 # Containers' clusters after those of this machine, each with the processors it was made for.
-REST = $(PYTEST) $(REAL) -m slow || failed=1; $(PYTEST) tests/docker
+REST = $(PYTEST) $(REAL) -m "slow and not soak" || failed=1; $(PYTEST) tests/docker -m "not soak"
 
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \
-	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "slow or hypothesis",$(REST)); \
+	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "(slow or hypothesis) and not soak",$(REST)); \
 	exit $$failed
 
 soak: setup ## the longest forms, outside CI; docs/testing.md has dates and results
@@ -80,7 +81,9 @@ soak: setup ## the longest forms, outside CI; docs/testing.md has dates and resu
 	GANDIVA_SPAN_WINDOW=330 $(PYTEST) -s --timeout 900 tests/cluster/test_spans.py -k "three_users or no_gpu or losses" || failed=1; \
 	GANDIVA_CHAOS=1 $(PYTEST) --timeout 900 tests/cluster/test_chaos.py || failed=1; \
 	GANDIVA_DAY=1 $(PYTEST) -s --timeout 3600 tests/cluster/test_day.py || failed=1; \
-	GANDIVA_LONG=1 GANDIVA_DRAW=anew $(PYTEST) $(FAST) -m hypothesis || failed=1; \
+	$(PYTEST) $(REAL) -m soak || failed=1; \
+	$(PYTEST) tests/docker -m soak || failed=1; \
+	GANDIVA_LONG=all GANDIVA_DRAW=anew $(PYTEST) $(FAST) -m "soak or hypothesis" || failed=1; \
 	exit $$failed
 
 variants: setup ## known-wrong variants of the product against their tests (SAMPLE=20 SEED=1: that many, drawn by the seed)

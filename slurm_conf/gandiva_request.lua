@@ -13,6 +13,8 @@ local whole_number, is_name, is_named = words.whole_number, words.is_name, words
 
 --- What Slurm puts before our options' names; --gandiva itself has nothing behind it.
 local OPTION = "_SLURM_SPANK_OPTION_gandiva_gandiva"
+--- The signal that sbatch was given itself, as the SPANK plugin hands it on.
+local SIGNAL = "GANDIVA_SIGNAL"
 --- How a record begins in AdminComment.
 local MARK = "gandiva:{"
 
@@ -69,13 +71,13 @@ local function json_text(text)
     return '"' .. text:gsub('[%c"\\\127-\255]', escape) .. '"'
 end
 
---- The options as sbatch, salloc or srun sent them; the job's own environment is not asked, for it
---- holds the options of the job around it when a job is submitted from inside one.
+--- The options as sbatch, salloc or srun sent them, and a batch job's signal; the job's own environment is not
+--- asked, for it holds the options of the job around it when a job is submitted from inside one.
 local function sent_options(desc)
     local sent = {}
     for i = 0, (tonumber(desc.spank_job_env_size) or 0) - 1 do
-        local name, value = tostring(desc.spank_job_env[i]):match("^(" .. OPTION .. "[%w_]*)=(.*)$")
-        if name then sent[name] = value end
+        local name, value = tostring(desc.spank_job_env[i]):match("^([%w_]+)=(.*)$")
+        if name and (name == SIGNAL or name:sub(1, #OPTION) == OPTION) then sent[name] = value end
     end
     return sent
 end
@@ -151,10 +153,10 @@ local function signal_line(script)
     return found
 end
 
---- What a batch script says: its own #SBATCH --signal=[B:]NAME[@SECONDS], in words; Slurm shows the filter
---- none that was given on the command line (22.05.8). A number, or a signal that is not known here: none.
-local function signal_of(script)
-    local asked = signal_line(script)
+--- A batch job's own --signal=[B:]NAME[@SECONDS], in words: as sbatch was given it, else as its script has it. A
+--- number, or a signal that is not known here: none.
+local function signal_of(script, sent)
+    local asked = script ~= "" and (sent[SIGNAL] or signal_line(script))
     if not asked then return nil end
     local flags, name, seconds = asked:match("^(%u*):(%w+)@?(%d*)$")
     if not name then name, seconds = asked:match("^(%w+)@?(%d*)$") end
@@ -164,11 +166,11 @@ local function signal_of(script)
     return {to = flags and flags:find("B", 1, true) and "B:" or "", name = name, seconds = grace or 3600}
 end
 
---- How the job itself saves, settled: as it was asked, or by what its script says (auto). `signal` and
+--- How the job itself saves, settled: as it was asked, or by its --signal and what its script says (auto). `signal` and
 --- `submitit` are written with whom they go to (B: the batch shell), the signal and the seconds.
-local function settle_checkpoint(desc, asked)
+local function settle_checkpoint(desc, asked, sent)
     local script = tostring(desc.script or "")
-    local own, is_submitit = signal_of(script), script:find("SUBMITIT_EXECUTOR=slurm", 1, true) ~= nil
+    local own, is_submitit = signal_of(script, sent), script:find("SUBMITIT_EXECUTOR=slurm", 1, true) ~= nil
     -- Whether its function has a checkpoint() submitit's script does not say: one without would begin anew.
     if asked == "auto" and is_submitit then return asked end
     if asked == "auto" then
@@ -181,8 +183,8 @@ local function settle_checkpoint(desc, asked)
     if asked:sub(1, 6) ~= "signal" then return asked end
     local name, seconds = asked:match("^signal:(%w+)@?(%d*)$")
     if not name and not own then
-        refuse("--gandiva-checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
-               .. "signal:USR1@60")
+        refuse("--gandiva-checkpoint=signal: neither sbatch nor its script has a --signal; next: name the "
+               .. "signal, as in signal:USR1@60")
     end
     seconds = tonumber(seconds) or own and own.seconds or 60
     return string.format("signal:%s%s@%d", own and own.to or "", name or own.name, seconds)
@@ -193,7 +195,7 @@ local function read(desc, sent, cfg, most_nodes)
     local options = read_options(sent)
     check_vc(cfg.vcs, options.vc)
     check_shape(desc)
-    options.checkpoint = settle_checkpoint(desc, options.checkpoint)
+    options.checkpoint = settle_checkpoint(desc, options.checkpoint, sent)
     options.nodes = gpus.nodes_asked(desc)
     gpus.check_nodes(options, most_nodes)
     gpus.check_gpus(cfg.nodes_gpus, desc, options)

@@ -1,4 +1,4 @@
-/* allocator.c - in sbatch and salloc: the options, their check, the user's defaults. */
+/* allocator.c - in sbatch and salloc: the options, their check, the user's defaults, the job's --signal. */
 #include "contexts.h"
 
 #include "defaults.h"
@@ -13,5 +13,6 @@ int gandiva_allocator_init(spank_t sp)
 int gandiva_allocator_post_opt(spank_t sp)
 {
 	gandiva_apply_defaults(sp);
+	gandiva_hand_on_signal(sp);
 	return 0;
 }

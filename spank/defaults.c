@@ -70,6 +70,7 @@ void gandiva_forget_outer_job(void)
 		gandiva_inner_variable((enum gandiva_option)i, name, sizeof(name));
 		unsetenv(name);
 	}
+	unsetenv("SLURM_SPANK_" GANDIVA_SIGNAL_VARIABLE);
 	for (size_t i = 0; i < sizeof(given_to_tasks) / sizeof(given_to_tasks[0]); i++)
 		unsetenv(given_to_tasks[i]);
 }

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`: long forms of tests that it runs shorter, and what is slow."""
+"""What `make test` leaves to `make test-all`, and that to `make soak`: long forms, and what is slow."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,11 @@ import pytest
 def slow(why: str) -> pytest.MarkDecorator:
     """Mark a test, or a case of one, for `make test-all` alone; `why` says what it costs and what stays."""
     return pytest.mark.slow(why)
+
+
+def soak(why: str) -> pytest.MarkDecorator:
+    """Mark a test, or a case of one, for `make soak` alone; `why` says what it costs and what stays."""
+    return pytest.mark.soak(why)
 
 
 def long_form(*values: Any, why: str) -> Any:
@@ -24,13 +29,15 @@ def by_need(names: Iterable[str], *needed: str) -> list[Any]:
     return [name if name in needed else long_form(name, why="one more case") for name in found]
 
 
-#: Set by `make test-all`, which draws the examples of `make test` again, and more.
+#: 1 in `make test-all`, which draws the examples of `make test` again, and more; all in `make soak`.
 LONG_VARIABLE = "GANDIVA_LONG"
+#: One example in this many is drawn, by what the variable is set to.
+ONE_IN = {"all": 1, "1": 2}
 
 
 def drawn(examples: int) -> int:
-    """Return how many examples of a costly property to draw: in `make test` a fifth of them."""
-    return examples if os.environ.get(LONG_VARIABLE) == "1" else -(-examples // 5)
+    """Return how many examples to draw of a costly property: a fifth in `make test`, half in test-all."""
+    return -(-examples // ONE_IN.get(os.environ.get(LONG_VARIABLE, ""), 5))
 
 
 #: An explorer's scenario with at least this many states is left to `make test-all`; 10,000 take about 0.3 s.

@@ -107,6 +107,20 @@ def test_directives_and_defaults_and_who_wins(slurm: HeldCluster) -> None:
     assert (options.tickets, options.cell, options.pack) == (3, "socket", "never")
 
 
+@pytest.mark.parametrize(("words", "environ", "settled"), [
+    (["--signal=B:USR1@90"], {}, "signal:B:USR1@90"),
+    (["--signal", "TERM@30", "--comment=x"], {"SBATCH_SIGNAL": "B:USR1@90"}, "signal:TERM@30"),
+    ([], {"SBATCH_SIGNAL": "B:USR2@45"}, "signal:B:USR2@45"),
+])
+def test_the_signal_of_the_command_line_says_how_a_job_saves_itself(
+    slurm: HeldCluster, words: list[str], environ: dict[str, str], settled: str
+) -> None:
+    """Slurm 22.05 shows the filter none; what stands behind the script is the script's."""
+    script = "#SBATCH --signal=USR1@10\ntrue --signal=HUP@5"
+    options = slurm.options(slurm.submit(*GPUS, "--requeue", *words, script=script, **environ))
+    assert options is not None and options.checkpoint == settled
+
+
 @pytest.mark.parametrize("name", ["salloc", "srun"])
 def test_defaults_come_with_salloc_and_srun_too(slurm: HeldCluster, name: str) -> None:
     words = ["env", "SBATCH_GANDIVA_TICKETS=5", name, *GPUS, "-J", name, "true"]

@@ -14,6 +14,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.docker import image_of
 from gandiva_slurm.mini.engine import Engine
 from gandiva_slurm.mini.spec import SUITES, MiniSpec, parse_nodes
+from tests.slow import soak
 
 #: Suites a run with GANDIVA_REQUIRE must pass, and its other ones leave alone.
 REQUIRED = [word for word in os.environ.get("GANDIVA_REQUIRE", "").split(",") if word]
@@ -21,13 +22,21 @@ BACKENDS = [f"docker:{suite}" for suite in SUITES]
 ASKED = [backend for backend in BACKENDS if backend in REQUIRED]
 HERE = Path(__file__).parent
 NODES = "v100:2x2,k80:1x1"
+#: Of these files `make soak` alone has the other suites: what they show is of the network and of the node
+#: daemon, and takes two minutes a suite.
+ON_ONE_SUITE = {"test_partitions.py": "docker:trixie"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here carries the mark `docker`."""
+    """Everything here carries the mark `docker`; some of it is of one suite alone outside `make soak`."""
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.docker)
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.docker)
+        only = ON_ONE_SUITE.get(item.path.name)
+        callspec = getattr(item, "callspec", None)
+        if only and callspec and callspec.params.get("backend") != only:
+            item.add_marker(soak("two minutes more; one suite stays"))
 
 
 def why_not(backend: str) -> str:

@@ -5,7 +5,7 @@
  * usage: spank_host PLUGIN.so local|allocator|remote|slurmd [WORD...]
  *   arg:KEY=VALUE     an argument of the plugstack line        opt:NAME[=VALUE]  an option, in this order
  *   env:NAME=VALUE    the job's environment (remote)           job:N step:N task:N uid:N  what spank_get_item says
- *   late:NAME=VALUE   the same, not there yet in root's hook
+ *   late:NAME=VALUE   the same, not there yet in root's hook    script  where sbatch's own options end (else: the end)
  * prints: option NAME | error TEXT | info TEXT | rc HOOK N | set NAME=VALUE (the job's environment) |
  *   control NAME=VALUE (the job's spank_job_env) | mine NAME=VALUE (this process's environment, at the end)
  */
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <slurm/spank.h>
 
@@ -197,6 +198,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	context = context_of(argv[2]);
+	for (optind = 3; optind < argc && strcmp(argv[optind], "script") != 0;)
+		optind++;
 	for (int i = 3; i < argc; i++)
 		read_word(argv[i]);
 	run(plugin, "slurm_spank_init");

@@ -372,6 +372,24 @@ def test_how_a_job_saves_itself_is_settled(
     assert options is not None and options.checkpoint == settled
 
 
+@pytest.mark.parametrize(("given", "script", "settled"), [
+    ("B:USR1@90", "", "signal:B:USR1@90"),
+    ("B:USR1@90", SAVES.format("TERM@30"), "signal:B:USR1@90"),
+    ("KILL@90", "", "auto"),
+    ("", "", "auto"),
+])
+def test_the_signal_that_sbatch_was_given_counts_more_than_its_script_s(
+    host: Host, given: str, script: str, settled: str
+) -> None:
+    told = job(spank=[f"GANDIVA_SIGNAL={given}"], script=f"#!/bin/bash\n{script}", requeue=1)
+    assert host(told).record["checkpoint"] == settled
+
+
+def test_a_job_without_a_script_has_no_signal_to_wait_for(host: Host) -> None:
+    """Slurm sends salloc's to what salloc started."""
+    assert host(job(spank=["GANDIVA_SIGNAL=USR1@90"], requeue=1)).record["checkpoint"] == "auto"
+
+
 def test_a_signal_that_is_nowhere_named_is_refused(host: Host) -> None:
     outcome = host(job(spank=flags(checkpoint="signal")))
     assert outcome.rc != 0 and "next: name the signal, as in signal:USR1@60" in outcome.user

@@ -171,6 +171,14 @@ VARIANTS = (
         ("tests/unit/test_spank_options.py::test_a_job_submitted_from_inside_a_job_inherits_nothing",),
     ),
     Variant(
+        "spank-signal-behind-the-script",
+        "spank/own_signal.c:read_command_line",
+        "i < optind && getdelim",
+        "getdelim",
+        "A word of the script is taken for sbatch's --signal.",
+        ("tests/unit/test_spank_signal.py::test_as_getopt_reads_it_and_nothing_behind_the_script",),
+    ),
+    Variant(
         "spank-steps-take-defaults",
         "spank/srun.c:gandiva_srun_post_opt",
         "if (!is_inside_a_job())",
