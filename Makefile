@@ -42,11 +42,11 @@ check: setup ## ruff, mypy, C warnings, layer test
 	$(MAKE) --no-print-directory -C spank clean all
 	$(PY) -m pytest -q tests/test_layers.py
 
-# Tests of real processes and clusters wait for most of their time, three files side by side: a file's tests share a
+# Tests of real processes and clusters wait for most of their time, four files side by side: a file's tests share a
 # cluster, so a worker takes whole files. What needs processors alone runs beside them in what they leave, a worker a
 # core; its output is shown when all have ended.
 REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
-REAL := -n 3 --dist loadfile $(REAL_FLOORS)
+REAL := -n 4 --dist loadfile $(REAL_FLOORS)
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
 FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
 SHORT := -m "not slow and not soak"

@@ -7,12 +7,14 @@ import io
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
 
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import parse_names, parse_users, require_users
+from gandiva_slurm.cli.report_plot import plot, require_drawable
 from gandiva_slurm.cli.table import Field, Row, printable, text_of
 from gandiva_slurm.cli.times import format_time, parse_time, require_window
 from gandiva_slurm.model.errors import UsageError
@@ -76,10 +78,13 @@ BY = {"account": ("account",), "user": ("account", "user"), "type": ("account", 
 @click.option("--by", type=click.Choice([*BY]), default="user", help="A row for each (default: user).")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, instead of Markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable, in seconds.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: PNG, SVG or HTML.")
 @click.pass_obj
 def report(config: str | None, /, **options: Any) -> None:
     """Report GPU time by account and user: held, idle, waiting, and what sharing gained."""
-    window = _window(options, time.time())
+    window, path = _window(options, time.time()), options["plot"]
+    if path is not None:
+        require_drawable(path)
     users, accounts = parse_users(options["users"]), parse_names(options["accounts"])
     args = {"start_s": window[0], "end_s": window[1], "users": users, "accounts": accounts}
     told = {key: value for key, value in args.items() if value is not None}
@@ -87,10 +92,13 @@ def report(config: str | None, /, **options: Any) -> None:
     if not data["rows"]:
         require_users(users)
     rows = grouped(data["rows"], BY[options["by"]])
+    fields = [field for field in FIELDS if field.name.lower() not in {*BY} - {*BY[options["by"]]}]
+    if path is not None:
+        total = total_of(rows)
+        plot(path, fields, rows, total, window, [*summary(total)])
     if options["as_json"]:
         click.echo(to_json({"window": data["window"], "rows": rows}))
         return
-    fields = [field for field in FIELDS if field.name.lower() not in {*BY} - {*BY[options["by"]]}]
     for line in csv_lines(fields, rows) if options["as_csv"] else markdown(fields, rows, window):
         click.echo(line)
 
@@ -132,7 +140,8 @@ def grouped(rows: Sequence[Row], keys: Sequence[str]) -> list[dict[str, Any]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _total(rows: Sequence[Row]) -> dict[str, Any]:
+def total_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the sums over rows as a row, of account "all"."""
     sums = {name: sum(row[name] for row in rows) for name in _SUMS}
     return {**sums, "entitled": None, "all_held_s": sums["gpu_held_s"], "account": "all"}
 
@@ -147,13 +156,14 @@ def markdown(fields: Sequence[Field], rows: Sequence[Row], window: tuple[float, 
         return
     yield "| " + " | ".join(field.name for field in fields) + " |"
     yield "|" + "|".join("---" if field.left else "---:" for field in fields) + "|"
-    for row in (*rows, _total(rows)):
+    for row in (*rows, total_of(rows)):
         yield "| " + " | ".join(_cell(field.show(row)) for field in fields) + " |"
     yield ""
-    yield from _summary(_total(rows))
+    yield from summary(total_of(rows))
 
 
-def _summary(total: Row) -> Iterable[str]:
+def summary(total: Row) -> Iterable[str]:
+    """Say what the sums mean, in lines of a Markdown list."""
     held, exclusive = total["gpu_held_s"], total["gpu_exclusive_s"]
     started = f"{exclusive / 3600:.1f} GPU hours"
     yield f"- Jobs were started on GPUs for {started}, and held them for {held / 3600:.1f}."
