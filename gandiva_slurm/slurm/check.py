@@ -11,7 +11,7 @@ from pathlib import Path
 from gandiva_slurm.config import Config
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.snapshot import SlurmNode
-from gandiva_slurm.slurm import check_files, check_partitions, check_site, check_yaml
+from gandiva_slurm.slurm import check_collisions, check_files, check_partitions, check_site, check_yaml
 from gandiva_slurm.slurm.backend import Choice, choose
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.finding import ERROR, WARNING, Finding, error
@@ -42,6 +42,7 @@ async def run_checks(config: Config, commands: Commands | None = None) -> Survey
     found = [*check_site.check(site, config), *check_files.check(site, config, _directory(site))]
     found += check_partitions.check(site, await _nodes(site, config, commands), config)
     found += check_yaml.check(site, config, _directory(site))
+    found += check_collisions.check(site, config, _directory(site))
     choice = None
     try:
         port, choice = await choose(config.slurm.backend, config.partitions, commands, Timeouts())
