@@ -198,6 +198,7 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
     assert story == ["Leaving", "Saved", "MovedOut"]
 
 
+@slow("55 s; attach/test_frameworks_tried moves a script without a line, tests around it move on Slurm")
 def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     """A Trainer's script that knows nothing of Gandiva computes, moved, what it does alone."""
     crowd = Crowd(fleet, "unasked", f"exec python {UNASKED.name} unasked")

@@ -11,6 +11,7 @@ from gandiva_slurm.wire.page import TIER_TORCH
 from tests.device import card
 from tests.device.conftest import CONTEXT, MIB
 from tests.device.trainer import STEPS
+from tests.slow import slow
 
 SEEDS = (1, 2)
 #: Of this a training takes 0.6, its context included.
@@ -70,6 +71,7 @@ def run_alone(start, alone):
     return alone
 
 
+@slow("17 s of processor; the trainings in turns below are compared with runs alone on the card")
 def test_bits_are_the_cpus(start):
     said = start("compare", "", "").hear()
     assert len(said["same"]) == 9 and all(said["same"].values()), said
