@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from gandiva_slurm.cli import report_mail
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import parse_names, parse_users, require_users
 from gandiva_slurm.cli.report_plot import plot, require_drawable
@@ -79,12 +80,13 @@ BY = {"account": ("account",), "user": ("account", "user"), "type": ("account", 
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, instead of Markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable, in seconds.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: PNG, SVG or HTML.")
+@click.option("--mail", metavar="ADDRESS", help="Show a mail for each account; {account} is its name.")
+@click.option("--send", is_flag=True, help="Send those mails, by this machine's sendmail.")
 @click.pass_obj
 def report(config: str | None, /, **options: Any) -> None:
     """Report GPU time by account and user: held, idle, waiting, and what sharing gained."""
     window, path = _window(options, time.time()), options["plot"]
-    if path is not None:
-        require_drawable(path)
+    _require_sense(options)
     users, accounts = parse_users(options["users"]), parse_names(options["accounts"])
     args = {"start_s": window[0], "end_s": window[1], "users": users, "accounts": accounts}
     told = {key: value for key, value in args.items() if value is not None}
@@ -96,11 +98,46 @@ def report(config: str | None, /, **options: Any) -> None:
     if path is not None:
         total = total_of(rows)
         plot(path, fields, rows, total, window, [*summary(total)])
+    if options["mail"]:
+        _mail(options, fields, rows, window)
+        return
     if options["as_json"]:
         click.echo(to_json({"window": data["window"], "rows": rows}))
         return
     for line in csv_lines(fields, rows) if options["as_csv"] else markdown(fields, rows, window):
         click.echo(line)
+
+
+def _require_sense(options: dict[str, Any]) -> None:
+    """UsageError: options that do not go together, or name what cannot be; before anything is asked."""
+    if options["plot"] is not None:
+        require_drawable(options["plot"])
+    if options["mail"] is not None:
+        report_mail.require_address(options["mail"])
+    if options["mail"] and (options["as_csv"] or options["as_json"]):
+        raise UsageError("--mail writes Markdown; leave --csv and --json out")
+    if options["send"] and not options["mail"]:
+        raise UsageError("--send sends what --mail ADDRESS shows; name the address")
+
+
+def _mail(
+    options: dict[str, Any], fields: Sequence[Field], rows: Sequence[Row], window: tuple[float, float]
+) -> None:
+    """Show each account's mail, or send all of them."""
+    accounts, others = report_mail.accounts_of(rows)
+    for name in others:
+        click.echo(f"gandiva: --mail: {printable(name)!r} can be no part of an address; left out", err=True)
+    mails = {}
+    for account in accounts:
+        lines = markdown(fields, [row for row in rows if row["account"] == account], window)
+        mails[account] = report_mail.message(options["mail"], account, [*lines])
+    if options["send"]:
+        report_mail.send(mails)
+    for mail in mails.values():
+        said = f"sent to {mail['To']}" if options["send"] else f"{mail}\n"
+        click.echo(said)
+    if not options["send"]:
+        click.echo(f"{len(mails)} mails, none sent; --send sends them", err=True)
 
 
 def _window(options: dict[str, Any], now_s: float) -> tuple[float, float]:
