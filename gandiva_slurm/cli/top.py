@@ -15,16 +15,13 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query
-from gandiva_slurm.cli.jobids import by_job_id, parse_users, require_users
+from gandiva_slurm.cli.jobids import parse_users, require_users
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.queue import FIELDS
 from gandiva_slurm.cli.table import Row, choose_fields, printable, squeue_lines
-from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, PeerError
 
 COLUMNS = "JobID,User,State,GPUs,Node(GPUs),Share,Rate,Parked,Reason"
-#: Jobs that hold GPUs are shown first, then those that live beside them, then those that wait.
-_ORDER = (states.RUNNING, states.RESUMING, states.SUSPENDING, states.CHECKPOINTING, states.SUSPENDED)
 #: Letters of jobs on the time lines; the next job after the last has the first again.
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 IDLE, UNKNOWN = ".", "?"
@@ -34,6 +31,25 @@ MOST_LOOKS, GPU_PART = 200, 2
 RESTS = 10
 
 Gpu = tuple[str, int]
+#: Jobs asked for at most: gandivactld answers with no more.
+MOST_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for at a look: an order, a text in a name of the job's, users (None: all)."""
+
+    order: str = "state"
+    match: str = ""
+    users: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first jobs, and how many there are of those meant, by state."""
+
+    rows: Sequence[Row] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,26 +93,30 @@ class History:
         return f"{self.letters.get(one['job_id'], '')} {one['job_id']}({one['user']}){mate}"
 
 
-def frame(
-    history: History, rows: Sequence[Row], trouble: str, size: tuple[int, int], now_s: float
-) -> list[str]:
-    """Return the lines of a screen of (columns, lines): a head, GPUs with their time lines, the queue."""
-    width, height = size
+def heads(history: History, counts: Mapping[str, int], trouble: str, now_s: float) -> list[str]:
+    """Return what is said first: the time, GPUs held, jobs by state, and what is wrong."""
     held = sum(who not in ("-", "down", "silent") for who in history.holders.values())
-    counts = Counter(row["state"] for row in rows)
     told = " ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no jobs"
     clock = time.strftime("%H:%M:%S", time.localtime(now_s))
     head = [f"{clock}  {held} of {len(history.holders)} GPUs held; {told}"]
-    head += [f"! {trouble}"] if trouble else []
-    gpus = list(_gpu_lines(history, width, max(2, height // GPU_PART - len(head))))
+    return head + ([f"! {trouble}"] if trouble else [])
+
+
+def frame(history: History, found: Found, trouble: str, size: tuple[int, int], now_s: float) -> list[str]:
+    """Return the lines of a screen of (columns, lines): a head, GPUs with their time lines, the queue."""
+    width, height = size
+    head = heads(history, found.counts, trouble, now_s)
+    gpus = list(gpu_lines(history, width, max(2, height // GPU_PART - len(head))))
     room = max(0, height - len(head) - len(gpus) - 2)
-    jobs = list(squeue_lines(choose_fields(COLUMNS, FIELDS), rows[:room], True))
-    if len(rows) > room:
-        jobs[-1:] = [f"... {len(rows) - room + 1} jobs more (gandiva queue)"]
+    shown, total = found.rows[:room], sum(found.counts.values())
+    jobs = list(squeue_lines(choose_fields(COLUMNS, FIELDS), shown, True))
+    if total > len(shown):
+        jobs[-1:] = [f"... {total - len(shown) + 1} jobs more (gandiva queue)"]
     return [printable(line)[:width] for line in (*head, *gpus, "", *jobs)][:height]
 
 
-def _gpu_lines(history: History, width: int, most: int) -> Iterator[str]:
+def gpu_lines(history: History, width: int, most: int) -> Iterator[str]:
+    """Yield a line for each GPU, at most so many: its name, who held it look by look, who does now."""
     gpus = sorted(history.lines)
     shown = gpus if len(gpus) <= most else gpus[: most - 1]
     names = {gpu: f"{gpu[0]}:{gpu[1]}" for gpu in shown}
@@ -109,13 +129,6 @@ def _gpu_lines(history: History, width: int, most: int) -> Iterator[str]:
         yield f"... {len(gpus) - len(shown)} GPUs more (gandiva nodes)"
 
 
-def in_order(rows: Sequence[Row], users: Sequence[str] | None) -> list[Row]:
-    """Return the jobs that have not ended, of these users, those that hold GPUs first."""
-    alive = [row for row in rows if row["state"] != states.ENDED and (users is None or row["user"] in users)]
-    rank = {state: number for number, state in enumerate(_ORDER)}
-    return sorted(alive, key=lambda row: (rank.get(row["state"], len(rank)), by_job_id(row)))
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-d", "--delay", type=Number(1, 60), default=2.0, help="Seconds between two looks.")
 @click.option("-u", "--user", "users", metavar="NAMES", help="Only these users' jobs.")
@@ -123,47 +136,67 @@ def in_order(rows: Sequence[Row], users: Sequence[str] | None) -> list[Row]:
 @click.option("--once", is_flag=True, help="One look, as lines (so, too, where the output is no terminal).")
 @click.pass_obj
 def top(config: str | None, delay: float, users: str | None, me: bool, once: bool) -> None:
-    """Watch GPUs, who held them of late, and the queue. Ctrl-C ends it."""
+    """Watch GPUs, who held them of late, and the queue. Ctrl-C or q ends it."""
     names = [getpass.getuser()] if me else parse_users(users)
     history = History()
-    rows = _look(config, history, names)
-    if not rows:
+    found = look(config, history, Wish(users=names), MOST_ROWS)
+    if not found.rows:
         require_users(names)
     if once or not sys.stdout.isatty():
-        for line in frame(history, rows, "", (200, 1_000_000), time.time()):
+        for line in frame(history, found, "", (200, 1_000_000), time.time()):
             click.echo(line.rstrip())
         return
     with contextlib.suppress(KeyboardInterrupt):
-        _watch(config, history, rows, names, delay)
+        _watch(config, history, names, delay)
 
 
-def _look(config: str | None, history: History, users: Sequence[str] | None) -> list[Row]:
-    rows = in_order(query(config, "queue", {}), users)
+def look(config: str | None, history: History, wish: Wish, most: int) -> Found:
+    """Ask for the first jobs by a wish, and add who holds the GPUs to the history."""
+    users = None if wish.users is None else list(wish.users)
+    args = {"order": wish.order, "match": wish.match, "users": users, "most": max(1, min(most, MOST_ROWS))}
+    told = query(config, "top", args)
     try:
         history.take(query(config, "nodes", {}))
     except PeerError:
         raise
     except GandivaError:  # Slurm's PrivateData hides nodes
         history.take([])
-    return rows
+    return Found(told["rows"], told["counts"])
 
 
-def _watch(
-    config: str | None, history: History, rows: list[Row], users: Sequence[str] | None, delay_s: float
-) -> None:
+def _watch(config: str | None, history: History, users: Sequence[str] | None, delay_s: float) -> None:
+    """Show screen after screen: with keys where textual is installed, else plain."""
+    try:
+        from gandiva_slurm.cli.top_screen import Screenful, TopScreen, own_tellers
+    except ImportError:
+        watch_plainly(config, history, users, delay_s)
+        return
+
+    def screenful(wish: Wish, size: tuple[int, int]) -> Screenful:
+        found = look(config, history, wish, size[1])
+        gpus = list(gpu_lines(history, size[0], max(2, size[1] // GPU_PART - 2)))
+        head = heads(history, found.counts, "", time.time())
+        return Screenful(head, gpus, found.rows, sum(found.counts.values()))
+
+    TopScreen(screenful, own_tellers(config), Wish(users=users), delay_s).run()
+
+
+def watch_plainly(config: str | None, history: History, users: Sequence[str] | None, delay_s: float) -> None:
+    """Show screen after screen, without keys."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    trouble = ""
+    found, trouble = Found(), ""
     with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         while True:
             size = shutil.get_terminal_size()
-            lines = frame(history, rows, trouble, (size.columns, size.lines), time.time())
-            live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
             began_s = time.monotonic()
             try:
-                rows, trouble = _look(config, history, users), ""
+                found, trouble = look(config, history, Wish(users=users), size.lines), ""
             except PeerError as err:
                 trouble = f"what is shown is old: {err}"
-            time.sleep(max(delay_s, RESTS * (time.monotonic() - began_s)))
+            took_s = time.monotonic() - began_s
+            lines = frame(history, found, trouble, (size.columns, size.lines), time.time())
+            live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+            time.sleep(max(delay_s, RESTS * took_s))

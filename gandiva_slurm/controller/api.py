@@ -12,7 +12,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -24,7 +24,7 @@ from gandiva_slurm.accounting.parts import Window
 from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
 from gandiva_slurm.accounting.report import usage_report
 from gandiva_slurm.config import NS_PER_S
-from gandiva_slurm.controller import curtained
+from gandiva_slurm.controller import curtained, topmost
 from gandiva_slurm.controller.figures import figures, own_figures
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.privacy import JOBS, NODES, USAGE, Curtain, Privacy, Rules, Viewer, curtain
@@ -47,7 +47,7 @@ LAST_S = 9.2e9
 READERS = 2
 #: What reads the ledger. A user's questions of these are answered one after the other, so that nobody waits
 #: for the many of another.
-READING = frozenset({"queue", "acct", "share", "report", "holds"})
+READING = frozenset({"queue", "acct", "share", "report", "holds", "top"})
 #: Jobs are counted at most so often, however many ask: 50 ms of 50,000 jobs.
 FIGURES_S = 1.0
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
@@ -73,6 +73,8 @@ class Api:
         self._readers = ThreadPoolExecutor(READERS, "ledger-reader")
         #: when figures were counted last, without and with users, and what came out
         self._figured: dict[bool, tuple[float, dict[str, Any]]] = {}
+        #: jobs in an order of `gandiva top`, and when they were put in it
+        self._ordered: dict[str, tuple[float, list[JobRecord]]] = {}
         #: by uid, while it has questions
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._asks: dict[str, Callable[[Args, Viewer], Awaitable[Any]]] = {
@@ -84,6 +86,7 @@ class Api:
             "nodes": self._nodes,
             "holds": self._holds,
             "figures": self._figures,
+            "top": self._top,
             "ping": self._ping,
         }
         self._changes: dict[str, Callable[[Args, int], Awaitable[Any]]] = {"update": self._update}
@@ -119,7 +122,7 @@ class Api:
             return await self._asks[ask](args, viewer)
 
     async def _queue(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
-        rows = queue_rows(self._world(), await self._shares_of_nodes())
+        rows = queue_rows(self._world(), await self._shares_of_nodes(self._controller.engine.jobs.values()))
         rows = curtained.queue(rows, viewer, self._curtain(viewer))
         user, jobs, wanted = _text(args, "user"), _numbers(args, "job_ids"), _texts(args, "states")
         return [
@@ -129,6 +132,20 @@ class Api:
             and (jobs is None or {row["job_id"], row["array_job_id"]} & jobs)
             and (wanted is None or row["state"] in wanted)
         ]
+
+    async def _top(self, args: Args, viewer: Viewer) -> dict[str, Any]:
+        """Answer with the first jobs of an order, and how many there are by state."""
+        order, users = _text(args, "order") or "state", _texts(args, "users")
+        (most,) = _numbers({"most": [args.get("most")]}, "most") or {0}
+        now_s = time.monotonic()
+        made_s, records = self._ordered.get(order, (-FIGURES_S, []))
+        if now_s - made_s >= FIGURES_S:
+            records = topmost.alive(self._controller.engine.jobs.values(), order)
+            self._ordered[order] = now_s, records
+        seen = [record for record in records if viewer.sees(JOBS, record.job.user, [record.job.account])]
+        shown, counts = topmost.chosen(seen, users, _text(args, "match") or "", most)
+        rows = queue_rows(self._world(), await self._shares_of_nodes(shown), shown)
+        return {"rows": curtained.queue(rows, viewer, self._curtain(viewer)), "counts": counts}
 
     async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
@@ -269,13 +286,13 @@ class Api:
         now_ns = controller.clock.now_ns()
         return World(controller.engine, links, controller.reports, tuple(controller.troubles), now_ns)
 
-    async def _shares_of_nodes(self) -> dict[JobKey, float]:
+    async def _shares_of_nodes(self, records: Iterable[JobRecord]) -> dict[JobKey, float]:
         world, now_ns = self._world(), time.time_ns()
         window = Window(now_ns - round(SHARE_WINDOW_S * NS_PER_S), now_ns, now_ns)
         open_holds = [_until(hold, now_ns) for hold in world.open_holds()]
         held = await self._read(lambda db: held_by_job(db, window, open_holds))
         shares = {}
-        for record in world.engine.jobs.values():
+        for record in records:
             nodes = [world.engine.nodes.get(name) for name in record.nodes]
             gpus = sum(node.gpus for node in nodes if node is not None)
             if gpus:

@@ -60,9 +60,15 @@ class World:
         ]
 
 
-def queue_rows(world: World, shares: Mapping[JobKey, float]) -> list[Row]:
-    """Return a row a job, in the order of submission; `shares` are parts of their nodes' GPU time."""
-    records = sorted(world.engine.jobs.values(), key=lambda record: record.order)
+def queue_rows(
+    world: World, shares: Mapping[JobKey, float], records: Iterable[JobRecord] | None = None
+) -> list[Row]:
+    """Return a row for each of these jobs (None: all, in the order of submission).
+
+    `shares` are parts of their nodes' GPU time.
+    """
+    if records is None:
+        records = sorted(world.engine.jobs.values(), key=lambda record: record.order)
     return [_queue_row(record, world, shares) for record in records]
 
 

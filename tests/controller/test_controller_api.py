@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from gandiva_slurm.controller import api as controller_api
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.model.snapshot import JobOptions
@@ -80,6 +81,28 @@ async def test_queue_shows_running_and_waiting_jobs(world, ask):
     assert [row["job_id"] for row in await data(ask, "queue", user="user2")] == [waiting]
     assert [row["job_id"] for row in await data(ask, "queue", states=["RUNNING"])] == [job_id]
     assert [row["job_id"] for row in await data(ask, "queue", job_ids=[waiting])] == [waiting]
+
+
+async def test_top_shows_the_first_of_an_order_and_counts_all(world, ask, monkeypatch):
+    monkeypatch.setattr(controller_api, "FIGURES_S", 0.0)
+    runs = await running(world)
+    waits = [world.slurm.submit(user, 8, name=name) for user, name in (("user2", "zeta"), ("user1", "eta"))]
+    await world.until(lambda: all(world.state(job) == "HELD" for job in waits))
+    whole = {row["job_id"]: row for row in await data(ask, "queue")}
+
+    async def ids(**args):
+        told = await data(ask, "top", **args)
+        assert all(row | {"share": None} == whole[row["job_id"]] | {"share": None} for row in told["rows"])
+        return [row["job_id"] for row in told["rows"]], told["counts"]
+
+    everyone = {"RUNNING": 1, "HELD": 2}
+    assert await ids(most=9) == ([runs, *waits], everyone)
+    assert await ids(most=1) == ([runs], everyone) and await ids(most=-1) == ([], everyone)
+    assert await ids(most=9, order="newest") == ([*reversed(waits), runs], everyone)
+    assert await ids(most=9, order="gpus") == ([*waits, runs], everyone)
+    assert await ids(most=9, users=["user1"]) == ([runs, waits[1]], {"RUNNING": 1, "HELD": 1})
+    assert await ids(most=9, match="ETA") == (waits, {"HELD": 2})
+    assert await ids(most=9, match="zeta") == (waits[:1], {"HELD": 1})
 
 
 async def test_job_of_two_nodes_is_shown_as_one(world, ask):
@@ -217,6 +240,10 @@ async def test_ping_tells_cycle_and_staleness(world, ask):
         ("acct", {"users": "user1"}, "users: expected a list of texts"),
         ("acct", {"job_ids": [True]}, "job_ids: expected whole numbers"),
         ("queue", {"user": 7}, "user: expected a text"),
+        ("top", {"most": 1, "order": "x"}, "no order 'x'; known: state, user, gpus, newest"),
+        ("top", {"most": "many"}, "most: expected whole numbers"),
+        ("top", {}, "most: expected whole numbers"),
+        ("top", {"most": 1, "match": 7}, "match: expected a text"),
         ("why", {"job_id": "x"}, "job_id: expected whole numbers"),
         ("why", {}, "job_id: expected whole numbers"),
     ],

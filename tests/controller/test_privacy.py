@@ -53,8 +53,10 @@ async def test_others_are_in_no_answer(world, ask):
     assert await ask("acct", THREE, start_s=0) == []
     assert users((await ask("share", ONE, start_s=0))["users"]) <= {"user1"}
     assert users((await ask("report", ONE, start_s=0))["rows"]) == {"user1"}
-    for name in ("queue", "acct", "share", "report", "nodes", "ping", "why"):
-        said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True))
+    assert (await ask("top", ONE, most=50))["counts"] == {"RUNNING": 1}
+    assert users((await ask("top", TWO, most=50, users=["user1", "user2"]))["rows"]) == {"user2"}
+    for name in ("queue", "top", "acct", "share", "report", "nodes", "ping", "why"):
+        said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True, most=50))
         assert not OTHER.search(said), name
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
 from gandiva_slurm.cli import main, top
-from gandiva_slurm.cli.top import History, frame, in_order
+from gandiva_slurm.cli.top import Found, History, frame
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from tests.unit.test_cli import HELD, JOB, NODE
 
@@ -32,8 +33,13 @@ def seen(*looks) -> History:
     return history
 
 
+def found(rows):
+    rows = list(rows)
+    return Found(rows[: top.MOST_ROWS], Counter(row["state"] for row in rows))
+
+
 def text(history, rows=(), trouble="", size=SIZE):
-    return frame(history, list(rows), trouble, size, NOW_S)
+    return frame(history, found(rows), trouble, size, NOW_S)
 
 
 def test_a_gpus_line_tells_who_held_it_look_by_look():
@@ -50,12 +56,6 @@ def test_a_node_that_does_not_answer_and_a_job_that_is_not_to_be_seen():
     assert lines[1].split() == ["n1:0", "?", "silent"]
     assert lines[2].split() == ["n2:0", "#", "held"]
     assert "1 of 2 GPUs held" in lines[0]
-
-
-def test_jobs_that_hold_gpus_are_first_and_ended_ones_are_not_there():
-    rows = in_order([HELD, JOB | {"job_id": 3, "state": "SUSPENDED"}, JOB, JOB | {"state": "ENDED"}], None)
-    assert [row["job_id"] for row in rows] == [12, 3, 16]
-    assert [row["job_id"] for row in in_order([HELD, JOB], ["user2"])] == [16]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (20, 6), (200, 50), (1, 1)])
@@ -92,7 +92,8 @@ def gandiva(monkeypatch, capsys):
         def answer(config, ask, arguments):
             if isinstance(nodes, Exception) and ask == "nodes":
                 raise nodes
-            return [JOB, HELD] if ask == "queue" else list(nodes)
+            rows = [row for row in (JOB, HELD) if row["user"] in (arguments.get("users") or (row["user"],))]
+            return vars(found(rows)) if ask == "top" else list(nodes)
 
         monkeypatch.setattr(top, "query", answer)
         with pytest.raises(SystemExit) as end:
@@ -121,9 +122,9 @@ def test_without_a_controller_it_says_so(gandiva):
 
 def test_it_goes_on_while_gandivactld_is_away_and_rests_longer_where_a_look_takes_long(monkeypatch):
     rests, troubles = [], []
-    looks = iter([PeerError("away"), [JOB]])
+    looks = iter([found([HELD]), PeerError("away"), found([JOB])])
 
-    def look(config, history, users):
+    def look(*_):
         one = next(looks)
         if isinstance(one, Exception):
             raise one
@@ -135,11 +136,11 @@ def test_it_goes_on_while_gandivactld_is_away_and_rests_longer_where_a_look_take
             raise KeyboardInterrupt
 
     clock = iter([0.0, 0.0, 10.0, 11.0, 20.0, 20.0])
-    monkeypatch.setattr(top, "_look", look)
+    monkeypatch.setattr(top, "look", look)
     monkeypatch.setattr(top.time, "sleep", rest)
     monkeypatch.setattr(top.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(top, "frame", lambda *args: troubles.append(args[2]) or ["x"])
-    with pytest.raises((KeyboardInterrupt, StopIteration)):
-        top._watch(None, History(), [], None, 2.0)
+    with pytest.raises(KeyboardInterrupt):
+        top.watch_plainly(None, History(), None, 2.0)
     assert troubles[:3] == ["", "what is shown is old: away", ""]
     assert rests[:2] == [2.0, 10.0]
