@@ -92,7 +92,7 @@ class Node:
         self.residents: dict[JobKey, Resident] = {}
         #: the highest restart count known of each job id
         self.newest: dict[int, int] = {}
-        #: incarnations that ended here, and how often that was reported
+        #: incarnations that ended here, and when that was reported first (monotonic, in ns; 0: not yet)
         self.ended: dict[JobKey, int] = {}
         #: how these stood at their end; where that is not known, nothing
         self.finals: dict[JobKey, Final] = {}

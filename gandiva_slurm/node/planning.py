@@ -48,6 +48,7 @@ class Planning:
         if self._done is None or _essence(plan) != _essence(self._done):
             self._apply(plan)
             self._done, is_news = plan, True
+        self._forget_ended(plan)
         self._slicer.charge(node.clock.mono())  # it is of before this turn
         leading.hear(node, plan)
         self._slicer.look_again()
@@ -101,8 +102,6 @@ class Planning:
                 node.freezer.set_trust(resident, job.is_trusted)
                 resident.is_requeueable = job.is_requeueable
         self._await_spans(plan)
-        node.ended = {key: times for key, times in node.ended.items() if not times or key in planned}
-        node.finals = {key: final for key, final in node.finals.items() if key in node.ended}
         node.newest = {job_id: restart for job_id, restart in node.newest.items() if self._is_needed(job_id)}
         node.set_gangs()
         for job_id, restart in plan.fence:
@@ -114,6 +113,15 @@ class Planning:
             for key, resident in node.residents.items()
         )
         (self._slicer.quantum if is_round and leading.is_led(node) else self._slicer.fill)()
+
+    def _forget_ended(self, plan: NodePlan) -> None:
+        """Tell no more of what has ended, once that was heard and the plan goes without it."""
+        node = self._node
+        if node.ended:
+            planned = {job.key for job in plan.jobs}
+            ends = node.ended.items()
+            node.ended = {key: at for key, at in ends if key in planned or not _is_heard(plan, at)}
+            node.finals = {key: final for key, final in node.finals.items() if key in node.ended}
 
     def _await_spans(self, plan: NodePlan) -> None:
         """Know the parts of planned spans before a process of them comes; forget those that will not come."""
@@ -169,6 +177,15 @@ class Planning:
         plan = node.plan
         named = plan is not None and any(job.job_id == job_id for job in plan.jobs)
         return named or any(key.job_id == job_id for key in node.residents)
+
+
+def _is_heard(plan: NodePlan, told_ns: int) -> bool:
+    """True when the controller has an end that was reported first at this moment (0: not yet).
+
+    A plan may go without a job because Slurm shows its end, while the answer that told of it was lost. An
+    older controller does not say which reports it has.
+    """
+    return told_ns > 0 and (plan.echo_ns is None or plan.echo_ns >= told_ns)
 
 
 def check_plan(plan: NodePlan, node: str) -> None:

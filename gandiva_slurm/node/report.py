@@ -22,9 +22,9 @@ NS_PER_S = 1_000_000_000
 
 def make_report(node: Node) -> NodeReport:
     """Return the whole truth of now; what has ended is told until a plan shows that it was heard."""
-    node.ended = {key: times + 1 for key, times in node.ended.items()}
     plan = node.plan
-    now = node.clock.real()
+    now, mono_ns = node.clock.real(), node.clock.mono()
+    node.ended = {key: told_ns or mono_ns for key, told_ns in node.ended.items()}
     return NodeReport(
         node=node.settings.node,
         boot=node.ledger.boot,
@@ -37,7 +37,7 @@ def make_report(node: Node) -> NodeReport:
         strangers=tuple((one.gpu, one.pid, one.job_id, one.memory) for one in node.strangers),
         ended=tuple((key.job_id, key.restart) for key in node.ended),
         finals=tuple((*key, *final) for key, final in node.finals.items()),
-        mono_ns=node.clock.mono(),
+        mono_ns=mono_ns,
         faults=faults_of(node),
     )
 

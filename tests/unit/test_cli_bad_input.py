@@ -15,7 +15,7 @@ HUGE = "9" * 5000
 QUEUED = {"job_id": 12, "user": "nobody-here", "state": "ENDED"}
 ANSWERS: dict[str, Any] = {"queue": [QUEUED], "acct": [], "share": {"users": []}, "nodes": []}
 ANSWERS["report"] = {"window": [0, 1], "rows": []}
-ANSWERS["top"] = {"rows": [QUEUED], "counts": {"ENDED": 1}}
+ANSWERS["top"] = {"rows": [], "counts": {}}
 
 
 @pytest.fixture(autouse=True)

@@ -340,17 +340,6 @@ def test_impossible_plans_are_refused(change):
         check_plan(a_plan(**change), "n1")
 
 
-def test_the_end_of_a_job_is_told_until_a_plan_without_it_comes(bench):
-    node = bench(2)
-    node.planning.take(a_plan())
-    node.node.ended[JobKey(1, 0)] = 0
-    assert report_of(node).ended == ((1, 0),)
-    node.planning.take(a_plan(generation=2, gpus=1))
-    assert report_of(node).ended == ((1, 0),)
-    node.planning.take(a_plan(generation=3, jobs=()))
-    assert report_of(node).ended == ()
-
-
 @pytest.mark.parametrize(
     ("gpus", "slots", "asked", "given"),
     [

@@ -152,7 +152,7 @@ VARIANTS = (
     ),
     Variant(
         "old-looks-as-new",
-        "gandiva_slurm/cli/top.py:_watch",
+        "gandiva_slurm/cli/top.py:watch_plainly",
         'trouble = f"what is shown is old: {err}"',
         'trouble = ""',
         "While gandivactld is away its last state is shown as if it were of now.",
@@ -168,5 +168,29 @@ VARIANTS = (
         "[line[:width]",
         "A user's text steers another's terminal.",
         ("tests/unit/test_top.py::test_a_users_text_steers_no_terminal",),
+    ),
+    Variant(
+        "an-end-told-once",
+        "gandiva_slurm/node/planning.py:_is_heard",
+        "(plan.echo_ns is None or plan.echo_ns >= told_ns)",
+        "True",
+        "How far a training was at its end is lost with one answer.",
+        ("tests/unit/test_node_ends.py::test_the_end_of_a_job_is_told_again_until_the_controller_has_it",),
+    ),
+    Variant(
+        "a-page-that-takes-names-for-markup",
+        "gandiva_slurm/cli/report_plot.py:_page",
+        "html.escape(printable(field.show(row)))",
+        "printable(field.show(row))",
+        "An account's name is a script in the page of a report.",
+        ("tests/unit/test_report_plot.py::test_a_page_stands_alone_and_takes_no_name_for_markup",),
+    ),
+    Variant(
+        "cancelled-unasked",
+        "gandiva_slurm/cli/top_screen.py:Question.on_key",
+        'event.key == "y"',
+        "True",
+        "Any key cancels a job in gandiva top.",
+        ("tests/unit/test_top_screen.py::test_a_job_is_cancelled_when_it_was_meant",),
     ),
 )
