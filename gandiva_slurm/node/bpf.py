@@ -35,7 +35,15 @@ class Device(NamedTuple):
 
 
 def program(closed: Sequence[Device]) -> bytes:
-    """Return the instructions that refuse these character devices and allow all others."""
+    """Return the instructions that refuse these character devices and allow all others.
+
+    Of none, all are allowed: a refusal that no jump leads to has the kernel turn the whole program away.
+    """
+    allowed, refused = (
+        _instruction(_MOVE, _RESULT, constant=answer) + _instruction(_RETURN) for answer in (1, 0)
+    )
+    if not closed:
+        return allowed
     size = 2 * len(closed)
     code = [
         _instruction(_LOAD, _KIND, _CONTEXT, _KIND_AT),
@@ -48,9 +56,7 @@ def program(closed: Sequence[Device]) -> bytes:
         to_refusal = size - 2 * number
         code.append(_instruction(_IF_OTHER, _MAJOR, offset=1, constant=device.major))
         code.append(_instruction(_IF_EQUAL, _MINOR, offset=to_refusal, constant=device.minor))
-    for answer in (1, 0):
-        code += [_instruction(_MOVE, _RESULT, constant=answer), _instruction(_RETURN)]
-    return b"".join(code)
+    return b"".join([*code, allowed, refused])
 
 
 def close(group: Path, closed: Sequence[Device]) -> None:

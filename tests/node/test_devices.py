@@ -70,6 +70,15 @@ def test_a_job_opens_its_own_gpus_alone(make_node, files, around):
     assert "not closed" not in node.log()
 
 
+def test_a_job_of_all_gpus_is_confined_as_any_other(make_node, files):
+    """No GPU is left to close to it: the kernel takes that program as well."""
+    node = make_node(gpus=GPUS, gpu_files=files)
+    node.plan(a_planned_job(1, "user1", tuple(range(GPUS))))
+    node.start_job(1, script("all", files))
+    assert opened(node, "all") == ({"0,1,2,3"}, [0, 1, 2, 3])
+    assert "not closed" not in node.log()
+
+
 def test_it_lasts_when_gandivad_is_killed_and_holds_for_later_steps(make_node, files):
     node = make_node(gpus=GPUS, gpu_files=files)
     node.plan(a_planned_job(1, "user1", (2,)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 
 import pytest
 
 from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import cgroups, devices
+from gandiva_slurm.node import bpf, cgroups, devices
 from gandiva_slurm.node.bpf import Device
 from gandiva_slurm.node.devices import Devices
 
@@ -119,3 +120,42 @@ def test_slurms_own_group_is_taken_where_it_has_the_whole_job(tmp_path, closed):
     job.processes.cgroups = {str(slurms), "/sys/fs/cgroup/memory/slurm/uid_1/job_7"}
     Devices("auto", tmp_path, "n1-x").confine(job, [100])
     assert job.is_confined and not (tmp_path / "gandiva").exists()
+
+
+#: struct bpf_insn, and the operations that programs here have (linux/bpf.h).
+INSTRUCTION = struct.Struct("=BBhi")
+LOAD, AND, IF_EQUAL, IF_OTHER, MOVE, RETURN = 0x61, 0x54, 0x15, 0x55, 0xB7, 0x95
+CHARACTER, BLOCK, ANY_ACCESS = 2, 1, 7 << 16
+
+
+def run(code: bytes, kind: int, device: Device) -> tuple[int, set[int]]:
+    """What a program answers of a device, and which of its instructions it came to."""
+    steps = list(INSTRUCTION.iter_unpack(code))
+    context = {0: kind | ANY_ACCESS, 4: device.major, 8: device.minor}
+    registers, at, seen = dict.fromkeys(range(5), 0), 0, set()
+    while steps[at][0] != RETURN:
+        seen.add(at)
+        operation, target, offset, constant = steps[at]
+        if operation == LOAD:
+            registers[target & 15] = context[offset]
+        elif operation == AND:
+            registers[target & 15] &= constant
+        elif operation == MOVE:
+            registers[target] = constant
+        elif (registers[target] == constant) == (operation == IF_EQUAL):
+            at += offset
+        at += 1
+    return registers[0], seen | {at}
+
+
+@pytest.mark.parametrize("gpus", [(), (0,), (0, 2), (0, 1, 2, 3)], ids=str)
+def test_a_program_refuses_those_alone_and_no_instruction_of_it_is_unreachable(gpus):
+    """The kernel takes no program with an instruction that nothing leads to."""
+    closed = [Device(195, gpu) for gpu in gpus]
+    code, seen = bpf.program(closed), set()
+    for device in [*(Device(195, gpu) for gpu in range(5)), Device(195, 254), Device(1, 0)]:
+        for kind in (CHARACTER, BLOCK):
+            allowed, came = run(code, kind, device)
+            assert allowed == (not (kind == CHARACTER and device in closed)), (kind, device)
+            seen |= came
+    assert seen == set(range(len(code) // INSTRUCTION.size))

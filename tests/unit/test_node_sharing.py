@@ -12,6 +12,7 @@ from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.policy.packing.duty import FIRST, FULL
+from gandiva_slurm.policy.packing.tally import LEAST_WINDOWS
 from gandiva_slurm.slicing.stride import STRIDE1
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import PlannedJob
@@ -117,7 +118,8 @@ def test_all_is_lifted_when_the_mate_leaves_and_put_back_when_it_comes(shared):
 def opportunistic(shared, alone=RATE):
     shared.plan(shared.two, 1, is_opportunistic=True)
     shared.one.gauge.look(0, shared.clock.mono(), ALONE)
-    shared.one.gauge.alone.add(10 * alone, 10 * S)
+    for _ in range(LEAST_WINDOWS):
+        shared.one.gauge.alone.add(2 * alone, 2 * S)
     sharing.tell(shared.node)
 
 

@@ -19,6 +19,14 @@ VARIANTS = (
         (f"{NODE}::test_a_job_opens_its_own_gpus_alone[v2]",),
     ),
     Variant(
+        "all-gpus-no-program",
+        "gandiva_slurm/node/bpf.py:program",
+        "    if not closed:\n        return allowed\n",
+        "",
+        "To a job of all GPUs nothing is to be closed, and the kernel refuses the program for that.",
+        (f"{UNIT}::test_a_program_refuses_those_alone_and_no_instruction_of_it_is_unreachable[()]",),
+    ),
+    Variant(
         "later-steps-open-all-gpus",
         f"{ROOM}:Devices.confine",
         "elif resident.is_confined and not self._enter(self._group(resident), pids):",

@@ -41,9 +41,17 @@ VARIANTS = (
         "a-start-makes-a-job-slow",
         "gandiva_slurm/policy/packing/tally.py:Tally.rate",
         "statistics.median(self._rates())",
-        "steps * NS_PER_S / ns",
+        "statistics.harmonic_mean(self._rates(), [ns for _, ns in self.windows])",
         "A job's start-up weighs in its rate as long as it took.",
         ("tests/unit/test_tally.py::test_a_start_and_a_stall_do_not_make_a_job_slow",),
+    ),
+    Variant(
+        "one-window-is-a-rate",
+        "gandiva_slurm/policy/packing/tally.py:Tally.rate",
+        "len(self.windows) >= LEAST_WINDOWS",
+        "self.windows",
+        "A pack is judged by one or two windows, those of a start-up among them.",
+        ("tests/unit/test_tally.py::test_long_windows_of_a_start_up_are_not_what_a_job_is_told_by",),
     ),
     Variant(
         "release-fails-half-gone",

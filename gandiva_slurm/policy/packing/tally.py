@@ -10,10 +10,10 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-#: Nothing is told before so much was seen.
-LEAST_NS, LEAST_STEPS = 2_000_000_000, 20
 #: A window is closed when it has both; so many are kept, older ones are forgotten.
 WINDOW_NS, WINDOW_STEPS, WINDOWS = 500_000_000, 5, 40
+#: Nothing is told of fewer: of one or two, seldom looked at, those of a start-up would be the median.
+LEAST_WINDOWS = 5
 NS_PER_S = 1_000_000_000
 #: Of normal noise: its standard deviation over its median absolute deviation, and its median's error over its
 #: mean's.
@@ -40,15 +40,13 @@ class Tally:
     @property
     def rate(self) -> float:
         """Mini-batches a second; 0.0: too little was seen."""
-        steps = sum(steps for steps, _ in self.windows)
-        ns = sum(ns for _, ns in self.windows)
-        return statistics.median(self._rates()) if steps >= LEAST_STEPS and ns >= LEAST_NS else 0.0
+        return statistics.median(self._rates()) if len(self.windows) >= LEAST_WINDOWS else 0.0
 
     @property
     def noise(self) -> float:
         """The standard error of the rate, as a part of it; 0.0 while there is no rate."""
         count, rate = len(self.windows), self.rate
-        if not rate or count < 2:
+        if not rate:
             return 0.0
         deviation = MAD_TO_DEVIATION * statistics.median(abs(one - rate) for one in self._rates())
         return MEDIAN_ERROR * deviation / rate / math.sqrt(count)
