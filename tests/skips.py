@@ -9,6 +9,8 @@ NO_ENGINE = "no Docker engine answers here"
 NO_ROOT = "the node floor runs tasks as other users, which needs root: run it as root (sudo)"
 NO_V1_DEVICES = "this machine has no control groups of version 1 for devices"
 NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
+#: Of tests that run on the simulated card as well.
+ONLY_CUDA = "the simulated card has none of it: only CUDA shows it"
 NO_SAVER = "torch_memory_saver is not installed"
 #: Why, tests/device/build.py says behind it.
 NO_CARD = "the simulated card cannot be built here"
@@ -16,7 +18,7 @@ NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machi
 #: NVML numbers processes as the machine does, not as a container.
 OTHER_PIDS = "this process has another number in NVML's eyes"
 #: Skips that count as skips on any machine, whatever is required of it.
-ALWAYS = (NO_PROCESS_CHECKPOINT, OTHER_PIDS, NO_V1_DEVICES)
+ALWAYS = (ONLY_CUDA, NO_PROCESS_CHECKPOINT, OTHER_PIDS, NO_V1_DEVICES)
 #: By the floor whose naming in GANDIVA_REQUIRE makes them a failure.
 BY_FLOOR = {
     "gpu": NO_GPU,

@@ -135,6 +135,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "parked: its memory would not fit in beside what others keep on its GPU while they are parked",
         "they end, are moved away, or keep less",
     ),
+    "ResumeFailed": (
+        "parked: its memory could not be taken back onto its GPU, and its turn was given on",
+        "it is tried again, ever more seldom; others end, or keep less of its GPU",
+    ),
     "Parked": ("parked in memory: others hold its GPUs", "its user's turn, or its park's bound, comes"),
     "WaitingTurn": (
         "waits: users with less GPU time for their tickets go first",

@@ -15,6 +15,7 @@ from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import UNKNOWN, Rank, RankSet
+from gandiva_slurm.node.returning import Returning
 from gandiva_slurm.policy.packing.duty import FIRST
 from gandiva_slurm.slicing import local
 from gandiva_slurm.slicing.refusal import Refusal
@@ -206,6 +207,7 @@ class Resident:
     is_refusing: bool = False
     leave: Leave = field(default_factory=Leave)
     away: Away = field(default_factory=Away)
+    returning: Returning = field(default_factory=Returning)
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     #: by the plan, the job it may hold its GPUs together with; 0: none

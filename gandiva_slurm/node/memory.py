@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gandiva_slurm.model.job import SUSPENDED
+from gandiva_slurm.node import returning
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.tiers import RESIDUE
@@ -60,8 +61,11 @@ def is_unseen(node: Node, resident: Resident) -> bool:
 def lack(node: Node, resident: Resident) -> str:
     """Say what of its GPUs others keep while they are parked, so that it does not fit in; "" where it does.
 
-    One whose peak is not known yet takes all of a GPU but the others' contexts.
+    One whose peak is not known yet takes all of a GPU but the others' contexts. One whose memory did not come
+    back when it was tried last lacks room until it is tried again, whatever is known of it.
     """
+    if returning.rests(node, resident):
+        return returning.told(node, resident)
     if node.nvml is None:
         return ""
     now, peak = node.clock.mono(), memory_of(resident).peak

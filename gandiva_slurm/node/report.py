@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, packs, sharing, tiers
+from gandiva_slurm.node import leaving, packs, returning, sharing, tiers
 from gandiva_slurm.node.charging import own_ns
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.faults import faults_of
@@ -121,6 +121,8 @@ def _why_still(node: Node, job: Job, detail: str) -> tuple[str, str]:
     """Of a job that holds no GPU, or is not to, for Slurm may have started it elsewhere."""
     if job.halted_ns:
         return "Frozen", f"Slurm does not hear this node; it stands still since {_clock(node, job.halted_ns)}"
+    if failed := returning.told(node, job):
+        return "ResumeFailed", failed
     short = lack(node, job)
     if not job.counts.suspends:
         return "WaitingTurn", short or detail or "its tasks are stopped before they begin"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, packs, procs
+from gandiva_slurm.node import leaving, packs, procs, returning
 from gandiva_slurm.node.away import Mover
 from gandiva_slurm.node.charging import charge, charge_awake, look_at_refusal
 from gandiva_slurm.node.context import Node
@@ -112,6 +112,7 @@ class Switcher:
         node, now = self._node, self._node.clock.mono()
         charge_awake(node, resident, now)
         resident.awake_until_ns = 0
+        returning.begin(resident)
         node.ledger.begin(resident.key, resident.user, resident.gpus, node.clock.real(now))
         resident.counts.parked_ns += now - resident.since_ns
         resident.state, resident.since_ns, resident.ordered_ns = RESUMING, now, now
@@ -255,7 +256,12 @@ class Switcher:
                 self.go(resident)
             return
         phases = self._advance(resident, now)
-        is_late = now - resident.ordered_ns > self._longest_resume_ns(resident)
+        why = returning.failure(resident)
+        if why:
+            returning.fail(self._node, resident, why, now)
+            self.freeze(resident, at_once=True)
+            return
+        is_late = now - resident.ordered_ns > returning.longest_ns(self._node, resident)
         if is_late:
             # It has had its GPUs for long: what its pages say (or a rank that is kept from writing them) must
             # not pin them to it. It is asked to park like any other; who still saves itself finds the order.
@@ -264,13 +270,6 @@ class Switcher:
                 group.gang = None
         if is_late or all(phase == "running" for phase in phases):
             self._running(resident, now)
-
-    def _longest_resume_ns(self, resident: Resident) -> int:
-        """How long a gang may say that it comes back: a quantum, the parts of spans as long as a park."""
-        deadline_ns = self._node.settings.park_deadline_ns
-        if resident.part is not None:
-            return deadline_ns
-        return min(deadline_ns, max(leaving.LEAST_OVERRUN_NS, self._node.local.quantum_ns))
 
     def _advance(self, resident: Resident, now: int) -> list[str]:
         """Let each gang's coordinator look at its pages; return the phases of those that have a live rank."""
@@ -298,7 +297,8 @@ class Switcher:
         """The last rank has released: the GPUs are free from the moment that was seen, not from before."""
         node, counts, now = self._node, resident.counts, self._node.clock.mono()
         fields = park_facts(resident)
-        is_off = fields["off_boundary"] or (resident.is_frozen and bool(resident.sets))
+        is_mid_step = resident.is_frozen and not returning.stands_at_boundary(resident)
+        is_off = fields["off_boundary"] or (is_mid_step and bool(resident.sets))
         counts.suspends += 1
         counts.reaims += fields["reaims"]
         counts.off_boundary += is_off
@@ -316,10 +316,10 @@ class Switcher:
 
     def release(self, resident: Resident, now: int) -> None:
         """Charge a hold to its end and close it."""
-        node = self._node
+        node, free_ns = self._node, returning.forgive(resident, now)
         charge(node, resident, now)
         packs.leave(node, resident, now)
-        hold = node.ledger.end(resident.key, node.clock.real(now))
+        hold = node.ledger.end(resident.key, node.clock.real(now - free_ns))
         node.note(
             "release",
             resident,
@@ -331,6 +331,7 @@ class Switcher:
 
     def _running(self, resident: Resident, now: int) -> None:
         resident.forget_dead()
+        returning.succeed(resident)
         resident.state = RUNNING
         if self._node.ledger.open[resident.key].parked_at_ns:
             # It was told to park and could not: it never gave its GPUs back.

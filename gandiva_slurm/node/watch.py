@@ -7,7 +7,7 @@ import logging
 import os
 
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import procs, sharing
+from gandiva_slurm.node import procs, returning, sharing
 from gandiva_slurm.node.charging import charge_ran
 from gandiva_slurm.node.context import Final, Node
 from gandiva_slurm.node.jobs import FIRST_STEPS, Resident
@@ -108,6 +108,8 @@ class Watcher:
                 self._look_at_running(resident, now)
             elif resident.state == SUSPENDED and not self._rest.look_at(resident, now):
                 self._look_at_suspended(resident, now)
+            if returning.is_rested(resident, now):
+                self._slicer.fill()
             is_awaited = resident.part is not None and not resident.part.has_processes
             if not is_awaited and not any(procs.is_alive(stepd) for stepd in resident.processes.stepds):
                 self._look_for_members(resident)

@@ -7,6 +7,7 @@ import functools
 import os
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,21 @@ import torch
 NAME = "card"
 #: What a process needs in its environment: the library, and the card's files (a:b).
 LIBRARY, CARDS = "GANDIVA_CARD_LIBRARY", "GANDIVA_CARDS"
+
+
+#: What gandivad's own code reads a card by, as it reads NVML.
+NVML = Path(__file__).parent / "nvml"
+
+
+def environment(library: Path, *cards: Path) -> dict[str, str]:
+    """Return the words by which a process, and gandivad, has these cards; PYTHONPATH has the clone's root."""
+    return {
+        LIBRARY: str(library),
+        CARDS: ":".join(map(str, cards)),
+        "GANDIVA_ACCELERATOR": NAME,
+        "PYTHONPATH": os.pathsep.join(map(str, (NVML, NVML.parents[2]))),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 class Stream(torch.Stream):

@@ -21,6 +21,11 @@ def make(path: Path, total: int, context: int) -> Path:
     return path
 
 
+def total(path: Path) -> int:
+    """Return how much memory a card has, in bytes."""
+    return int(_HEAD.unpack_from(path.read_bytes())[1])
+
+
 def used(path: Path) -> dict[int, int]:
     """Return the bytes that each living process has on the card."""
     data = path.read_bytes()[_HEAD.size :]

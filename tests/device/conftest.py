@@ -39,9 +39,7 @@ def card_path(tmp_path: Path) -> Path:
 def card_env(library: Path, card_path: Path) -> dict[str, str]:
     """The environment of a process on that card."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-    named = {backend.LIBRARY: str(library), backend.CARDS: str(card_path)}
-    named["GANDIVA_ACCELERATOR"] = backend.NAME
-    return kept | named | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return kept | backend.environment(library, card_path)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@
 # Packages that python3 lacks there: `tests/gpu/day.sh wheels` gathers them in .wheels, where there is a network, for
 # Python 3.12; they are unpacked beside this tree's own. PYTHON names another interpreter.
 # ONLY='EXPRESSION' runs that part of a stage, as pytest's -k has it.
-# DEVICE=cpu plays the device by the processor, small, so that no minute there is lost to a slip (stage A).
+# DEVICE=sim runs it on a simulated card (tests/device), in small, so that no minute there is lost to a slip (A, B, C).
 set -eu
 cd "$(dirname "$0")/../.."
 stage=${1:-}
@@ -38,14 +38,17 @@ esac
 
 except=${ONLY:-$except}
 mkdir -p "$out"
-if [ "${DEVICE:-cuda}" != cpu ] && ls "$wheels"/*.whl >/dev/null 2>&1; then
+if [ "${DEVICE:-cuda}" = cuda ] && ls "$wheels"/*.whl >/dev/null 2>&1; then
     "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target build/day-site "$wheels"/*.whl
     PYTHONPATH=$PWD/build/day-site:${PYTHONPATH:-}
 fi
 export PYTHONPATH=$PWD:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
-if [ "${DEVICE:-cuda}" = cpu ]; then
-    [ "$stage" = A ] || { echo "day.sh: DEVICE=cpu plays stage A alone" >&2; exit 2; }
-    tests=tests/gpu/day/test_a.py
+if [ "${DEVICE:-cuda}" = sim ]; then
+    [ "$stage" != D ] || { echo "day.sh: turns of a minute on a simulated card show nothing: DEVICE=sim has A, B, C" >&2; exit 2; }
+    sim=$(mktemp -d)
+    trap 'rm -rf "$sim"' EXIT
+    words=$("$python" -m tests.gpu.device "$sim/card")
+    export $words
 fi
 rm -f "$GANDIVA_FIGURES"
 rc=0

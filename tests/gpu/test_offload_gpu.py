@@ -1,13 +1,11 @@
-"""The tier `torch` on a real GPU: bits, bytes, two jobs on a card too small for both, and how fast."""
+"""The tier `torch` on a GPU: bits, bytes, two jobs on a card too small for both, and how fast."""
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,20 +15,23 @@ from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.offload import TorchTier
 from gandiva_slurm.wire.page import TIER_TORCH, W_HELD, W_SEQ, W_TIER_USED
 from tests import offload_kit as kit
+from tests.gpu import device
+from tests.gpu.device import IS_SIM, MIB, ROOT
 from tests.gpu.figures import figure
 from tests.gpu.resnet import resnet50
 from tests.park_harness import Harness
+from tests.skips import ONLY_CUDA
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
-MIB = 1 << 20
-STEPS, PARKS = 60, 40
-#: What torch itself keeps beside tensors (generators, counters): no more than this.
-LEFT_BYTES = MIB
+STEPS, PARKS = (12, 8) if IS_SIM else (60, 40)
+#: What torch itself keeps beside tensors (generators, counters): no more than this, or than one segment.
+LEFT_BYTES = 2 * MIB if IS_SIM else MIB
 #: Of the card, what each of two jobs has live, and what it works with besides: together 1.2 cards.
 LIVE_PART, WORK_PART = 0.1, 0.5
 ROUNDS = 4
+#: Of a park and a resume that are timed: how often, the first left out, and the batch trained between them.
+ROUNDS_TIMED, WARM, BATCH = (4, 1, (1, 3, 64, 64)) if IS_SIM else (25, 5, (16, 3, 128, 128))
 
 
 @pytest.fixture
@@ -45,18 +46,19 @@ def same_bits(monkeypatch):
 
 @pytest.mark.parametrize("name", kit.SOLO)
 def test_parks_change_no_bit_and_leave_no_tensor(name, same_bits):
-    alone = kit.train(kit.SOLO[name], "cuda", STEPS, lambda: None)
-    device = Cuda(torch)
-    device.slack = 0  # small models are looked for, too
-    parks = kit.Parks(device, PARKS, STEPS)
+    alone = kit.train(kit.SOLO[name], device.kind(), STEPS, lambda: None)
+    gauge = Cuda(torch)
+    gauge.slack = 0  # small models are looked for, too
+    parks = kit.Parks(gauge, PARKS, STEPS)
     # On a stack of its own: the tier looks through the variables of callers, and pytest has very many.
     with ThreadPoolExecutor(1) as thread:
-        parked = thread.submit(kit.train, kit.SOLO[name], "cuda", STEPS, parks.between)
+        parked = thread.submit(kit.train, kit.SOLO[name], device.kind(), STEPS, parks.between)
         assert parked.result() == alone
     for _, released, _, left in parks.said:
         assert released > 0 and left <= LEFT_BYTES
 
 
+@pytest.mark.skipif(IS_SIM, reason=ONLY_CUDA)
 def test_captured_graph_is_refused_and_training_goes_on(same_bits):
     tier, graph = TorchTier(torch, Cuda(torch), {}), torch.cuda.CUDAGraph()
     there = torch.zeros(1024, device="cuda")
@@ -74,10 +76,8 @@ class Job:
     def __init__(self, path, name, live, work, is_ours=True, steps=1_000_000):
         self.out, self.stop = path / f"{name}.json", path / f"{name}.stop"
         self.node = Harness(str(path / f"{name}.sock"), 1) if is_ours else None
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
         # As a node sets it for a job: of what the steps cut from the largest block, the rest goes back.
-        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        env = device.environment(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
         if is_ours:
             env["GANDIVA_SOCKET"] = str(path / f"{name}.sock")
         argv = [str(ROOT / "tests/gpu/train.py"), self.out, steps, live, work, self.stop]
@@ -99,9 +99,9 @@ class Job:
 
 
 def test_two_jobs_too_large_for_the_card_take_turns(tmp_path):
-    total = torch.cuda.get_device_properties(0).total_memory
+    total = device.card().total
     live, work = int(total * LIVE_PART), int(total * WORK_PART)
-    torch.cuda.empty_cache()
+    device.of_device().empty_cache()
     jobs = []
     try:
         for name in ("one", "two"):
@@ -127,7 +127,7 @@ def test_two_jobs_too_large_for_the_card_take_turns(tmp_path):
         for number, series in enumerate(losses):
             jobs.append(Job(tmp_path, f"alone{number}", live, work, is_ours=False, steps=len(series)))
             assert jobs[-1].wait() == series
-        size = f"{2 * (LIVE_PART + WORK_PART):.1f} cards of {total / 2**30:.0f} GiB"
+        size = f"{2 * (LIVE_PART + WORK_PART):.1f} cards of {total >> 20} MiB"
         figure(f"two jobs, {size} at their peaks together", f"{2 * ROUNDS} turns, same losses", "no OOM")
     finally:
         for job in jobs:
@@ -137,17 +137,9 @@ def test_two_jobs_too_large_for_the_card_take_turns(tmp_path):
 def pinned_rates(size=256 * MIB, rounds=8):
     """What the machine copies, pinned, out and in: bytes a second, the best of some rounds."""
     here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(size, dtype=torch.uint8, device="cuda")
+    there = torch.empty(size, dtype=torch.uint8, device=device.kind())
     ways = ((here, there), (there, here))
-    return [max(size / seconds(to.copy_, source) for _ in range(rounds)) for to, source in ways]
-
-
-def seconds(function, *args):
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    function(*args)
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return [size / device.best_s(to.copy_, source, rounds=rounds) for to, source in ways]
 
 
 def watched(tier):
@@ -167,31 +159,32 @@ def watched(tier):
 
 
 def test_how_long_a_park_and_a_resume_take():
-    before = torch.cuda.memory_allocated()
-    model = resnet50().cuda()
+    cuda, kind = device.of_device(), device.kind()
+    before = cuda.memory_allocated()
+    model = resnet50().to(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tier = TorchTier(torch, Cuda(torch), {1: lambda: model, 2: lambda: optimizer})
     begun, rested = watched(tier)
     whole, copies, left = [], {"out": [], "in": []}, 0
-    for _ in range(25):
+    for _ in range(ROUNDS_TIMED):
         optimizer.zero_grad()
-        model(torch.randn(16, 3, 128, 128, device="cuda")).square().mean().backward()
+        model(torch.randn(*BATCH, device=kind)).square().mean().backward()
         optimizer.step()
         took = 0.0
         for way, move in (("out", tier.release), ("in", tier.restore)):
             begun.clear()
-            took += seconds(move)
+            took += device.best_s(move, rounds=1)
             copies[way].append(rested[-1] - begun[0])
             if way == "out":
-                left = max(left, torch.cuda.memory_allocated() - before)
-                assert torch.cuda.memory_reserved() <= before + left + 64 * MIB
+                left = max(left, cuda.memory_allocated() - before)
+                assert cuda.memory_reserved() <= before + left + 64 * MIB
         whole.append(took)
     assert left <= LEFT_BYTES
     rates = pinned_rates()
     what = f"a ResNet-50's {tier.copied / MIB:.0f} MiB"
-    p50_ms = statistics.median(whole[5:]) * 1e3
+    p50_ms = statistics.median(whole[WARM:]) * 1e3
     figure(f"{what}: park + resume, p50", f"{p50_ms:.1f} ms; {left} bytes left", "< 50 ms")
     for (way, times), best in zip(copies.items(), rates, strict=True):
-        rate = tier.copied / statistics.median(times[5:])
+        rate = tier.copied / statistics.median(times[WARM:])
         told = f"{rate / 1e9:.1f} GB/s of {best / 1e9:.1f} pinned = {rate / best:.0%}"
         figure(f"{what}: copied {way}", told, "80 % of the pinned rate")

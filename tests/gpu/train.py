@@ -10,16 +10,18 @@ import sys
 import torch
 
 import gandiva_slurm as gandiva
+from tests.gpu import device
 
 
 def main(out: str, steps: int, live_bytes: int, work_bytes: int, stop: str) -> None:
+    kind = device.kind()
     torch.manual_seed(3)
-    weights = torch.nn.Parameter(torch.randn(live_bytes // 12, device="cuda"))
+    weights = torch.nn.Parameter(torch.randn(live_bytes // 12, device=kind))
     optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
     losses = []
     for number in gandiva.steps(range(steps)):
         optimizer.zero_grad()
-        work = torch.full((work_bytes // 4,), 1.0 + number, device="cuda")
+        work = torch.full((work_bytes // 4,), 1.0 + number, device=kind)
         loss = (weights * weights).mean() * work[-1]
         del work
         loss.backward()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.device import build
 from tests.gpu.figures import DEVICE, VARIABLE, figure, table
-from tests.slow import slow
+from tests.skips import NO_CARD
+from tests.slow import long_form
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = "tests/gpu/day.sh"
@@ -40,18 +42,38 @@ def test_a_stage_that_is_none_is_refused(tmp_path, words):
     assert (done.returncode, done.stderr) == (2, f"usage: {SCRIPT} A|B|C|D|wheels\n")
 
 
-def test_the_processor_plays_stage_a_alone(tmp_path):
-    done = run(tmp_path, "B", DEVICE="cpu")
-    assert (done.returncode, done.stderr) == (2, "day.sh: DEVICE=cpu plays stage A alone\n")
+@pytest.fixture(scope="module")
+def built():
+    """The library of the simulated card, which the script builds where it is missing."""
+    try:
+        build.library()
+    except build.CannotBuildError as err:
+        pytest.skip(f"{NO_CARD}: {err}")
 
 
-@slow("15 s of processor; the parts that need no device are tried beside it")
-def test_stage_a_with_the_processor_played_as_a_device(tmp_path):
-    """So that not a minute on the machine is lost to a slip: every line of it but CUDA's own is run."""
-    done = run(tmp_path, "A", DEVICE="cpu")
+def test_turns_of_a_minute_are_not_for_the_simulated_card(tmp_path):
+    done = run(tmp_path, "D", DEVICE="sim")
+    assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C\n")
+
+
+def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
+    """So that not a minute on the machine is lost to a slip; whole stages are long forms."""
+    done = run(tmp_path, "A", DEVICE="sim", ONLY="what_is_there or work_that_is_queued")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     told = (tmp_path / "A.md").read_text()
-    assert "the processor, played as a device, `tests/gpu/day.sh A`" in told
-    for what in ("pinned copies", "pinning 16 MiB", "gone above its context | 95 % | 100.0%", "queued work"):
-        assert what in told
-    assert (tmp_path / "A.jsonl").read_text().count("\n") == 9
+    assert "simulated card, `tests/gpu/day.sh A`" in told and "queued work | < 1.2 s | 0.2" in told
+    assert (tmp_path / "A.jsonl").read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "figures"),
+    [
+        long_form("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="25 s"),
+    ],
+)
+def test_a_stage_on_the_simulated_card(tmp_path, built, stage, figures):
+    done = run(tmp_path, stage, DEVICE="sim")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    told = (tmp_path / f"{stage}.md").read_text()
+    assert all(figure in told for figure in figures), told
+    assert " failed" not in done.stdout

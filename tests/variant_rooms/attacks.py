@@ -59,8 +59,8 @@ VARIANTS = (
     ),
     Variant(
         "resume-never-ends",
-        "gandiva_slurm/node/switch.py:Switcher._longest_resume_ns",
-        "return min(deadline_ns, max(leaving.LEAST_OVERRUN_NS, self._node.local.quantum_ns))",
+        "gandiva_slurm/node/returning.py:longest_ns",
+        "return min(deadline_ns, max(LEAST_RESUME_NS, node.local.quantum_ns))",
         "return deadline_ns",
         "A rank that says it is still parked holds its GPU for the whole deadline of a park.",
         (f"{ATTACKS}[parked_and_trains]",),

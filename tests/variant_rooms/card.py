@@ -5,7 +5,48 @@ from __future__ import annotations
 from tests.variant_kit import Variant
 
 _NODE = "tests/unit/test_node_card_memory.py::"
+_BACK = "tests/unit/test_node_returning.py::"
 VARIANTS = (
+    Variant(
+        "card-failed-restore-runs",
+        "gandiva_slurm/node/returning.py:failure",
+        "if resident.part is not None:",
+        "if True:",
+        "A job whose memory does not come back holds its GPU, runs by the books, and pays.",
+        (_BACK + "test_it_does_not_run_is_not_charged_and_the_other_goes_on[1]",),
+    ),
+    Variant(
+        "card-failed-restore-is-charged",
+        "gandiva_slurm/node/returning.py:forgive",
+        "    resident.charged_ns += free_ns\n",
+        "",
+        "A job pays for the time in which its memory did not come back.",
+        (_BACK + "test_it_does_not_run_is_not_charged_and_the_other_goes_on[1]",),
+    ),
+    Variant(
+        "card-failed-restore-is-free",
+        "gandiva_slurm/node/returning.py:forgive",
+        "min(FREE_NS, now - resident.charged_ns)",
+        "now - resident.charged_ns",
+        "A job that works first and tells of a failure then pays nothing.",
+        (_BACK + "test_who_works_first_and_then_tells_of_a_failure_pays",),
+    ),
+    Variant(
+        "card-failed-restore-at-once-again",
+        "gandiva_slurm/node/returning.py:fail",
+        "min(REST_NS << min(returning.failures, 10), LONGEST_REST_NS)",
+        "0",
+        "A job whose memory does not come back is tried again at once, for ever.",
+        (_BACK + "test_it_is_tried_again_ever_more_seldom_and_comes_back",),
+    ),
+    Variant(
+        "card-failed-restore-left-idle",
+        "gandiva_slurm/node/returning.py:is_rested",
+        "    returning.again_ns = 0\n    return True",
+        "    returning.again_ns = 0\n    return False",
+        "A GPU idles until the quantum ends although the one job there may be tried again.",
+        (_BACK + "test_alone_on_its_gpu_it_is_tried_as_soon_as_its_rest_is_over",),
+    ),
     Variant(
         "card-turn-without-room",
         "gandiva_slurm/node/slicer.py:Slicer._is_out",

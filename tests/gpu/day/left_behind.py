@@ -7,23 +7,23 @@ import json
 import torch
 
 from gandiva_slurm.client.offload import TorchTier
-from tests.gpu.day.device import IS_CPU, gauge, settled, used
+from tests.gpu.device import IS_SIM, gauge, kind, settled, used
 from tests.gpu.resnet import resnet50
 
-BATCH, SIDE, STEPS = (1, 64, 1) if IS_CPU else (256, 224, 3)
+BATCH, SIDE, STEPS = (1, 64, 1) if IS_SIM else (256, 224, 3)
 
 
 def main() -> None:
     """Take a context, train, park."""
-    kind = gauge().kind
-    torch.zeros(1, device=kind)
+    device = kind()
+    torch.zeros(1, device=device)
     settled()
     told = {"context": used()}
-    model = resnet50().to(kind)
+    model = resnet50().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        model(torch.randn(BATCH, 3, SIDE, SIDE, device=kind)).square().mean().backward()
+        model(torch.randn(BATCH, 3, SIDE, SIDE, device=device)).square().mean().backward()
         optimizer.step()
     settled()
     told["training"] = used()

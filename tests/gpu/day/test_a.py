@@ -17,20 +17,20 @@ import pytest
 import torch
 
 from gandiva_slurm.client.offload import TorchTier
-from tests.gpu.day.device import IS_CPU, MIB, best_s, card, gauge, queue, settled
+from tests.gpu.device import IS_SIM, MIB, ROOT, best_s, card, gauge, kind, queue, settled
 from tests.gpu.figures import DEVICE, figure
 from tests.gpu.resnet import resnet50
+from tests.skips import ONLY_CUDA
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[3]
-#: Sizes to pin, in MiB; the played device has none to spare.
-PINNED_MIB = (16,) if IS_CPU else (1024, 4096, 16384)
-COPIED_MIB = 16 if IS_CPU else 256
+#: Sizes to pin, in MiB; the simulated card's host has none to spare.
+PINNED_MIB = (16,) if IS_SIM else (1024, 4096, 16384)
+COPIED_MIB = 16 if IS_SIM else 256
 #: Slabs that a thread pins beside a training, and their size.
 BESIDE_SLABS, SLAB_MIB = 64, 64
 #: Work that is queued when a park is ordered, in seconds, and how long the park may take beyond it.
-QUEUED_S, LATE_S = (0.2, 1.0) if IS_CPU else (3.0, 1.0)
+QUEUED_S, LATE_S = (0.2, 1.0) if IS_SIM else (3.0, 1.0)
 #: Of a parked process's memory above its context, this part must be gone.
 GONE = 0.95
 
@@ -42,13 +42,13 @@ def test_what_is_there() -> None:
     figure("memory of the card, free of it", f"{card().total >> 20} MiB, {card().free >> 20} MiB")
 
 
-@pytest.mark.parametrize("kind", ["pageable", "pinned"])
-def test_what_it_copies(kind: str) -> None:
-    here = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, pin_memory=kind == "pinned" and not IS_CPU)
-    there = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, device=gauge().kind)
+@pytest.mark.parametrize("memory", ["pageable", "pinned"])
+def test_what_it_copies(memory: str) -> None:
+    here = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, pin_memory=memory == "pinned")
+    there = torch.empty(COPIED_MIB * MIB, dtype=torch.uint8, device=kind())
     ways = ((here, there), (there, here))
     rates = [COPIED_MIB * MIB / best_s(to.copy_, source) / 1e9 for to, source in ways]
-    figure(f"{kind} copies, out and in", " and ".join(f"{rate:.1f} GB/s" for rate in rates))
+    figure(f"{memory} copies, out and in", " and ".join(f"{rate:.1f} GB/s" for rate in rates))
 
 
 def proc_kib(file: str, key: str) -> int:
@@ -61,7 +61,7 @@ def proc_kib(file: str, key: str) -> int:
 def test_what_pinning_costs(mib: int) -> None:
     before = {key: proc_kib("status", key) for key in ("VmLck", "RssShmem", "RssAnon")}
     start = time.perf_counter()
-    made = torch.empty(mib * MIB, dtype=torch.uint8, pin_memory=not IS_CPU)
+    made = torch.empty(mib * MIB, dtype=torch.uint8, pin_memory=True)
     made[::4096].fill_(1)
     took_s = time.perf_counter() - start
     more = {key: (proc_kib("status", key) - was) >> 10 for key, was in before.items()}
@@ -71,10 +71,10 @@ def test_what_pinning_costs(mib: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["allocated", "registered"])
-@pytest.mark.skipif(IS_CPU, reason="the played device pins nothing")
+@pytest.mark.skipif(IS_SIM, reason=ONLY_CUDA)
 def test_what_pinning_beside_a_training_costs(way: str) -> None:
     """A thread pins four GiB, slab by slab, while steps go on; a registered slab is touched before."""
-    model = resnet50().to(gauge().kind)
+    model = resnet50().to(kind())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     slabs: list[torch.Tensor] = []
 
@@ -83,7 +83,7 @@ def test_what_pinning_beside_a_training_costs(way: str) -> None:
         while not until():
             start = time.perf_counter()
             optimizer.zero_grad()
-            model(torch.randn(32, 3, 224, 224, device=gauge().kind)).square().mean().backward()
+            model(torch.randn(32, 3, 224, 224, device=kind())).square().mean().backward()
             optimizer.step()
             settled()
             took.append(1e3 * (time.perf_counter() - start))
@@ -118,7 +118,7 @@ def test_what_pinning_beside_a_training_costs(way: str) -> None:
            f"{tell(beside)}; alone {tell(alone)}; {rate:.2f} s a GiB")  # fmt: skip
 
 
-@pytest.mark.parametrize("segments", ["default", "expandable"][: 1 if IS_CPU else 2])
+@pytest.mark.parametrize("segments", ["default", "expandable"][: 1 if IS_SIM else 2])
 def test_what_a_park_leaves_of_a_process(segments: str) -> None:
     """A ResNet-50 in a process of its own, whose memory is seen from outside."""
     setting = {"expandable": "expandable_segments:True"}.get(segments, "")
@@ -136,7 +136,7 @@ def test_what_a_park_leaves_of_a_process(segments: str) -> None:
 
 def test_a_park_waits_for_work_that_is_queued() -> None:
     """The script is seconds ahead of its device, as at an optimizer's step that nobody waits for."""
-    model = torch.nn.Linear(64, 64).to(gauge().kind)
+    model = torch.nn.Linear(64, 64).to(kind())
     tier = TorchTier(torch, gauge(), {1: lambda: model})
     want = [parameter.detach().cpu().clone() for parameter in model.parameters()]
     settled()
@@ -152,7 +152,7 @@ def test_a_park_waits_for_work_that_is_queued() -> None:
 
 
 def test_a_resnet_parks_and_comes_back() -> None:
-    model = resnet50().to(gauge().kind)
+    model = resnet50().to(kind())
     tier = TorchTier(torch, gauge(), {1: lambda: model})
     took = {"park": best_s(tier.release, rounds=1), "resume": best_s(tier.restore, rounds=1)}
     assert tier.copied > 50 * MIB
