@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gandiva_slurm.node import nvml
+from tests.gpu.device import of_device
 from tests.skips import NO_NVML
 
 
@@ -15,7 +16,7 @@ def empty_device():
     yield
     gc.collect()
     getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()  # a build for CPUs has none
-    torch.cuda.empty_cache()
+    of_device().empty_cache()
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 #: Cycles for which the device sleeps once, to find how many it counts a second (`torch.cuda._sleep`).
 PROBE_CYCLES = 50_000_000
+#: How variables begin that name the simulated card.
+_WORDS = ("GANDIVA_ACCELERATOR", "GANDIVA_CARD")
 #: The simulated card of a day's stage, and what each process's context takes of it.
 SIM_TOTAL, SIM_CONTEXT = 1024 * MIB, 32 * MIB
 
@@ -113,14 +115,15 @@ def used() -> int:
 
 def environment(**more: str) -> dict[str, str]:
     """Return what a training's process has of this one's: nothing of Slurm's or a job's, but its device."""
-    device = ("GANDIVA_ACCELERATOR", "GANDIVA_CARD")
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key.startswith(device) or not key.startswith(("SLURM", "GANDIVA"))
-    }
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
+    kept |= own_words()
     kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
     return kept | more
+
+
+def own_words() -> dict[str, str]:
+    """Return what names the device in this process's environment; of CUDA's first nothing does."""
+    return {key: value for key, value in os.environ.items() if key.startswith(_WORDS)}
 
 
 def make_sim(path: Path) -> dict[str, str]:

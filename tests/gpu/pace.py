@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 import gandiva_slurm as gandiva
+from tests.gpu.device import IS_SIM, MIB, kind
 from tests.gpu.resnet import resnet50
 
-GROWTH_BYTES = 1 << 30
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+#: On the simulated card all is small.
+GROWTH_BYTES = (32 if IS_SIM else 1024) * MIB
+WIDE, ROWS, IMAGES = (256, 256, (1, 3, 64, 64)) if IS_SIM else (4096, 8192, (32, 3, 128, 128))
 
 
 def small():
@@ -25,19 +27,20 @@ def small():
 
 
 def large():
-    return nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(6)]), (8192, 4096)
+    return nn.Sequential(*[nn.Linear(WIDE, WIDE) for _ in range(6)]), (ROWS, WIDE)
 
 
 def resnet():
-    return resnet50(), (32, 3, 128, 128)
+    return resnet50(), IMAGES
 
 
-def main(kind):
+def main(what):
+    device = kind()
     out, job = Path(os.environ["OUT"]), os.environ["GANDIVA_JOB"]
     torch.manual_seed(2)
-    model, shape = {"small": small, "large": large, "resnet": resnet}[kind]()
-    model = model.to(DEVICE)
-    x = torch.randn(shape, device=DEVICE)
+    model, shape = {"small": small, "large": large, "resnet": resnet}[what]()
+    model = model.to(device)
+    x = torch.randn(shape, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     notes = os.open(out / f"steps.{job}.0", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     grown = []
@@ -49,7 +52,7 @@ def main(kind):
         optimizer.step()
         loss.item()
         if (out / f"grow.{job}").exists():
-            grown.append(torch.empty(GROWTH_BYTES, dtype=torch.uint8, device=DEVICE))
+            grown.append(torch.empty(GROWTH_BYTES, dtype=torch.uint8, device=device))
         os.write(notes, struct.pack("=QQ", begin, time.monotonic_ns()))
         gandiva.step()
 

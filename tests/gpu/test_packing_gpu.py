@@ -1,4 +1,4 @@
-"""Sharing a real GPU: the cap bounds this process and is lifted, the duty slows it down, NVML sees it."""
+"""Sharing a GPU: the cap bounds this process and is lifted, the duty slows it down, NVML sees it."""
 
 import os
 import time
@@ -8,11 +8,15 @@ import torch
 
 from gandiva_slurm.client.sharing import FULL, Share, tell_memory
 from gandiva_slurm.wire import page
+from tests.gpu import device
+from tests.gpu.device import IS_SIM, MIB
+from tests.gpu.figures import figure
 from tests.skips import OTHER_PIDS
 
 pytestmark = pytest.mark.gpu
 
-MIB = 1 << 20
+#: A product of matrices of this size is a kernel's work.
+SIZE = 512 if IS_SIM else 4096
 
 
 @pytest.fixture
@@ -29,50 +33,53 @@ def ask(share, duty, cap=0):
 
 
 def test_a_cap_bounds_this_process_and_is_lifted_again(words):
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    cuda = device.of_device()
+    cuda.empty_cache()
     share = Share(words)
-    here = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-    cached = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+    here = torch.empty(64 * MIB, dtype=torch.uint8, device=device.kind())
+    cached = torch.empty(512 * MIB, dtype=torch.uint8, device=device.kind())
     del cached
-    torch.cuda.reset_peak_memory_stats()
+    cuda.reset_peak_memory_stats()
     ask(share, FULL, 256 * MIB)
-    assert torch.cuda.memory_reserved() < 256 * MIB, "what it had cached is given back"
+    assert cuda.memory_reserved() < 256 * MIB, "what it had cached is given back"
     tell_memory(words)
     before = words[page.W_OOMS]
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(512 * MIB, dtype=torch.uint8, device=device.kind())
     tell_memory(words)
     assert words[page.W_OOMS] == before + 1
     assert words[page.W_LIVE] >= 64 * MIB <= words[page.W_PEAK]
     ask(share, 0)
-    torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+    torch.empty(512 * MIB, dtype=torch.uint8, device=device.kind())
     assert here.numel()
 
 
 @pytest.mark.parametrize("duty", [25, 50])
 def test_a_duty_slows_kernels_down_to_its_part(words, duty):
-    share, matrix = Share(words), torch.randn(4096, 4096, device="cuda")
+    share, matrix = Share(words), torch.randn(SIZE, SIZE, device=device.kind())
 
     def steps(count, percent):
-        torch.cuda.synchronize()
+        device.settled()
         start = time.monotonic()
         for _ in range(count):
             for _ in range(10):
                 matrix @ matrix
             ask(share, percent)
-        torch.cuda.synchronize()
+        device.settled()
         return (time.monotonic() - start) / count
 
     steps(5, FULL)
     alone = steps(40, FULL)
-    assert alone / steps(40, duty) == pytest.approx(duty / 100, abs=0.08)
+    part = alone / steps(40, duty)
+    figure(f"kernels at a duty of {duty} %: of their rate alone", f"{part:.0%}", f"{duty} ± 8 %")
+    # The simulated card's kernels are the processor's, which others use as well: told, not judged.
+    assert IS_SIM or part == pytest.approx(duty / 100, abs=0.08)
 
 
 def test_nvml_sees_this_process_and_how_much_it_takes(library):
-    held = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    assert library.cards()[0] >= torch.cuda.get_device_properties(0).total_memory
+    held = torch.empty(512 * MIB, dtype=torch.uint8, device=device.kind())
+    device.settled()
+    assert library.cards()[0] >= device.card().total
     mine = [use for use in library.uses() if use.pid == os.getpid()]
     if not mine:
         pytest.skip(OTHER_PIDS)

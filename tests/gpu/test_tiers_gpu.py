@@ -7,28 +7,26 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from gandiva_slurm.node import driver_checkpoint, nvml
 from gandiva_slurm.node.procs import read_proc
 from gandiva_slurm.wire.page import TIER_VMM, W_HELD, W_SEQ, W_TIER_USED
+from tests.gpu import device
+from tests.gpu.device import IS_SIM, ROOT
 from tests.gpu.figures import figure
 from tests.park_harness import Harness
-from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER, OTHER_PIDS
+from tests.skips import NO_PROCESS_CHECKPOINT, NO_SAVER, ONLY_CUDA, OTHER_PIDS
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(IS_SIM, reason=ONLY_CUDA)]
 
-ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 ROUNDS, LIVE = 5, 2 * GIB
 
 
 def environment(**more):
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-    path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
-    return kept | {"PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | more
+    return device.environment(CUBLAS_WORKSPACE_CONFIG=":4096:8") | more
 
 
 def preload():

@@ -1,6 +1,6 @@
 """A training that fills a GPU: `train.py OUT STEPS LIVE_BYTES WORK_BYTES STOP`; losses go to OUT as JSON.
 
-LIVE_BYTES stay from step to step; WORK_BYTES more are used within each.
+LIVE_BYTES stay from step to step; WORK_BYTES more are used within each but the first.
 """
 
 import json
@@ -21,7 +21,8 @@ def main(out: str, steps: int, live_bytes: int, work_bytes: int, stop: str) -> N
     losses = []
     for number in gandiva.steps(range(steps)):
         optimizer.zero_grad()
-        work = torch.full((work_bytes // 4,), 1.0 + number, device=kind)
+        # Not in the first step: what the optimizer makes then, for good, would be cut from this block.
+        work = torch.full((work_bytes // 4 if number else 1,), 1.0 + number, device=kind)
         loss = (weights * weights).mean() * work[-1]
         del work
         loss.backward()

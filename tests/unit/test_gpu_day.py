@@ -19,7 +19,7 @@ SCRIPT = "tests/gpu/day.sh"
 def run(tmp_path, *words, **env):
     """Run the script with this Python; its figures go to `tmp_path`."""
     env = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable, **env}
-    return subprocess.run([SCRIPT, *words], cwd=REPO, env=env, capture_output=True, text=True, timeout=280)
+    return subprocess.run([SCRIPT, *words], cwd=REPO, env=env, capture_output=True, text=True, timeout=580)
 
 
 def test_figures_are_noted_and_make_a_table(tmp_path, monkeypatch, capsys):
@@ -65,10 +65,13 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
     assert (tmp_path / "A.jsonl").read_text().count("\n") == 4
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("stage", "figures"),
     [
         long_form("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="25 s"),
+        long_form("B", ("1.2 cards of 1024 MiB", "8 turns, same losses"), why="50 s"),
+        long_form("C", ("two `small` packed", "guaranteed job's step"), why="some minutes"),
     ],
 )
 def test_a_stage_on_the_simulated_card(tmp_path, built, stage, figures):

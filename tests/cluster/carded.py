@@ -1,0 +1,94 @@
+"""A mini cluster whose jobs have simulated cards, which its nodes' gandivad reads as it reads NVML."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.device import backend, card
+
+GIB, MIB = 1 << 30, 1 << 20
+#: A card, and what each process's context takes of it: gandivad counts on a real one's, of 1 GiB.
+TOTAL, CONTEXT = 3 * GIB, GIB // 2
+#: Of the card a training has so much for good, and so much more within each step: two do not fit together.
+LIVE, WORK = 48 * MIB, 1100 * MIB
+TRAIN = Path(__file__).parents[1] / "gpu/train.py"
+#: A script that does not give its memory back.
+HOLDER = """
+import os, sys, time, torch
+from tests.gpu import device
+import gandiva_slurm as gandiva
+ballast = torch.empty(int(sys.argv[1]), dtype=torch.uint8, device=device.kind())
+model = torch.nn.Linear(8, 8).to(device.kind())
+while not os.path.exists(sys.argv[2]):
+    model(torch.ones(1, 8, device=device.kind())).sum().backward()
+    time.sleep(0.02)
+    gandiva.step()
+"""
+
+
+@contextmanager
+def card_cluster(name: str, library: Path, quantum_s: float) -> Iterator[MiniCluster]:
+    """One node with one card. What runs inside has the card in its environment, gandivad and jobs alike."""
+    plain = MiniCluster.environment
+
+    def with_card(self: MiniCluster, user: str = "root") -> Mapping[str, str]:
+        path = self.at.root / "card"
+        if not path.exists():
+            card.make(path, TOTAL, CONTEXT).chmod(0o666)
+        return {**plain(self, user), **backend.environment(library, path)}
+
+    memory = {"gpu_memory_mib": TOTAL // MIB}
+    with (
+        mock.patch.object(MiniCluster, "environment", with_card),
+        own_cluster(name, "v100:1x1", quantum_s, node=memory) as made,
+    ):
+        yield made
+
+
+class CardFleet(Fleet):
+    """Trainings on the card."""
+
+    def fill(self, user: str, name: str) -> int:
+        """Submit a training that takes more than a third of the card, until `stop(name)`."""
+        words = f"~/{name}.json 1000000 {LIVE} {WORK} ~/{name}.stop"
+        return self.submit(user, f"exec python {TRAIN} {words}", "--mem=6000")
+
+    def hold(self, user: str, name: str, size: int) -> int:
+        """Submit a training that keeps `size` bytes while it is parked."""
+        script = f"export GANDIVA_TIER=hold\nexec python - {size} ~/{name}.stop <<'END'{HOLDER}END"
+        return self.submit(user, script, "--mem=6000")
+
+    def used(self) -> list[int]:
+        """Bytes of each process on the card, as one inside sees it."""
+        path = str(self.mini.at.root / "card")
+        look = f"from tests.device import card; print([*card.used(card.Path({path!r})).values()])"
+        return json.loads(self.mini.exec(["python", "-c", look]).stdout)
+
+    def losses(self, user: str, name: str) -> list[str]:
+        """The losses of a training that was stopped, once it has written them."""
+        self.stop(user, name)
+        path = self.home(user, f"{name}.json")
+        wait_for(path.exists, f"the losses of {name}", 60)
+        return json.loads(path.read_text())
+
+    def why(self, job: int) -> str:
+        """What `gandiva why` tells of a job; "" before the controller has seen it."""
+        told = self.mini.exec(["gandiva", "why", str(job)], check=False)
+        return " ".join(told.stdout.split())
+
+
+def alone(library: Path, directory: Path, steps: int) -> list[str]:
+    """The losses of the same training on a card of its own, without Slurm."""
+    path = card.make(directory / f"card.{steps}", TOTAL, CONTEXT)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
+    words = [TRAIN, directory / f"{steps}.json", steps, LIVE, WORK, directory / "none"]
+    subprocess.run([sys.executable, *map(str, words)], env=kept | backend.environment(library, path),
+                   check=True, timeout=300)  # fmt: skip
+    return json.loads((directory / f"{steps}.json").read_text())
