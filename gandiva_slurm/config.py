@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from gandiva_slurm.config_served import MetricsConfig, WebConfig, is_address
+from gandiva_slurm.config_served import Section as _Section
 from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.yaml_lines import Lines, parse
 
@@ -34,12 +35,6 @@ log = logging.getLogger(__name__)
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/")]
-_ADDRESS = re.compile(r"^(?P<host>[^:\s]+):(?P<port>\d{1,5})$")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
 
 class ControllerConfig(_Section):
     """gandivactld: where it listens, where it keeps its state, how it cycles."""
@@ -113,7 +108,7 @@ class NodeConfig(_Section):
     dcgm_mapping_dir: str = Field(default="", pattern=r"^(/.*)?$")
     gpustat_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: node name -> host:port, where that is not NAME:port
-    addresses: dict[Name, str] = {}
+    addresses: dict[Name, str] = Field(default_factory=dict)
 
     @field_validator("refusal_bound_s", mode="before")
     @classmethod
@@ -124,8 +119,7 @@ class NodeConfig(_Section):
     @classmethod
     def _host_and_port(cls, value: dict[str, str]) -> dict[str, str]:
         for node, address in value.items():
-            match = _ADDRESS.match(address)
-            if not match or not 1 <= int(match["port"]) <= 65535:
+            if not is_address(address):
                 raise ValueError(f"{node}: expected host:port with a port of 1..65535, got {address!r}")
         return value
 
@@ -150,25 +144,6 @@ class PackingConfig(_Section):
     enabled: bool = True
     #: what the speeds of both must sum to, each as a part of that alone, noise aside; 1: what turns give
     floor: float = Field(default=1.05, ge=1, le=2)
-
-
-class MetricsConfig(_Section):
-    """What `gandiva metrics` shows a Prometheus, and where (docs/metrics.md)."""
-
-    #: host:port; empty: it does not serve
-    listen: str = ""
-    #: how often gandivactld is asked, however often Prometheus asks here
-    interval_s: float = Field(default=15, ge=1, le=3600)
-    #: figures of each user, too
-    users: bool = False
-
-    @field_validator("listen")
-    @classmethod
-    def _host_and_port(cls, value: str) -> str:
-        match = _ADDRESS.match(value)
-        if value and (not match or not 1 <= int(match["port"]) <= 65535):
-            raise ValueError(f"expected host:port with a port of 1..65535, or nothing, got {value!r}")
-        return value
 
 
 class Config(_Section):
@@ -197,11 +172,16 @@ class Config(_Section):
     moves: MovesConfig = MovesConfig()
     packing: PackingConfig = PackingConfig()
     metrics: MetricsConfig = MetricsConfig()
+    web: WebConfig = WebConfig()
     #: GPUs that each owns, by type; dealt out in this order (ADR 0035)
-    virtual_clusters: dict[Name, dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]]] = {}
+    virtual_clusters: dict[Name, dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]]] = Field(
+        default_factory=dict
+    )
 
     #: GPUs of each switch and socket of nodes by GPU type, in the order of their numbers (ADR 0039)
-    cells: dict[Name, dict[Literal["switch", "socket"], Annotated[int, Field(ge=1, le=1024)]]] = {}
+    cells: dict[Name, dict[Literal["switch", "socket"], Annotated[int, Field(ge=1, le=1024)]]] = Field(
+        default_factory=dict
+    )
 
     @field_validator("cells")
     @classmethod
@@ -305,6 +285,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("moves",): MovesConfig,
     ("packing",): PackingConfig,
     ("metrics",): MetricsConfig,
+    ("web",): WebConfig,
 }
 
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority among your jobs."),
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),
     "metrics": ("gandiva_slurm.cli.metrics", "metrics", "Serve figures of the cluster to a Prometheus."),
+    "web": ("gandiva_slurm.cli.web.main", "serve", "Serve a JSON API and a page to browsers, by a proxy."),
     "top": ("gandiva_slurm.cli.top", "top", "Watch GPUs, who held them of late, and the queue (like top)."),
     "check": ("gandiva_slurm.cli.check", "check", "Check this installation: configuration, Slurm, daemons."),
     "doctor": ("gandiva_slurm.cli.doctor", "doctor", "What Gandiva could do with a training script."),

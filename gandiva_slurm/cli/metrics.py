@@ -10,10 +10,8 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import click
@@ -21,6 +19,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gandiva_slurm import logs
+from gandiva_slurm.cli.asking import in_thread
 from gandiva_slurm.cli.client import query
 from gandiva_slurm.cli.families import page
 from gandiva_slurm.config import load_config
@@ -53,7 +52,7 @@ class Page:
         if self._asked is not None and not self._asked.done():
             self._fail("gandivactld has not answered the last question yet", 0.0)
             return
-        asked = self._asked = asyncio.wrap_future(_in_thread(self._ask))
+        asked = self._asked = asyncio.wrap_future(in_thread(self._ask))
         asked.add_done_callback(lambda each: each.cancelled() or each.exception())
         await asyncio.wait([asked], timeout=ANSWER_S)
         took_s = time.monotonic() - begun_s
@@ -88,21 +87,6 @@ class Page:
         response = web.Response(body=self.text, headers={"Content-Type": CONTENT_TYPE_LATEST})
         response.force_close()
         return response
-
-
-def _in_thread(ask: Ask) -> Future[dict[str, Any]]:
-    """Ask in a thread that the process's end does not wait for."""
-    answer: Future[dict[str, Any]] = Future()
-
-    def run() -> None:
-        answer.set_running_or_notify_cancel()
-        try:
-            answer.set_result(ask())
-        except Exception as err:
-            answer.set_exception(err)
-
-    threading.Thread(target=run, name="asking", daemon=True).start()
-    return answer
 
 
 def _own(is_up: bool, took_s: float) -> dict[str, float]:

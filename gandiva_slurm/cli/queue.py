@@ -122,11 +122,11 @@ def queue(config: str | None, /, **options: Any) -> None:
     fields = choose_fields(expand_codes(options["spec"] or DEFAULT, CODES), FIELDS)
     wanted = parse_job_ids(options["jobs"] or "")
     users = [getpass.getuser()] if options["me"] else parse_users(options["users"])
-    states = _states(options["states"])
+    states = wanted_states(options["states"])
     rows = sorted(query(config, "queue", {}), key=by_job_id)
     if not any(users is None or row["user"] in users for row in rows):
         require_users(users)
-    rows = [row for row in rows if _is_shown(row, users, wanted, states)]
+    rows = [row for row in rows if is_shown(row, users, wanted, states)]
     if options["as_json"]:
         click.echo(to_json({"jobs": rows}))
         return
@@ -134,7 +134,7 @@ def queue(config: str | None, /, **options: Any) -> None:
         click.echo(line)
 
 
-def _is_shown(
+def is_shown(
     row: Row, users: list[str] | None, wanted: Sequence[JobId], states: Sequence[str] | None
 ) -> bool:
     """Filter the controller's rows the way squeue's options do; without -t all but ended jobs are shown."""
@@ -145,7 +145,7 @@ def _is_shown(
     )
 
 
-def _states(text: str | None) -> tuple[str, ...] | None:
+def wanted_states(text: str | None) -> tuple[str, ...] | None:
     """PENDING is what Slurm shows for the states before a start."""
     if text is None:
         return None

@@ -47,7 +47,7 @@ LAST_S = 9.2e9
 READERS = 2
 #: What reads the ledger. A user's questions of these are answered one after the other, so that nobody waits
 #: for the many of another.
-READING = frozenset({"queue", "acct", "share", "report", "holds", "top"})
+READING = frozenset({"queue", "acct", "share", "report", "holds", "top", "overview"})
 #: Jobs are counted at most so often, however many ask: 50 ms of 50,000 jobs.
 FIGURES_S = 1.0
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
@@ -87,6 +87,7 @@ class Api:
             "holds": self._holds,
             "figures": self._figures,
             "top": self._top,
+            "overview": self._overview,
             "ping": self._ping,
         }
         self._changes: dict[str, Callable[[Args, int], Awaitable[Any]]] = {"update": self._update}
@@ -232,15 +233,31 @@ class Api:
         return await self._read(lambda db: holds_in(db, window, holds))
 
     async def _figures(self, args: Args, viewer: Viewer) -> dict[str, Any]:
-        if not all(viewer.sees_every(what) for what in (JOBS, USAGE, NODES)):
-            text = "figures are of all jobs, which Slurm's PrivateData hides from all but its operators"
-            raise GandivaError(f"{text}: ask as one (sacctmgr modify user NAME set adminlevel=operator)")
+        _require_all(viewer, "figures are")
         with_users, now_s = bool(args.get("users")), time.monotonic()
         made_s, counted = self._figured.get(with_users, (-FIGURES_S, {}))
         if now_s - made_s >= FIGURES_S:
             counted = figures(self._world(), with_users)
             self._figured[with_users] = now_s, counted
         return {**counted, **own_figures(self._controller)}
+
+    async def _overview(self, args: Args, viewer: Viewer) -> dict[str, Any]:
+        """All at once and uncut, with what is private, for a process that keeps to that (`gandiva web`)."""
+        _require_all(viewer, "an overview is")
+        rules, world = await self._privacy.rules(), self._world()
+        return {
+            "queue": queue_rows(world, await self._shares_of_nodes(world.engine.jobs.values())),
+            "nodes": node_rows(world),
+            "ping": await self._ping(args, viewer),
+            "private": {
+                "hidden": sorted(rules.hidden),
+                "people": [
+                    {**dataclasses.asdict(one), "coordinates": sorted(one.coordinates)}
+                    for one in rules.people
+                ],
+                "users": sorted(self._users()),
+            },
+        }
 
     async def _ping(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         status, curtain = self._controller.status, self._curtain(viewer)
@@ -263,9 +280,13 @@ class Api:
     def _curtain(self, viewer: Viewer) -> Curtain:
         """Return what takes others' jobs out of an answer."""
         engine = self._controller.engine
-        jobs = [record.job for record in engine.jobs.values()]
-        users = {job.user for job in jobs} | {row.user for row in engine.state.associations}
-        return curtain(viewer, jobs, users)
+        return curtain(viewer, [record.job for record in engine.jobs.values()], self._users())
+
+    def _users(self) -> set[str]:
+        """Return all names of users that an answer may have in it."""
+        engine = self._controller.engine
+        jobs = {record.job.user for record in engine.jobs.values()}
+        return jobs | {row.user for row in engine.state.associations}
 
     def _set_aside(self, viewer: Viewer) -> Iterator[str]:
         """Say of the jobs that this viewer may see what keeps them from being scheduled, or read."""
@@ -319,6 +340,13 @@ class Api:
                 db.close()
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+
+
+def _require_all(viewer: Viewer, what: str) -> None:
+    """GandivaError for one from whom anything is hidden."""
+    if not all(viewer.sees_every(kind) for kind in (JOBS, USAGE, NODES)):
+        text = f"{what} of all jobs, which Slurm's PrivateData hides from all but its operators"
+        raise GandivaError(f"{text}: ask as one (sacctmgr modify user NAME set adminlevel=operator)")
 
 
 def _until(hold: OpenHold, now_ns: int) -> OpenHold:

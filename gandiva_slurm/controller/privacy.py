@@ -15,10 +15,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gandiva_slurm.logs import warn_once
 from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.slurm.accounts import Person
 from gandiva_slurm.slurm.port import SlurmPort
 
@@ -83,7 +83,7 @@ class Curtain:
     def over(self, text: str) -> str:
         """Return the sentence without them."""
         text = _JOB.sub(lambda match: match[0] if self.shows(int(match[1])) else "another job", text)
-        for user in sorted(self.users, key=len, reverse=True):
+        for user in sorted((user for user in self.users if user in text), key=len, reverse=True):
             text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", "another user", text)
         return text
 
@@ -92,7 +92,31 @@ class Curtain:
         return [self.over(text) for text in texts]
 
 
-def curtain(viewer: Viewer, jobs: Iterable[SlurmJob], users: Iterable[str]) -> Curtain:
+class Owned(Protocol):
+    """A job, as far as it matters whose it is."""
+
+    @property
+    def job_id(self) -> int:
+        """Its id."""
+
+    @property
+    def user(self) -> str:
+        """Its user's name."""
+
+    @property
+    def account(self) -> str:
+        """Its account."""
+
+
+def viewer_of(rules: Rules, user: str) -> Viewer:
+    """Return what a user may see by these rules."""
+    if not rules.hidden:
+        return Viewer("")
+    person = next((one for one in rules.people if one.user == user), Person(user))
+    return Viewer(user, person.is_operator, person.coordinates, rules.hidden)
+
+
+def curtain(viewer: Viewer, jobs: Iterable[Owned], users: Iterable[str]) -> Curtain:
     """Return what hides these jobs and users from a viewer, as far as they are hidden."""
     if viewer.sees_every(JOBS):
         return Curtain()
@@ -116,17 +140,18 @@ class Privacy:
         """Return what a user may see."""
         if uid in self._operators:
             return Viewer("", sees_all=True)
+        rules = await self.rules()
+        # The directory of users may be on another machine.
+        return viewer_of(rules, await asyncio.to_thread(_name_of, uid) if rules.hidden else "")
+
+    async def rules(self) -> Rules:
+        """Return what is private."""
         if time.monotonic() >= self._fresh_until_s and self._reading is None:
             self._reading = asyncio.create_task(self._refresh())
         if not self._is_known and self._reading is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._reading), FIRST_S)
-        if not self._rules.hidden:
-            return Viewer("")
-        # The directory of users may be on another machine.
-        user = await asyncio.to_thread(_name_of, uid)
-        person = next((one for one in self._rules.people if one.user == user), Person(user))
-        return Viewer(user, person.is_operator, person.coordinates, self._rules.hidden)
+        return self._rules
 
     async def _refresh(self) -> None:
         try:

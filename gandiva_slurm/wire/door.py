@@ -14,6 +14,7 @@ import logging
 import os
 import resource
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -67,7 +68,10 @@ def _leave_spare(link: socket.socket) -> None:
 
 
 class Door:
-    """Listens at sockets and answers what is asked there by `routes`; `cleanup` ends it."""
+    """Listens at sockets and answers what is asked there by `routes`; `cleanup` ends it.
+
+    A route that ends in / has what lies in that directory and has no route of its own.
+    """
 
     def __init__(self, routes: Mapping[str, Route], doors: Iterable[socket.socket], method: str) -> None:
         self._routes = routes
@@ -127,7 +131,7 @@ class Door:
         if guest is None:  # it is gone
             return web.Response(status=408)
         _heard(guest)
-        route = self._routes.get(request.path)
+        route = self._routes.get(request.path) or self._routes.get(request.path.rpartition("/")[0] + "/")
         if route is None or request.method != self._method:
             status = 404 if route is None else 405
             often.warning(str(status), f"a request from {request.remote} for what is not there was refused")
@@ -159,6 +163,41 @@ class Door:
     def _show_out(self, guest: Guest) -> None:
         often.info("silent", f"a connection from {guest.address} asked for nothing within {HEAD_S:g} s")
         guest.transport.abort()
+
+
+def open_socket_door(routes: Mapping[str, Route], path: str, method: str = "POST") -> Door:
+    """Serve this method at a unix socket, for its owner and group; PeerError where that cannot be had."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _clear(path)
+        mask = os.umask(0o117)
+        try:
+            door.bind(path)
+        finally:
+            os.umask(mask)
+        door.listen(BACKLOG)
+        door.setblocking(False)
+    except OSError as err:
+        door.close()
+        raise PeerError(f"cannot listen at {path}: {err.strerror}; is its directory there and ours?") from err
+    return Door(routes, [door], method)
+
+
+def _clear(path: str) -> None:
+    """Remove the socket of one that is gone; OSError where somebody listens there, or it is another file."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise OSError(errno.EEXIST, "it is there, and no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 async def open_door(routes: Mapping[str, Route], host: str, port: int, method: str = "POST") -> Door:
