@@ -11,6 +11,7 @@ NO_V1_DEVICES = "this machine has no control groups of version 1 for devices"
 NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 #: Of tests that run on the simulated card as well.
 ONLY_CUDA = "the simulated card has none of it: only CUDA shows it"
+NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
 NO_SAVER = "torch_memory_saver is not installed"
 #: Why, tests/device/build.py says behind it.
 NO_CARD = "the simulated card cannot be built here"
@@ -27,4 +28,5 @@ BY_FLOOR = {
     "pyslurm": NO_PYSLURM,
     "docker": NO_ENGINE,
     "card": NO_CARD,
+    "chromium": NO_CHROMIUM,
 }
