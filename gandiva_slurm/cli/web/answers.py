@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -317,3 +318,7 @@ def _get(text: str, answer: type[Answer], parameters: tuple[str, ...]) -> dict[s
 
 def _content(name: str) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
+
+
+if __name__ == "__main__":
+    print(json.dumps(openapi(), indent=1))
