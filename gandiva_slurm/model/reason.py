@@ -118,7 +118,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Started": ("Slurm started it", "its ranks register at their first boundary"),
     "SetAside": (
         "not scheduled, for it alone causes an error in gandivactld: {why}; all others are",
-        "it is tried again when it is changed or requeued (`gandiva update JOB --priority=N`, `scontrol "
+        "it is tried again when it is changed or requeued (`gandiva update JOB priority=N`, `scontrol "
         "requeue`), or by another release; gandivactld's log has the traceback: report it",
     ),
     "Adopted": ("found running on {node}", "nothing to be done"),
