@@ -82,8 +82,8 @@ VARIANTS = (
     ),
     Variant(
         "figures-for-everybody",
-        "gandiva_slurm/controller/api.py:Api._figures",
-        "if not all(viewer.sees_every(what) for what in (JOBS, USAGE, NODES)):",
+        "gandiva_slurm/controller/api.py:_require_all",
+        "if not all(viewer.sees_every(kind) for kind in (JOBS, USAGE, NODES)):",
         "if not viewer.sees_every(JOBS):",
         "Figures of usage and nodes are given to everybody though Slurm hides them.",
         ("tests/controller/test_metrics.py::test_figures_are_operators_where_slurm_hides_something",),

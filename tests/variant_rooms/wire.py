@@ -63,9 +63,9 @@ VARIANTS = (
     ),
     Variant(
         "address-of-any-port",
-        "gandiva_slurm/config.py:NodeConfig._host_and_port",
-        'if not match or not 1 <= int(match["port"]) <= 65535:',
-        "if not match:",
+        "gandiva_slurm/config_served.py:is_address",
+        'match is not None and 1 <= int(match["port"]) <= 65535',
+        "match is not None",
         "An address with an impossible port is taken.",
         ("tests/unit/test_config.py::test_mistake_is_named_with_line_and_what_is_allowed",),
     ),
