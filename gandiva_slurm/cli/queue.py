@@ -22,13 +22,13 @@ from gandiva_slurm.cli.jobids import (
 )
 from gandiva_slurm.cli.table import Field, Row, choose_fields, expand_codes, squeue_lines, text_of
 from gandiva_slurm.cli.times import format_duration, format_time
-from gandiva_slurm.model.job import HELD, REQUEUED, STARTING, STATES
+from gandiva_slurm.model.job import ENDED, HELD, REQUEUED, RUNNING, STARTING, STATES
 
 _text = partial(text_of, missing="-")
 
 #: What squeue's users call PENDING.
 PENDING = (HELD, STARTING, REQUEUED)
-DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,MovesBy,Reason"
+DEFAULT = "JobID,User,State,GPUs,Type,Node(GPUs),Share,Rate,Parked,When,MovesBy,Reason"
 
 
 def _share(row: Row) -> str:
@@ -37,6 +37,20 @@ def _share(row: Row) -> str:
 
 def _rate(row: Row) -> str:
     return f"{row['rate']:.1f}/s" if row.get("rate") else "-"
+
+
+def _when(row: Row) -> str:
+    """What comes next of a job, and how long after the forecast's moment: start+00:12:00."""
+    when = row.get("when")
+    if not when or row["state"] == ENDED:
+        return "-"
+    if when["why"]:
+        return "unknown"
+    what = "end" if row["state"] == RUNNING else "start" if row["state"] in PENDING else "turn"
+    mid_s = (when.get(what) or [None, None, None])[1]
+    if what == "start" and mid_s is not None and mid_s < when["of_s"]:  # it was requeued, and goes on
+        what, mid_s = "turn", (when.get("turn") or [None, None, None])[1]
+    return f"{what}+later" if mid_s is None else f"{what}+{format_duration(mid_s - when['of_s'])}"
 
 
 def _place(row: Row) -> str:
@@ -71,6 +85,7 @@ FIELDS = (
     Field("Share", 5, _share),
     Field("Rate", 8, _rate),
     Field("Parked", 8, lambda row: format_duration(row.get("parked_s")) or "-"),
+    Field("When", 14, _when, left=True),
     Field("MovesBy", 8, _text("moves_by"), left=True),
     Field("Reason", 24, _text("reason"), left=True),
     Field("Name", 8, _text("name"), left=True),
@@ -123,7 +138,12 @@ def queue(config: str | None, /, **options: Any) -> None:
     wanted = parse_job_ids(options["jobs"] or "")
     users = [getpass.getuser()] if options["me"] else parse_users(options["users"])
     states = wanted_states(options["states"])
-    rows = sorted(query(config, "queue", {}), key=by_job_id)
+    asked = {"when": options["as_json"] or any(field.name == "When" for field in fields)}
+    if wanted:
+        asked["job_ids"] = [job.job_id for job in wanted]
+    elif users is not None and len(users) == 1:
+        asked["user"] = users[0]
+    rows = sorted(query(config, "queue", asked), key=by_job_id)
     if not any(users is None or row["user"] in users for row in rows):
         require_users(users)
     rows = [row for row in rows if is_shown(row, users, wanted, states)]

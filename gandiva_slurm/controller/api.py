@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -24,30 +26,31 @@ from gandiva_slurm.accounting.parts import Window
 from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
 from gandiva_slurm.accounting.report import usage_report
 from gandiva_slurm.config import NS_PER_S
-from gandiva_slurm.controller import curtained, topmost
+from gandiva_slurm.controller import curtained, foretold, topmost
+from gandiva_slurm.controller.arguments import Args, number, numbers, text, texts
 from gandiva_slurm.controller.figures import figures, own_figures
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.privacy import JOBS, NODES, USAGE, Curtain, Privacy, Rules, Viewer, curtain
-from gandiva_slurm.controller.views import World, node_rows, queue_rows, why_row
+from gandiva_slurm.controller.views import World, in_order, node_rows, queue_rows, why_row
+from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.wish import parse_wish
 from gandiva_slurm.policy.port import OfUser
 from gandiva_slurm.slurm.jobs import fold_nodes
 
 VERSION = 1
 #: The SHARE of `gandiva queue` looks back so far.
 SHARE_WINDOW_S = 60.0
-#: SQLite's integers end in the year 2262, in nanoseconds; a later moment means that one.
-LAST_S = 9.2e9
 #: Queries of the ledger at a time. They have threads of their own: however many users ask for however much,
 #: what is signed for the nodes does not wait.
 READERS = 2
 #: What reads the ledger. A user's questions of these are answered one after the other, so that nobody waits
 #: for the many of another.
-READING = frozenset({"queue", "acct", "share", "report", "holds", "top", "overview"})
+READING = frozenset({"queue", "acct", "share", "report", "holds", "when", "top", "overview"})
 #: Jobs are counted at most so often, however many ask: 50 ms of 50,000 jobs.
 FIGURES_S = 1.0
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
@@ -55,7 +58,6 @@ UPDATE_S = 4.0
 #: What a job's priority may be.
 PRIORITIES = range(101)
 
-Args = Mapping[str, Any]
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class Api:
         self._controller = controller
         self._operators = operators
         self._privacy = Privacy(rules, operators)
+        #: answers `when --if`
+        self.what_if: WhatIf | None = None
         self._readers = ThreadPoolExecutor(READERS, "ledger-reader")
         #: when figures were counted last, without and with users, and what came out
         self._figured: dict[bool, tuple[float, dict[str, Any]]] = {}
@@ -83,6 +87,7 @@ class Api:
             "share": self._share,
             "report": self._report,
             "why": self._why,
+            "when": self._when,
             "nodes": self._nodes,
             "holds": self._holds,
             "figures": self._figures,
@@ -123,43 +128,48 @@ class Api:
             return await self._asks[ask](args, viewer)
 
     async def _queue(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
-        rows = queue_rows(self._world(), await self._shares_of_nodes(self._controller.engine.jobs.values()))
-        rows = curtained.queue(rows, viewer, self._curtain(viewer))
-        user, jobs, wanted = _text(args, "user"), _numbers(args, "job_ids"), _texts(args, "states")
-        return [
-            row
-            for row in rows
-            if (user is None or row["user"] == user)
-            and (jobs is None or {row["job_id"], row["array_job_id"]} & jobs)
-            and (wanted is None or row["state"] in wanted)
+        user, jobs, wanted = text(args, "user"), numbers(args, "job_ids"), texts(args, "states")
+        world = self._world()
+        records = [
+            record
+            for record in in_order(world)
+            if (user is None or record.job.user == user)
+            and (jobs is None or {record.job.job_id, record.job.array_job_id} & jobs)
+            and (wanted is None or record.state in wanted)
+            and viewer.sees(JOBS, record.job.user, [record.job.account])
         ]
+        rows = queue_rows(world, records, await self._shares_of_nodes(records))
+        if args.get("when"):
+            told = await self._foretold([record.job.job_id for record in records])
+            rows = [row | {"when": foretold.brief(told, row["job_id"])} for row in rows]
+        return curtained.queue(rows, viewer, self._curtain(viewer))
 
     async def _top(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         """Answer with the first jobs of an order, and how many there are by state."""
-        order, users = _text(args, "order") or "state", _texts(args, "users")
-        (most,) = _numbers({"most": [args.get("most")]}, "most") or {0}
+        order, users = text(args, "order") or "state", texts(args, "users")
+        (most,) = numbers({"most": [args.get("most")]}, "most") or {0}
         now_s = time.monotonic()
         made_s, records = self._ordered.get(order, (-FIGURES_S, []))
         if now_s - made_s >= FIGURES_S:
             records = topmost.alive(self._controller.engine.jobs.values(), order)
             self._ordered[order] = now_s, records
         seen = [record for record in records if viewer.sees(JOBS, record.job.user, [record.job.account])]
-        shown, counts = topmost.chosen(seen, users, _text(args, "match") or "", most)
-        rows = queue_rows(self._world(), await self._shares_of_nodes(shown), shown)
+        shown, counts = topmost.chosen(seen, users, text(args, "match") or "", most)
+        rows = queue_rows(self._world(), shown, await self._shares_of_nodes(shown))
         return {"rows": curtained.queue(rows, viewer, self._curtain(viewer)), "counts": counts}
 
     async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()
-        users = viewer.users_seen(_texts(args, "users"))
-        names = users, _texts(args, "accounts"), _texts(args, "states")
-        wanted = Filter(_numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
+        users = viewer.users_seen(texts(args, "users"))
+        names = users, texts(args, "accounts"), texts(args, "states")
+        wanted = Filter(numbers(args, "job_ids"), *names, is_cut=bool(args.get("truncate")))
         rows = await self._read(lambda db: job_usage(db, window, wanted, holds))
         return [{**row, **_folded(row["node"])} for row in rows if curtained.may_see_usage(row, viewer)]
 
     async def _share(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()
         capacity = sum(node.gpus for node in self._controller.engine.nodes.values())
-        users, accounts = _texts(args, "users"), _texts(args, "accounts")
+        users, accounts = texts(args, "users"), texts(args, "accounts")
         rows = await self._read(lambda db: user_shares(db, window, capacity, holds))
         told = self._controller.engine.decider.of_users()
         shown = [
@@ -173,7 +183,7 @@ class Api:
 
     async def _report(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         window, holds = self._window(args), self._world().open_holds()
-        users, accounts = _texts(args, "users"), _texts(args, "accounts")
+        users, accounts = texts(args, "users"), texts(args, "accounts")
         rows = await self._read(lambda db: usage_report(db, window, holds))
         shown = [
             row
@@ -185,7 +195,7 @@ class Api:
         return {"window": [window.start_ns / NS_PER_S, window.end_ns / NS_PER_S], "rows": shown}
 
     async def _why(self, args: Args, viewer: Viewer) -> dict[str, Any]:
-        job_ids = _numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
+        job_ids = numbers({"job_id": [args.get("job_id")]}, "job_id") or {0}
         (job_id,) = job_ids
         record = self._controller.engine.jobs.get(job_id)
         if record is None or not viewer.sees(JOBS, record.job.user, [record.job.account]):
@@ -194,10 +204,33 @@ class Api:
         row["evidence"] += self._controller.spans.evidence(record.key)
         return curtained.why(row, self._curtain(viewer))
 
+    async def _when(self, args: Args, viewer: Viewer) -> dict[str, Any]:
+        """Return what is foretold of these jobs, or of all; GandivaError: one of these is not here."""
+        wanted, jobs = numbers(args, "job_ids"), self._controller.engine.jobs
+        shown = {
+            job_id: jobs[job_id]
+            for job_id in (jobs if wanted is None else wanted & jobs.keys())
+            if viewer.sees(JOBS, jobs[job_id].job.user, [jobs[job_id].job.account])
+        }
+        for job_id in sorted((wanted or shown.keys()) - shown.keys()):
+            raise GandivaError(f"Gandiva has no job {job_id} now; `gandiva acct -j {job_id}` looks back")
+        wish = text(args, "if")
+        if wish is not None:
+            if len(shown) != 1 or self.what_if is None:
+                raise UsageError("`if` is for one job, and asked of a gandivactld that runs by itself")
+            asked = parse_wish(next(iter(shown)), wish)
+            return curtained.wished(await self.what_if.ask(asked), self._curtain(viewer))
+        return curtained.when(await self._foretold([*shown]), shown, self._curtain(viewer))
+
+    async def _foretold(self, job_ids: list[int]) -> foretold.Told:
+        folder = Path(self._controller.config.controller.state_dir)
+        reading = functools.partial(foretold.read, folder, time.time(), job_ids)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, reading)
+
     async def _update(self, args: Args, uid: int) -> list[dict[str, Any]]:
         """Change all of these jobs, or none."""
-        job_ids = sorted(_numbers(args, "job_ids") or ())
-        (priority,) = _numbers({"priority": [args.get("priority")]}, "priority") or {0}
+        job_ids = sorted(numbers(args, "job_ids") or ())
+        (priority,) = numbers({"priority": [args.get("priority")]}, "priority") or {0}
         if priority not in PRIORITIES or not job_ids:
             raise UsageError(f"expected job_ids and a priority from {PRIORITIES[0]} to {PRIORITIES[-1]}")
         rows = [
@@ -245,8 +278,9 @@ class Api:
         """All at once and uncut, with what is private, for a process that keeps to that (`gandiva web`)."""
         _require_all(viewer, "an overview is")
         rules, world = await self._privacy.rules(), self._world()
+        records = in_order(world)
         return {
-            "queue": queue_rows(world, await self._shares_of_nodes(world.engine.jobs.values())),
+            "queue": queue_rows(world, records, await self._shares_of_nodes(records)),
             "nodes": node_rows(world),
             "ping": await self._ping(args, viewer),
             "private": {
@@ -323,9 +357,9 @@ class Api:
 
     def _window(self, args: Args) -> Window:
         """The time asked for: from the controller's first midnight (as sacct's) to now unless told."""
-        now_s = _number(args, "now_s", time.time())
+        now_s = number(args, "now_s", time.time())
         midnight = time.mktime((*time.localtime(now_s)[:3], 0, 0, 0, 0, 0, -1))
-        start_s, end_s = _number(args, "start_s", midnight), _number(args, "end_s", now_s)
+        start_s, end_s = number(args, "start_s", midnight), number(args, "end_s", now_s)
         if end_s < start_s:
             raise UsageError(f"the window ends ({end_s:.0f}) before it starts ({start_s:.0f})")
         return Window(round(start_s * NS_PER_S), round(end_s * NS_PER_S), round(now_s * NS_PER_S))
@@ -362,37 +396,3 @@ def _folded(nodes: str) -> dict[str, Any]:
 
 def _json(answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
-
-
-def _text(args: Args, key: str) -> str | None:
-    value = args.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    raise UsageError(f"{key}: expected a text, got {str(value)[:40]!r}")
-
-
-def _texts(args: Args, key: str) -> frozenset[str] | None:
-    value = args.get(key)
-    if value is None:
-        return None
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return frozenset(value)
-    raise UsageError(f"{key}: expected a list of texts, got {str(value)[:40]!r}")
-
-
-def _numbers(args: Args, key: str) -> frozenset[int] | None:
-    value = args.get(key)
-    if value is None:
-        return None
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return frozenset(value)
-    raise UsageError(f"{key}: expected whole numbers, got {str(value)[:40]!r}")
-
-
-def _number(args: Args, key: str, default: float) -> float:
-    value = args.get(key)
-    if value is None:
-        return default
-    if type(value) in (int, float) and 0 <= value < 1e11:
-        return min(float(value), LAST_S)
-    raise UsageError(f"{key}: expected unix seconds, got {str(value)[:40]!r}")

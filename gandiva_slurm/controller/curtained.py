@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gandiva_slurm.controller.foretold import Told
 from gandiva_slurm.controller.privacy import JOBS, USAGE, Curtain, Viewer
+from gandiva_slurm.engine.state.records import JobRecord
 
 Row = dict[str, Any]
 #: What a row of the queue says in sentences.
@@ -17,9 +19,14 @@ _NOBODY = {"job_id": None, "user": "", "packed_with": None}
 
 
 def queue(rows: Iterable[Row], viewer: Viewer, curtain: Curtain) -> list[Row]:
-    """Return the jobs that may be seen."""
+    """Return the jobs that may be seen, without others."""
     mine = [row for row in rows if viewer.sees(JOBS, row["user"], [row["account"]])]
-    return [row | {name: curtain.over(row[name]) for name in _SENTENCES} for row in mine]
+    told = [row | {name: curtain.over(row[name]) for name in _SENTENCES} for row in mine]
+    return [row | {"when": _brief(row["when"], curtain)} if "when" in row else row for row in told]
+
+
+def _brief(when: Row | None, curtain: Curtain) -> Row | None:
+    return when and when | {"why": curtain.over(when["why"])}
 
 
 def why(row: Row, curtain: Curtain) -> Row:
@@ -27,6 +34,23 @@ def why(row: Row, curtain: Curtain) -> Row:
     story = [line | {"text": curtain.over(line["text"])} for line in row["story"]]
     evidence = curtain.over_all(row["evidence"])
     return row | {"sentence": curtain.over(row["sentence"]), "evidence": evidence, "story": story}
+
+
+def when(told: Told, records: Mapping[int, JobRecord], curtain: Curtain) -> Row:
+    """Return what is foretold of these jobs, which may be seen, and by what; without others in its words."""
+    jobs = [
+        {"turn": None, "start": None, "end": None, "why": "", **told.rows.get(job_id, {})}
+        | {"job_id": job_id, "state": record.state, "is_told": job_id in told.rows}
+        for job_id, record in sorted(records.items())
+    ]
+    rows = [row | {"why": curtain.over(row["why"])} for row in jobs]
+    return {"trouble": told.trouble, "forecast": {**told.meta} or None, "jobs": rows}
+
+
+def wished(told: Row, curtain: Curtain) -> Row:
+    """Return what would be of a job, without others."""
+    rows = {name: told[name] | {"why": curtain.over(str(told[name]["why"]))} for name in ("now", "then")}
+    return told | rows
 
 
 def nodes(rows: Iterable[Row], curtain: Curtain) -> list[Row]:

@@ -21,6 +21,7 @@ from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.controller.settings import leader
+from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.model.errors import ConfigError, GandivaError
 from gandiva_slurm.slurm.backend import ChosenPort
@@ -89,9 +90,10 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
         controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
-        answer = Api(controller, peers, lambda: read_rules(port)).answer
+        api = Api(controller, peers, lambda: read_rules(port))
+        api.what_if = WhatIf(file)
         bounds = http.MAX_QUESTION_BYTES, http.QUESTIONS_PER_USER
-        route = http.signed_route(signer, lambda uid: True, answer, *bounds)
+        route = http.signed_route(signer, lambda uid: True, api.answer, *bounds)
         server = await open_door({QUERY_PATH: route}, limits.host, limits.port)
         stop = _handle_signals(lambda: _reload(file, controller, nodes))
         log.info("gandivactld %s started, cluster %s", __version__, config.cluster)

@@ -60,15 +60,13 @@ class World:
         ]
 
 
-def queue_rows(
-    world: World, shares: Mapping[JobKey, float], records: Iterable[JobRecord] | None = None
-) -> list[Row]:
-    """Return a row for each of these jobs (None: all, in the order of submission).
+def in_order(world: World) -> list[JobRecord]:
+    """Return all jobs as they were submitted."""
+    return sorted(world.engine.jobs.values(), key=lambda record: record.order)
 
-    `shares` are parts of their nodes' GPU time.
-    """
-    if records is None:
-        records = sorted(world.engine.jobs.values(), key=lambda record: record.order)
+
+def queue_rows(world: World, records: Iterable[JobRecord], shares: Mapping[JobKey, float]) -> list[Row]:
+    """Return a row for each of these jobs; `shares` are parts of their nodes' GPU time."""
     return [_queue_row(record, world, shares) for record in records]
 
 

@@ -188,7 +188,7 @@ class SlurmWorld:
         self._down = down
         for job in [*self._jobs.values()]:
             if not down.isdisjoint(job.nodes):
-                yield self._see(_requeued(job))
+                yield self._see(requeued(job))
 
     def _obey(self, action: Action, now_ns: int) -> Iterator[ev.Event]:
         if isinstance(action, Note):
@@ -206,7 +206,7 @@ class SlurmWorld:
             self._coming.pop(job.job_id, None)
             yield self._see(replace(job, priority=0))
         elif isinstance(action, Requeue) and job.state == "RUNNING":
-            yield self._see(_requeued(job))
+            yield self._see(requeued(job))
 
     def _slurm_job(self, job: JobView, cluster: Cluster) -> SlurmJob:
         """A job as the submission filter leaves it: held.
@@ -346,7 +346,7 @@ def _nodes_for(job: JobView, cluster: Cluster) -> int:
     return 1
 
 
-def _requeued(job: SlurmJob) -> SlurmJob:
+def requeued(job: SlurmJob) -> SlurmJob:
     """Slurm shows it held: it was held while it ran (ADR 0003)."""
     return replace(
         job, state="PENDING", reason="JobHeldAdmin", restart=job.restart + 1, nodes=(), start_s=0

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.model.job import SLICED
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 
 DCGM, GPUSTAT = "/run/gandiva-dcgm", "/run/gandiva-gpustat"
@@ -63,6 +64,7 @@ def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
     assert shown <= seen | {()}
     figures, queue = scraped(mini, "user3"), fleet.ask("queue")["jobs"]
     assert figures["gandiva_jobs"] == len(queue) == 2
+    check_forecast(fleet, jobs)
     assert figures["gandiva_gpus_wanted"] == sum(row["gpus"] for row in queue)
     assert (figures["gandiva_node_gpus"], figures["gandiva_node_jobs"]) == (1, 2)
     assert (figures["gandiva_up"], figures["gandiva_slurm_up"]) == (1, 1)
@@ -71,6 +73,31 @@ def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
         fleet.wait_ended(job, "COMPLETED")
     wait_for(lambda: not list(mini.path(DCGM).iterdir()), "no GPU to be told as held")
     check_accounts(fleet, jobs)
+
+
+def check_forecast(fleet: Fleet, jobs: dict[str, int]) -> None:
+    """What is foretold: both have started, have their turns by turns, and end within their limits."""
+    assert "no forecast: none was made yet" in fleet.mini.exec(["gandiva", "when", str(jobs["user1"])]).stdout
+    fleet.mini.exec(["gandiva", "forecast", "--once"], user="slurm")
+    for user, job in jobs.items():
+        told = fleet.ask("when", str(job))
+        (row,) = told["jobs"]
+        assert told["forecast"]["age_s"] < 60 and row["state"] in SLICED
+        _, turn_s, _ = row["turn"]
+        assert told["forecast"]["of_s"] <= turn_s <= told["forecast"]["of_s"] + 30
+        assert row["start"][1] < told["forecast"]["of_s"] < row["end"][1]
+        said = fleet.mini.exec(["gandiva", "when", str(job)], user=user).stdout
+        assert f"job {job} is " in said and "next turn" in said
+    rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
+    for job in jobs.values():
+        (row,) = fleet.ask("when", str(job))["jobs"]
+        assert all(rows[job]["when"][name] == row[name] for name in ("turn", "start", "end"))
+    shown = fleet.mini.exec(["gandiva", "queue", "-h", "-o", "when"]).stdout.split()
+    assert len(shown) == 2 and all(word.partition("+")[0] in ("turn", "end") for word in shown), shown
+    wished = fleet.ask("when", str(job), "--if", "tickets=1000")
+    assert wished["then"]["end"] and wished["forecast"]["runs"] >= 1
+    refused = fleet.mini.exec(["gandiva", "when", str(job), "--if", "gpus=2"], check=False)
+    assert refused.returncode == 1 and f"job {job} has begun" in refused.stderr
 
 
 def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:

@@ -106,9 +106,10 @@ def words(text: str) -> list[str]:
 
 def test_queue_shows_contract_columns(gandiva: Shell) -> None:
     lines = gandiva("queue").splitlines()
-    assert lines[0].split() == words("JOBID USER STATE GPUS TYPE NODE(GPUS) SHARE RATE PARKED MOVESBY REASON")
-    assert lines[1].split() == words("12 user1 RUNNING 2 v100 n1(0-1) 33% 12.3/s 00:01:05 - -")
-    assert lines[2].split() == words("14_3 user2 HELD 2 v100 - - - - - NoRoom")
+    heads = "JOBID USER STATE GPUS TYPE NODE(GPUS) SHARE RATE PARKED WHEN MOVESBY REASON"
+    assert lines[0].split() == words(heads)
+    assert lines[1].split() == words("12 user1 RUNNING 2 v100 n1(0-1) 33% 12.3/s 00:01:05 - - -")
+    assert lines[2].split() == words("14_3 user2 HELD 2 v100 - - - - - - NoRoom")
     assert len(lines) == 3, "ended jobs are shown only when asked for"
 
 

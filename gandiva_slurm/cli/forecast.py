@@ -1,0 +1,194 @@
+"""`gandiva forecast`: a process of its own that runs gandivactld's engine forward from what it wrote down.
+
+It reads gandivactld's files and writes one of its own; gandivactld is asked nothing. Each forecast is made by
+a child with a bound on its memory and its time, at the lowest priority: whatever becomes of it, the answer
+before it stays, with its age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import sqlite3
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from gandiva_slurm import logs
+from gandiva_slurm.cli import forecast_memory
+from gandiva_slurm.config import Config, load_config
+from gandiva_slurm.controller import foretold
+from gandiva_slurm.controller.present import read_present
+from gandiva_slurm.controller.settings import leader, leader_of
+from gandiva_slurm.engine.apply.decider import Leader, ask
+from gandiva_slurm.model.errors import ConfigError, GandivaError
+from gandiva_slurm.model.wish import parse_wish
+from gandiva_slurm.sim.forecast.lengths import Lengths, Past
+from gandiva_slurm.sim.forecast.memory import Memory
+from gandiva_slurm.sim.forecast.ranges import Forecast, Present
+from gandiva_slurm.sim.forecast.ranges import forecast as make_forecast
+
+#: From the beginning of one forecast to that of the next, and what one may take of a processor and in all.
+EVERY_S, WORK_S, DEADLINE_S = 30.0, 20.0, 45.0
+#: What each of the two forecasts of a `when --if` may take.
+WISH_S = 2.5
+#: What it may have of memory.
+MEMORY_BYTES = 4 << 30
+NICE = 19
+
+log = logging.getLogger(__name__)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--once", is_flag=True, help="Make one and exit.")
+@click.option("--if", "wish", nargs=2, metavar="JOBID WISH", help="Print as JSON what would be, and exit.")
+@click.pass_obj
+def forecast(config: str | None, once: bool, wish: tuple[str, str] | None) -> int:
+    """Make the forecast that `gandiva when` and `gandiva queue` show, each half minute.
+
+    Runs on the host of gandivactld, as the same user.
+    """
+    settings = load_config(config)
+    _refuse_wrong_user(settings)
+    logs.set_up()
+    with contextlib.suppress(PermissionError):  # a unit may forbid it: gandivactld's does
+        os.nice(NICE)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    if wish is not None:
+        click.echo(json.dumps(_what_if(settings, *wish)))
+        return 0
+    while True:
+        begun_s = time.monotonic()
+        is_made = _make_apart(settings)
+        if once:
+            return int(not is_made)
+        time.sleep(max(1.0, EVERY_S - (time.monotonic() - begun_s)))
+
+
+def _refuse_wrong_user(config: Config) -> None:
+    """Its file must be one that gandivactld can read and replace."""
+    if os.geteuid() != config.slurm_uid():
+        name = config.controller.slurm_user
+        raise ConfigError(
+            f"run as {name} (controller.slurm_user), like gandivactld: setpriv, su or User={name}"
+        )
+
+
+def _make_apart(config: Config) -> bool:
+    """Make a forecast in a child; one that is not done in time is ended. True: it is made."""
+    child = os.fork()
+    if child == 0:
+        _end_with(_attempt(config))
+    try:
+        ready, _, _ = select.select([pid := os.pidfd_open(child)], [], [], DEADLINE_S)
+        os.close(pid)
+        if not ready:
+            log.warning("no forecast within %g s: the one before stays", DEADLINE_S)
+    finally:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and ready:
+        log.warning("the forecast was ended by signal %d: the one before stays", os.WTERMSIG(status))
+    return status == 0
+
+
+def _end_with(is_made: bool) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(not is_made))
+
+
+def _attempt(config: Config) -> bool:
+    """Make a forecast within its bounds; what goes wrong is logged."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _bound()
+    try:
+        make(config)
+        return True
+    except (GandivaError, OSError, sqlite3.Error) as err:
+        log.warning("no forecast, the one before stays: %s", err)
+    except MemoryError:
+        log.warning("no forecast within %d MiB of memory: the one before stays", MEMORY_BYTES >> 20)
+    except Exception:  # the border: whatever it is, the process goes on
+        log.exception("no forecast, the one before stays")
+    return False
+
+
+def _bound() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (round(DEADLINE_S), round(DEADLINE_S)))
+
+
+def _present(config: Config, memory: Memory) -> Present:
+    """Read what gandivactld wrote last, and learn from what has ended."""
+    read = read_present(config, leader(config))
+    memory.heard({job.job_id: float(job.end_s) for job in read.past})
+    lengths = Lengths.of(memory.with_limit(job.job_id, Past(*job[2:])) for job in read.past)
+    return Present(read.engine_of, read.now_ns, lengths, read.load_ns, partial(_coarser, config))
+
+
+def make(config: Config) -> None:
+    """Read the present, run forward, write what came out."""
+    begun_s, clock = time.monotonic(), time.process_time
+    folder, began = Path(config.controller.state_dir), clock()
+    memory = forecast_memory.load(folder)
+    present = _present(config, memory)
+    told = make_forecast(present, present.now_ns, time_left=lambda: 1 - (clock() - began) / WORK_S)
+    told = memory.corrected(told, present.engine_of())
+    took_s = time.monotonic() - begun_s
+    meta = _meta(told, present.lengths.past, took_s) | {"errors": len(memory.errors)}
+    foretold.write(folder, meta, (job.to_json() for job in told.jobs))
+    forecast_memory.save(folder, memory)
+    log.info("%d jobs foretold by %d runs in %.1f s", len(told.jobs), told.draws, took_s)
+
+
+def _what_if(config: Config, job: str, text: str) -> dict[str, object]:
+    """What is foretold of a job as it is, and as it is wished, by the same draws; or an error."""
+    try:
+        _bound()
+        job_id = int(job)
+        present = _present(config, forecast_memory.load(Path(config.controller.state_dir)))
+        rows: dict[str, object] = {}
+        for name, wish in (("now", None), ("then", parse_wish(job_id, text))):
+            began_s = time.monotonic()
+            told = make_forecast(
+                replace(present, wish=wish),
+                present.now_ns,
+                time_left=lambda began_s=began_s: 1 - (time.monotonic() - began_s) / WISH_S,  # type: ignore[misc]
+            )
+            row = next((row for row in told.jobs if row.job_id == job_id), None)
+            if row is None:
+                return {"error": f"Gandiva has no job {job_id} that waits or runs"}
+            rows |= {name: row.to_json(), "forecast": {"of_s": told.of_s, "reached_s": told.reached_s,
+                                                       "runs": told.draws}}  # fmt: skip
+        return rows | {"wish": text}
+    except (GandivaError, MemoryError, OSError, ValueError, sqlite3.Error) as err:
+        return {"error": str(err) or type(err).__name__}
+
+
+def _coarser(config: Config, quantum_ns: int) -> Leader:
+    """The policy that decides, with longer quanta."""
+    return replace(leader_of(dict(leader(config).told or {}) | {"quantum_ns": quantum_ns}), ask=ask)
+
+
+def _meta(told: Forecast, past: int, took_s: float) -> dict[str, object]:
+    """What is told of the forecast as a whole."""
+    return {
+        "of_s": told.of_s,
+        "reached_s": told.reached_s,
+        "runs": told.draws,
+        "cycles": told.cycles,
+        "past_jobs": past,
+        "took_s": round(took_s, 3),
+    }

@@ -1,0 +1,97 @@
+"""`gandiva when --if`: asked of a child, one at a time, whatever the child does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.cli import forecast as making
+from gandiva_slurm.controller import what_if
+from gandiva_slurm.controller.what_if import WhatIf
+from gandiva_slurm.model.errors import GandivaError, UsageError
+from gandiva_slurm.model.wish import Wish, parse_wish
+from gandiva_slurm.sim.forecast.granting import grant
+from tests.builders import a_job
+from tests.controller.test_controller_api import ask, data, running  # noqa: F401
+from tests.unit.test_forward import engine
+
+WISH = Wish(12, "tickets", "200")
+
+
+def child(code: str) -> WhatIf:
+    return WhatIf(Path("gandiva.yaml"), (sys.executable, "-c", f"import sys, time\n{code}"))
+
+
+async def test_it_is_told_the_job_and_the_wish_as_words():
+    told = await child("import json; print(json.dumps({'words': sys.argv[1:]}))").ask(WISH)
+    assert told == {"words": ["-f", "gandiva.yaml", "forecast", "--if", "12", "tickets=200"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("time.sleep(60)", "no answer within 0.5 s"),
+        ("while True: print('x' * 100000)", "the answer is too long"),
+        ("print('[' * 100000)", "no answer: see"),
+        ("sys.exit(1)", "no answer: see"),
+        ("print('[1]')", "no answer: see"),
+        ("print('{\"error\": \"job 12 has begun\"}')", "job 12 has begun"),
+    ],
+)
+async def test_one_that_hangs_floods_or_fails_is_ended_and_said(code, said, monkeypatch):
+    monkeypatch.setattr(what_if, "DEADLINE_S", 0.5 if "sleep" in code else 30.0)
+    asked = child(code)
+    for _ in range(2):  # the next may ask again
+        with pytest.raises(GandivaError, match=said):
+            await asked.ask(WISH)
+
+
+async def test_one_at_a_time(monkeypatch):
+    asked = child("time.sleep(60)")
+    first = asyncio.create_task(asked.ask(WISH))
+    await asyncio.sleep(0)
+    with pytest.raises(GandivaError, match="another --if is being answered"):
+        await asked.ask(WISH)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not asked._is_asked
+
+
+async def test_what_would_be_is_worked_out_beside_what_is(world, ask, monkeypatch):  # noqa: F811
+    one = await running(world, "user1", 2)
+    waits = world.slurm.submit("user2", 64)
+    await world.cycles(3)
+    monkeypatch.setattr(making, "_bound", lambda: None)
+    monkeypatch.setattr(making, "WISH_S", 0.3)
+    told = making._what_if(world.controller.config, str(waits), "gpus=1")
+    assert "64 GPUs" in told["now"]["why"] and told["then"]["end"] and not told["then"]["why"]
+    assert "has begun" in making._what_if(world.controller.config, str(one), "type=v100")["error"]
+    assert "no job 999" in making._what_if(world.controller.config, "999", "gpus=1")["error"]
+    answer = await ask("when", job_ids=[one], **{"if": "tickets=x"})
+    assert "`if` is for one job" in answer["error"]
+    assert (await data(ask, "when", job_ids=[one]))["jobs"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tickets", "tickets=", "tickets=0", "tickets=1001", "tickets=-1", "gpus=1e3", "gpus=²",
+             "type=", "priority=3", "type=a\nb", "tickets=" + "9" * 5000, "type=" + "x" * 65],
+)  # fmt: skip
+def test_a_wish_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match="invalid --if"):
+        parse_wish(12, text)
+
+
+def test_wishes_are_granted():
+    it, work = engine(a_job(1), a_job(2, gpus=4), gpus=2), {1: 100, 2: 100}
+    grant(Wish(2, "gpus", "2"), it, work)
+    grant(Wish(2, "tickets", "7"), it, work)
+    options = it.jobs[2].options
+    assert (options.gpus, options.tickets, work[2]) == (2, 7, 201)
+    grant(Wish(2, "type", "k80"), it, work)
+    assert it.jobs[2].options.gpu_type == "k80" and json.dumps(work)
+    with pytest.raises(GandivaError, match="has begun"):
+        grant(Wish(1, "type", "k80"), it, work)

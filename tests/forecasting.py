@@ -1,0 +1,207 @@
+"""How well forecasts are calibrated, in virtual time: `python -m tests.forecasting [NAME ...]`.
+
+A workload runs through the daemons' engine; at moments spread over it what gandivactld would have written
+down is taken, forecast from, and compared with what then happened. Jobs ask for more time than they need, as
+people do: by a factor that is drawn from 1.1 to 4 and, for half of them, rounded up to a day or an hour.
+Of each forecast of an end: whether it was in the range that is to hold 8 of 10, and how wide that was beside
+the range of its user's own completion times so far, of those that took longer than it has by then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from gandiva_slurm.engine.apply.decider import Leader
+from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.model.action import Action
+from gandiva_slurm.model.event import Event, JobSeen
+from gandiva_slurm.policy import gandiva_fair
+from gandiva_slurm.policy.port import Cluster, PolicySettings, Rates
+from gandiva_slurm.sim.clusters import read_cluster
+from gandiva_slurm.sim.forecast.lengths import Lengths, Past
+from gandiva_slurm.sim.forecast.memory import Memory
+from gandiva_slurm.sim.forecast.ranges import Present, forecast, range_of
+from gandiva_slurm.sim.job import Spec
+from gandiva_slurm.sim.run import Scene, simulate
+from gandiva_slurm.sim.slurm_world import EPOCH_NS, SlurmWorld
+from gandiva_slurm.sim.truth import Homogeneous, Truth
+from gandiva_slurm.sim.workloads.load import Source, load
+
+DATA = Path(__file__).parent / "data"
+S, HOUR_NS = 10**9, 3600 * 10**9
+DRAWS = 10
+SETTINGS = PolicySettings(300 * S, restart_ns=30 * S)
+#: Those kept apart from tuning, and those by which it was tuned.
+APART, TUNING = ("gavel", "elasticflow", "muri"), ("gavel_tuning", "drawn_tuning")
+
+
+@dataclass
+class Shot:
+    """The engine at a moment, and how many jobs had ended."""
+
+    now_ns: int
+    text: str
+    engine: Engine
+    ended: int
+
+
+@dataclass
+class Tap:
+    """Takes a shot each so often, by the engine's clock."""
+
+    every_ns: int
+    shots: list[Shot] = field(default_factory=list)
+    next_ns: int = 0
+    limits_ns: dict[int, int] = field(default_factory=dict)
+
+    def handle(self, engine: Engine, events: Sequence[Event], now_ns: int) -> list[Action]:
+        actions = engine.handle(events, now_ns)
+        for event in events:  # a forecast each half minute sees them all
+            if isinstance(event, JobSeen):
+                self.limits_ns[event.job.job_id] = event.job.time_limit_s * S
+        if now_ns >= self.next_ns:
+            if self.next_ns:
+                self.shots.append(Shot(now_ns, json.dumps(engine.to_json()), engine, 0))
+            self.next_ns = now_ns + self.every_ns
+        return actions
+
+
+class Asking(SlurmWorld):
+    """Slurm with jobs that ask for more time than they need on the slowest GPUs they may get."""
+
+    #: mini-batches a second, where types differ
+    rates: Rates | None = None
+
+    def _slurm_job(self, job, cluster):  # type: ignore[no-untyped-def]
+        made, chance = super()._slurm_job(job, cluster), Random(f"limit {job.job_id}")
+        slower = 1.0
+        if self.rates is not None and job.model:
+            there = [self.rates.alone(job.model, job.size, kind) or 0.0 for kind in cluster.counts]
+            slower = max(there) / min(rate for rate in there if rate)
+        limit_s = max(600, round((job.length_ns or 0) / S * slower * chance.uniform(1.1, 4)))
+        round_s = chance.choice((60, 60, 3600, 86400 if limit_s > 86400 else 3600))
+        return replace(made, time_limit_s=-(-limit_s // round_s) * round_s)
+
+
+def workload(name: str) -> tuple[list[Spec], Truth, Cluster]:
+    """The jobs, what is true of them, and a cluster on which they wait."""
+    mixed = read_cluster("v100:3x4,p100:3x4,k80:3x4")
+    rates = DATA / "gavel/simulation_throughputs.json.xz"
+    if name.startswith("gavel"):
+        file = "gavel_poisson200_s0" if name == "gavel" else "gavel_scale300_s10"
+        return *load(Source(DATA / f"gavel/{file}.trace", "gavel", rates, 6), mixed), mixed
+    if name == "elasticflow":
+        cluster = read_cluster("v100:12x8")
+        return *load(Source(DATA / "elasticflow/195job.csv", "elasticflow", None, 8), cluster), cluster
+    if name == "muri":
+        cluster = read_cluster("v100:12x4")
+        return *load(Source(DATA / "muri/trace3_head.csv", "muri", None, 8), cluster), cluster
+    chance, cluster = Random(7), read_cluster("v100:3x4")
+    specs, at_s = [], 0.0
+    for number in range(250):
+        at_s += chance.expovariate(1 / 1500)
+        length_s = chance.lognormvariate(8 + number % 5 * 0.4, 0.7)
+        specs.append(Spec(number, str(number), f"user{number % 5}", chance.choice((1, 1, 1, 2, 4)),
+                          round(at_s * S), round(length_s * S)))  # fmt: skip
+    return specs, Homogeneous(), cluster
+
+
+def run(name: str, shots: int = 25) -> None:
+    """Run a workload, forecast from its moments, and print how that agreed."""
+    specs, truth, cluster = workload(name)
+    make = partial(gandiva_fair.make, SETTINGS)
+    span_ns = max(spec.submit_ns for spec in specs) or 24 * HOUR_NS
+    tap = Tap(max(60 * S, span_ns // shots))
+    world = Asking(SETTINGS, make())
+    world.handle = tap.handle
+    world.rates = truth.rates if name.startswith("gavel") else None
+    began_s = time.monotonic()
+    outcome = simulate(Scene(specs, cluster, truth), world)
+    took_s, books = time.monotonic() - began_s, outcome.books
+    true = {
+        spec.job_id + 1: (spec, books.start_ns[row] / S, books.end_ns[row] / S, books.held_halves[row])
+        for row, spec in enumerate(specs)
+    }
+    tally, memory = Tally(), Memory(tap.limits_ns)
+    began_s = time.monotonic()
+    for number, shot in enumerate(tap.shots):
+        judge(shot, number, true, memory, tally, make)
+    tally.print(name, len(specs), took_s, time.monotonic() - began_s)
+
+
+@dataclass
+class Tally:
+    """What came of all forecasts of a workload."""
+
+    ends: list[bool] = field(default_factory=list)
+    starts: list[bool] = field(default_factory=list)
+    sooner: int = 0
+    widths: list[tuple[float, float]] = field(default_factory=list)
+    cycles: int = 0
+
+    def print(self, name: str, jobs: int, took_s: float, foretold_s: float) -> None:
+        part = sum(self.ends) / max(1, len(self.ends))
+        own, users = (median(each) / 3600 for each in zip(*self.widths, strict=True))
+        starts = f"{100 * sum(self.starts) / len(self.starts):.0f} %" if self.starts else "-"
+        print(
+            f"{name}: {jobs} jobs, {len(self.ends)} forecasts of an end: {100 * part:.0f} % in the range "
+            f"({100 * self.sooner / max(1, len(self.ends)):.0f} % sooner), median width {own:.2f} h beside "
+            f"{users:.2f} h: {own / users:.2f}; {len(self.starts)} of a start: {starts} in the range; "
+            f"run {took_s:.0f} s, forecasts {foretold_s:.0f} s, {self.cycles} cycles", flush=True,
+        )  # fmt: skip
+
+
+def judge(shot: Shot, number: int, true: dict, memory: Memory, tally: Tally, make: object) -> None:  # type: ignore[type-arg]
+    """Forecast from a shot, and compare."""
+    at_s = (shot.now_ns - EPOCH_NS) / S
+    over = sorted((one for one in true.items() if 0 <= one[1][2] < at_s), key=lambda one: one[1][2])
+    past = [
+        (job_id, Past(spec.user, spec.model or f"job{spec.job_id}", spec.size, halves // 2 // spec.size))
+        for job_id, (spec, _, _, halves) in over
+    ]
+    memory.heard({job_id: end_s + EPOCH_NS / S for job_id, (_, _, end_s, _) in over})
+    history: dict[str, list[float]] = {}
+    for _, (spec, _, end_s, _) in over:
+        history.setdefault(spec.user, []).append(end_s - spec.submit_ns / S)
+
+    def engine_of() -> Engine:
+        engine = Engine.from_json(shot.engine.settings, json.loads(shot.text), Leader(make))  # type: ignore[arg-type]
+        engine.decider.is_same_life = engine.state.has_read_slurm = True
+        return engine
+
+    lengths = Lengths.of(memory.with_limit(job_id, one) for job_id, one in past)
+    def coarser(quantum_ns: int) -> Leader:
+        return Leader(partial(gandiva_fair.make, replace(SETTINGS, quantum_ns=quantum_ns)))
+
+    told = forecast(Present(engine_of, shot.now_ns, lengths, coarser=coarser), number, DRAWS)
+    corrected = memory.corrected(told, engine_of())
+    if "--raw" not in sys.argv:
+        told = corrected
+    tally.cycles += told.cycles
+    for row in told.jobs:
+        spec, start_s, end_s, _ = true[row.job_id]
+        age_s = at_s - spec.submit_ns / S
+        if row.end is None or row.end.low_s is None:
+            continue
+        low_s, high_s = row.end.low_s - EPOCH_NS / S, (row.end.high_s or 1e12) - EPOCH_NS / S
+        tally.ends.append(low_s <= end_s <= high_s)
+        tally.sooner += end_s < low_s
+        alike = [took_s for took_s in history.get(spec.user, ()) if took_s > age_s]
+        if len(alike) >= 3:
+            users = range_of(alike)
+            tally.widths.append((high_s - low_s, (users.high_s or 0) - (users.low_s or 0)))
+        if row.start is not None and start_s > at_s and row.start.high_s:
+            tally.starts.append((row.start.low_s or 0) <= start_s + EPOCH_NS / S <= row.start.high_s)
+
+
+if __name__ == "__main__":
+    for each in [name for name in sys.argv[1:] if name != "--raw"] or APART:
+        run(each)
