@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from gandiva_slurm.mini import cluster as clusters
-from gandiva_slurm.mini import entering, shares
+from gandiva_slurm.mini import entering, own_gpus, shares
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_command import acceptance, backend_options, chosen_backend, demo
 from gandiva_slurm.mini.record import require_log_folder
 from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, default_policy, parse_nodes
 from gandiva_slurm.mini.validation.command import validate
+from gandiva_slurm.model.errors import UsageError
 
 
 @click.group()
@@ -25,6 +26,7 @@ def mini() -> None:
 @mini.command(short_help="Bring a mini cluster up.")
 @backend_options
 @click.option("--nodes", default=DEFAULT_NODES, show_default=True, help="TYPE:NODESxGPUS[,...]")
+@click.option("--real-gpus", is_flag=True, help="one node with this machine's own GPUs instead of fake ones")
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
@@ -39,8 +41,12 @@ def up(backend: str | None, suite: str, asked: tuple[str, ...], keep_logs: str, 
     The current directory and each --share are seen inside at the same path, with their own modes.
     """
     began = time.monotonic()
-    spec = MiniSpec(clusters.current_name(), parse_nodes(what["nodes"]), what["quantum"], what["daemons"],
-                    what["packing"], chosen_backend(backend, suite))
+    real = what["real_gpus"]
+    if real and what["nodes"] != DEFAULT_NODES:
+        raise UsageError("--real-gpus: the one node has this machine's GPUs; next: leave --nodes out")
+    nodes = (own_gpus.node(),) if real else parse_nodes(what["nodes"])
+    spec = MiniSpec(clusters.current_name(), nodes, what["quantum"], what["daemons"],
+                    what["packing"], chosen_backend(backend, suite), real_gpus=real)
     spec = replace(spec, policy=what["policy"], keep_logs=require_log_folder(keep_logs) if keep_logs else "",
                    shares=shares.choose(asked, spec.backend, lambda text: click.echo(text, err=True)))
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gandiva_slurm.mini import layout
+from gandiva_slurm.mini import layout, own_gpus
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import PLAIN_NODE, SLOTS_PER_GPU, MiniSpec
@@ -76,7 +76,9 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             "state_dir": f"{at.spool}/gandivad/%n",
             "client_wait_s": spec.client_wait_s, "park_deadline_s": 10,
             "max_park_s": 600, "freeze_bound_s": 300, "wake_grace_s": 60, "addresses": addresses,
-            "gpu_memory_mib": GPU_MEMORY_MIB, "gpu_files": "none",
+            # Of real GPUs NVML tells, and those of others are closed to a job.
+            "gpu_memory_mib": 0 if spec.real_gpus else GPU_MEMORY_MIB,
+            "gpu_files": "auto" if spec.real_gpus else "none",
         },
         "packing": {"enabled": spec.packing},
         # Policies weigh moves by their cost, which is little here.
@@ -126,8 +128,9 @@ def _write_slurm(spec: MiniSpec, site: Site) -> None:
             for node in spec.nodes]
     write(at.etc / "gres.conf", (CLONE / "slurm_conf/gres.conf").read_text() + "\n".join(gres) + "\n")
     (at.etc / "gandiva-slots").mkdir()
-    for slot in range(max(node.slots for node in spec.nodes)):
-        (at.etc / f"gandiva-slots/slot{slot}").symlink_to("/dev/null")
+    slots = max(node.slots for node in spec.nodes)
+    for slot, file in enumerate(own_gpus.slot_files() if spec.real_gpus else ["/dev/null"] * slots):
+        (at.etc / f"gandiva-slots/slot{slot}").symlink_to(file)
 
 
 def cgroup_plugin(version: str) -> str:

@@ -63,6 +63,8 @@ class MiniSpec:
     shares: tuple[str, ...] = ()
     #: where the logs are copied before the cluster's directory is deleted; "" for nowhere
     keep_logs: str = ""
+    #: whether its one node has this machine's own GPUs (own_gpus.py) instead of fake ones
+    real_gpus: bool = False
     #: how long a job may load before it is frozen whole for its turns, seconds
     client_wait_s: float = 30.0
     #: the policy that decides
@@ -73,6 +75,8 @@ class MiniSpec:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"cluster name {self.name!r} (variable GANDIVA_MINI): "
                              "use lower-case letters, digits and dashes, at most 31")
+        if self.real_gpus and self.backend != "local":
+            raise UsageError("--real-gpus: containers are given no GPUs; next: --backend local")
         if not 0.2 <= self.quantum_s <= 3600:
             raise UsageError(f"--quantum {self.quantum_s:g}: give seconds from 0.2 to 3600")
 

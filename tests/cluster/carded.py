@@ -55,9 +55,9 @@ def card_cluster(name: str, library: Path, quantum_s: float) -> Iterator[MiniClu
 class CardFleet(Fleet):
     """Trainings on the card."""
 
-    def fill(self, user: str, name: str) -> int:
-        """Submit a training that takes more than a third of the card, until `stop(name)`."""
-        words = f"~/{name}.json 1000000 {LIVE} {WORK} ~/{name}.stop"
+    def fill(self, user: str, name: str, live: int = LIVE, work: int = WORK) -> int:
+        """Submit a training that takes so much of the card, in bytes, until `stop(name)`."""
+        words = f"~/{name}.json 1000000 {live} {work} ~/{name}.stop"
         return self.submit(user, f"exec python {TRAIN} {words}", "--mem=6000")
 
     def hold(self, user: str, name: str, size: int) -> int:

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.device import build
+from tests.gpu import own_python
 from tests.gpu.figures import DEVICE, VARIABLE, figure, table
 from tests.skips import NO_CARD
 from tests.slow import long_form
@@ -36,10 +38,10 @@ def test_figures_are_noted_and_make_a_table(tmp_path, monkeypatch, capsys):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [(), ("E",)])
+@pytest.mark.parametrize("words", [(), ("F",)])
 def test_a_stage_that_is_none_is_refused(tmp_path, words):
     done = run(tmp_path, *words)
-    assert (done.returncode, done.stderr) == (2, f"usage: {SCRIPT} A|B|C|D|wheels\n")
+    assert (done.returncode, done.stderr) == (2, f"usage: {SCRIPT} A|B|C|D|E|wheels\n")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def built():
 
 def test_turns_of_a_minute_are_not_for_the_simulated_card(tmp_path):
     done = run(tmp_path, "D", DEVICE="sim")
-    assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C\n")
+    assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C and E\n")
 
 
 def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
@@ -72,6 +74,7 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
         long_form("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="25 s"),
         long_form("B", ("1.2 cards of 1024 MiB", "8 turns, same losses"), why="50 s"),
         long_form("C", ("two `small` packed", "guaranteed job's step"), why="some minutes"),
+        long_form("E", ("through Slurm | same losses", "losses the same"), why="a mini cluster"),
     ],
 )
 def test_a_stage_on_the_simulated_card(tmp_path, built, stage, figures):
@@ -80,3 +83,13 @@ def test_a_stage_on_the_simulated_card(tmp_path, built, stage, figures):
     told = (tmp_path / f"{stage}.md").read_text()
     assert all(figure in told for figure in figures), told
     assert " failed" not in done.stdout
+
+
+def test_a_python_where_nothing_can_be_installed_has_the_commands_and_the_policies(tmp_path):
+    look = "from gandiva_slurm.policy import registry; print(*registry.policy_names())"
+    python = own_python.make(tmp_path / "bare", [])
+    named = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert "gandiva_fair" in named.stdout.split(), named.stderr
+    command = own_python.make(tmp_path / "with", [sysconfig.get_path("purelib")]).with_name("gandiva")
+    told = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
