@@ -73,7 +73,7 @@ def parse(words: list[str], is_whole: bool) -> None:
     """Put a line to the parser, and one that stands behind `--` in turn; click.ClickException: not taken."""
     command: click.Command | None = cli
     context = None
-    if words[0] in ABSENT:
+    if not words or words[0] in ABSENT:
         return
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         context = click.Context(command, parent=context, info_name=words[0])
