@@ -15,9 +15,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from gandiva_slurm.config_served import MetricsConfig, WebConfig, is_address
-from gandiva_slurm.config_served import Section as _Section
 from gandiva_slurm.model.errors import ConfigError
+from gandiva_slurm.sections import (
+    ControllerConfig,
+    MetricsConfig,
+    MovesConfig,
+    Name,
+    NodeConfig,
+    PackingConfig,
+    Parked,
+    Section,
+    SlurmConfig,
+    WebConfig,
+)
 from gandiva_slurm.yaml_lines import Lines, parse
 
 #: Environment variables that tell where the file lies, and where it lies when none does.
@@ -32,121 +42,8 @@ AUTO_DEADLINES, AUTO_QUANTA = 4, 10
 
 log = logging.getLogger(__name__)
 
-Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/")]
 
-class ControllerConfig(_Section):
-    """gandivactld: where it listens, where it keeps its state, how it cycles."""
-
-    host: str = Field(min_length=1)
-    port: Port = 7321
-    state_dir: AbsolutePath = "/var/lib/gandivactld"
-    #: length of one cycle; a change wakes it earlier
-    cycle_s: float = Field(default=1.0, ge=0.1, le=60)
-    #: a released job that Slurm has not started by then is held again
-    start_deadline_s: float = Field(default=60, ge=1, le=3600)
-    #: the user gandivactld runs as, and whose signature the nodes obey (root's too)
-    slurm_user: Name = "slurm"
-    #: parked time is given back to a job's time limit, up to its partition's MaxTime times this
-    time_limit_stretch: float = Field(default=2.0, ge=1, le=100)
-    #: how long one call to Slurm may take
-    slurm_timeout_s: float = Field(default=10, ge=1, le=300)
-    #: a node that has not answered for so long gets no new jobs
-    silent_after_s: float = Field(default=10, ge=1, le=3600)
-    #: how long, and how large, the journal keeps what the engine heard, for `gandiva replay`; 0: not at all
-    replay_hours: float = Field(default=24, ge=0, le=8760)
-    replay_mib: int = Field(default=256, ge=1, le=1048576)
-    #: single holds that ended longer ago are removed from the ledger; their sums by day stay
-    keep_holds_days: int = Field(default=30, ge=1, le=36500)
-
-
-#: freeze: nothing of a parked job runs; trust: its ranks wait at their boundary, what else it has runs on.
-Parked = Literal["freeze", "trust"]
-
-
-class SlurmConfig(_Section):
-    """How gandivactld talks with Slurm."""
-
-    #: pyslurm or Slurm's own commands; auto takes pyslurm where it works with this slurmctld
-    backend: Literal["auto", "pyslurm", "commands"] = "auto"
-
-
-class NodeConfig(_Section):
-    """gandivad: where it listens, and the bounds of every park and freeze. `%n` is the node's name."""
-
-    port: Port = 7322
-    socket: AbsolutePath = "/run/gandiva/%n.sock"
-    state_dir: AbsolutePath = "/var/lib/gandivad/%n"
-    #: a started job that has not shown itself by then has no client and is frozen whole
-    client_wait_s: float = Field(default=120, ge=1, le=86400)
-    park_deadline_s: float = Field(default=30, ge=0.1, le=3600)
-    #: a park in which a job saves itself, to be moved, may take so much longer
-    save_deadline_s: float = Field(default=300, ge=1, le=86400)
-    #: the bound of every park: a rank wakes by itself then (and wake_grace_s later for sure)
-    max_park_s: float = Field(default=3600, ge=1, le=604800)
-    #: the longest freeze: half of NCCL's default time-out
-    freeze_bound_s: float = Field(default=300, ge=1, le=3600)
-    #: NVIDIA's process checkpoint may move the memory of a job of one process that cannot move it itself
-    driver_checkpoint: bool = False
-    #: a gang that does not park and holds GPUs for so long while others wait is frozen, too; 0: never;
-    #: auto (None): the longer of 4 park_deadline_s and 10 quanta
-    refusal_bound_s: float | None = Field(default=None, ge=0, le=86400)
-    wake_grace_s: float = Field(default=60, ge=0, le=3600)
-    #: where jobs keep their checkpoints, seen by all nodes: %u the user, %j the job; empty: as each job likes
-    checkpoint_dir: str = Field(default="", pattern=r"^(/\S*%j\S*)?$")
-    #: a job's process on a GPU that was not given to the job is told of, or stopped as well
-    strangers: Literal["report", "stop"] = "report"
-    #: the GPUs' devices, closed to jobs that they were not given to: auto (NVIDIA's own), none, or how the
-    #: names of their files begin, before a GPU's number
-    gpu_files: str = Field(default="auto", pattern=r"^(auto|none|/\S+)$")
-    #: in percent: the part of a GPU's threads an opportunistic job gets where MPS runs; 0: MPS is left alone
-    mps_percent: int = Field(default=0, ge=0, le=100)
-    #: memory of each GPU, where NVML does not tell it; 0: as NVML tells
-    gpu_memory_mib: int = Field(default=0, ge=0, le=1 << 24)
-    #: directories for DCGM's exporter and for jobstats: which job holds each GPU (ADR 0056); empty: none
-    dcgm_mapping_dir: str = Field(default="", pattern=r"^(/.*)?$")
-    gpustat_dir: str = Field(default="", pattern=r"^(/.*)?$")
-    #: node name -> host:port, where that is not NAME:port
-    addresses: dict[Name, str] = Field(default_factory=dict)
-
-    @field_validator("refusal_bound_s", mode="before")
-    @classmethod
-    def _auto(cls, value: object) -> object:
-        return None if value == "auto" else value
-
-    @field_validator("addresses")
-    @classmethod
-    def _host_and_port(cls, value: dict[str, str]) -> dict[str, str]:
-        for node, address in value.items():
-            if not is_address(address):
-                raise ValueError(f"{node}: expected host:port with a port of 1..65535, got {address!r}")
-        return value
-
-
-class MovesConfig(_Section):
-    """Whether running jobs are moved to other GPUs, what that costs, and its bounds (ADR 0037)."""
-
-    enabled: bool = True
-    #: a job stays so long after a start or a move, whatever the policy would rather do
-    min_run_s: float = Field(default=0, ge=0, le=604800)
-    #: how often a job is moved within an hour; 0: as often as the policy likes
-    per_hour: int = Field(default=0, ge=0, le=3600)
-    #: what a move costs a job, until one of its own was measured
-    cost_s: float = Field(default=60, ge=0, le=86400)
-    #: a job told to leave that has not saved itself by then stays where it is
-    deadline_s: float = Field(default=900, ge=1, le=86400)
-
-
-class PackingConfig(_Section):
-    """Whether two jobs may share a GPU at the same time, and what that must bring (ADR 0023)."""
-
-    enabled: bool = True
-    #: what the speeds of both must sum to, each as a part of that alone, noise aside; 1: what turns give
-    floor: float = Field(default=1.05, ge=1, le=2)
-
-
-class Config(_Section):
+class Config(Section):
     """The whole file."""
 
     cluster: Name

@@ -22,56 +22,28 @@
 #include "bind.h"
 #include "check.h"
 #include "config.h"
+#include "image.h"
 #include "options.h"
+#include "taskenv.h"
 
 /* Slurm's numbers of steps that have a name (SLURM_BATCH_SCRIPT and so on; not in spank.h). */
 #define STEP_INTERACTIVE 0xfffffffaU
 #define STEP_BATCH 0xfffffffbU
 #define STEP_EXTERN 0xfffffffcU
 
-#define SHORT_TEXT 64
-#define SLOTS_SIZE 512
 #define LINE_SIZE 1400
 #define REPLY_SIZE 4096
-#define PYTHONPATH_SIZE 32768
 
 static struct gandiva_talk talk = {.fd = -1};
+/* How long a restore of a process image may take, the job's wait for its GPUs left out. */
+#define RESTORE_BOUND_MS (INT64_C(300) * 1000)
+
+/* "PID:INNER" of the root of a process image that was restored in place of this task; "": none was. */
+static char restored[SHORT_TEXT];
 /* Set when the hook of root has waited in vain for as long as a task may. */
 static bool has_waited;
-
-/* The variable of the job, "" when it is missing or does not fit. */
-static const char *job_variable(spank_t sp, const char *name, char *value, int size)
-{
-	if (spank_getenv(sp, name, value, size) != ESPANK_SUCCESS)
-		value[0] = '\0';
-	return value;
-}
-
-/* What the user has set himself stays where it is his to choose. */
-static void set_variable(spank_t sp, const char *name, const char *value)
-{
-	int overwrite = strcmp(name, "GANDIVA_CHECKPOINT_DIR") != 0;
-	spank_err_t error = spank_setenv(sp, name, value, overwrite);
-
-	if (error != ESPANK_SUCCESS && (overwrite || error != ESPANK_ENV_EXISTS))
-		slurm_info("gandiva: %s cannot be set: %s", name, spank_strerror(error));
-}
-
-/*
- * What was asked for an option, "" when nothing. The option itself does not arrive with a batch job
- * under `sbatch --export=NONE`; the copy for srun inside the job does.
- */
-static const char *asked(spank_t sp, enum gandiva_option option, char *value, int size)
-{
-	char name[GANDIVA_VARIABLE_SIZE];
-
-	if (gandiva_option_value(option) != NULL) {
-		snprintf(value, (size_t)size, "%s", option == OPT_GANDIVA ? "1" : gandiva_option_value(option));
-		return value;
-	}
-	gandiva_inner_variable(option, name, sizeof(name));
-	return job_variable(sp, name, value, size);
-}
+/* Set when there is an image of the job's processes, and a process 1 to restore it below. */
+static bool is_restoring;
 
 /*
  * True when the task's job may be Gandiva's: by --gandiva (any other option implies it where the job
@@ -81,9 +53,9 @@ static bool is_gandiva_job(spank_t sp)
 {
 	char text[SHORT_TEXT + 1];
 
-	if (asked(sp, OPT_GANDIVA, text, sizeof(text))[0] != '\0')
+	if (gandiva_asked(sp, OPT_GANDIVA, text, sizeof(text))[0] != '\0')
 		return true;
-	return gandiva_config_is_our_partition(job_variable(sp, "SLURM_JOB_PARTITION", text, sizeof(text)));
+	return gandiva_config_is_our_partition(gandiva_job_variable(sp, "SLURM_JOB_PARTITION", text, sizeof(text)));
 }
 
 static void name_step(uint32_t step, char *name, size_t size)
@@ -108,9 +80,9 @@ static void task_slots(spank_t sp, uint32_t step, char *slots, int size)
 {
 	char count[SHORT_TEXT];
 
-	if (step != STEP_BATCH && gandiva_is_slot_list(job_variable(sp, "SLURM_STEP_GPUS", slots, size)))
+	if (step != STEP_BATCH && gandiva_is_slot_list(gandiva_job_variable(sp, "SLURM_STEP_GPUS", slots, size)))
 		return;
-	if (step != STEP_BATCH && job_variable(sp, "SLURM_GPUS_ON_NODE", count, sizeof(count))[0] == '\0')
+	if (step != STEP_BATCH && gandiva_job_variable(sp, "SLURM_GPUS_ON_NODE", count, sizeof(count))[0] == '\0')
 		snprintf(slots, (size_t)size, "none");
 	else
 		snprintf(slots, (size_t)size, "-");
@@ -129,10 +101,10 @@ static bool write_question(spank_t sp, uint32_t step, char *line, size_t size)
 		return false;
 	name_step(step, step_name, sizeof(step_name));
 	/* S_SLURM_RESTART_COUNT says 0 for every job (seen on 22.05.8); the variable is right. */
-	if (!gandiva_is_slot_list(job_variable(sp, "SLURM_RESTART_COUNT", restart, 11)) ||
+	if (!gandiva_is_slot_list(gandiva_job_variable(sp, "SLURM_RESTART_COUNT", restart, 11)) ||
 	    strchr(restart, ',') != NULL)
 		snprintf(restart, sizeof(restart), "0");
-	if (!gandiva_is_slot_list(job_variable(sp, "SLURM_JOB_GPUS", job_slots, sizeof(job_slots))))
+	if (!gandiva_is_slot_list(gandiva_job_variable(sp, "SLURM_JOB_GPUS", job_slots, sizeof(job_slots))))
 		snprintf(job_slots, sizeof(job_slots), "-");
 	task_slots(sp, step, slots, sizeof(slots));
 	/* On the socket of all an older gandivad may listen, which knows no other version. */
@@ -160,63 +132,13 @@ static void take_answer(spank_t sp, char *reply)
 		if (equals == NULL)
 			continue;
 		*equals = '\0';
-		if (is_accepted_name(word))
-			set_variable(sp, word, equals + 1);
+		if (strcmp(word, GANDIVA_RESTORED) == 0)
+			snprintf(restored, sizeof(restored), "%s", equals + 1);
+		else if (is_accepted_name(word))
+			gandiva_set_variable(sp, word, equals + 1);
 		else
 			slurm_info("gandiva: the node daemon's answer names %s, which is not its to set", word);
 	}
-}
-
-/* True when PYTHONPATH begins with the hook already: a step inherits it from the batch script. */
-static bool begins_with(const char *path, const char *hook)
-{
-	size_t length = strlen(hook);
-
-	return strncmp(path, hook, length) == 0 && (path[length] == '\0' || path[length] == ':');
-}
-
-static void set_hook(spank_t sp)
-{
-	static char path[PYTHONPATH_SIZE], longer[PYTHONPATH_SIZE];
-	char wish[SHORT_TEXT];
-	spank_err_t error;
-
-	if (gandiva_config.hook == NULL || strcmp(asked(sp, OPT_HOOK, wish, sizeof(wish)), "none") == 0)
-		return;
-	error = spank_getenv(sp, "PYTHONPATH", path, sizeof(path));
-	if (error == ESPANK_ENV_NOEXIST || (error == ESPANK_SUCCESS && path[0] == '\0')) {
-		set_variable(sp, "PYTHONPATH", gandiva_config.hook);
-		return;
-	}
-	if (error != ESPANK_SUCCESS || begins_with(path, gandiva_config.hook))
-		return;
-	if (snprintf(longer, sizeof(longer), "%s:%s", gandiva_config.hook, path) < (int)sizeof(longer))
-		set_variable(sp, "PYTHONPATH", longer);
-}
-
-/* True when the variable of the job is one whole number. */
-static bool job_number(spank_t sp, const char *name, char *value, int size)
-{
-	return gandiva_is_slot_list(job_variable(sp, name, value, size)) && strchr(value, ',') == NULL;
-}
-
-/*
- * An elastic job may have more or fewer tasks and GPUs than it was submitted with. sbatch's own variables
- * stay those of the submission, and srun takes them for options: let it start as many as there are now.
- */
-static void set_size(spank_t sp)
-{
-	char text[SHORT_TEXT];
-
-	if (asked(sp, OPT_ELASTIC, text, sizeof(text))[0] == '\0')
-		return;
-	if (job_number(sp, "SLURM_TASKS_PER_NODE", text, sizeof(text))) {
-		set_variable(sp, "SLURM_NTASKS", text);
-		set_variable(sp, "SLURM_NPROCS", text);
-	}
-	if (job_variable(sp, "SLURM_GPUS_PER_NODE", text, sizeof(text))[0] != '\0' &&
-	    job_number(sp, "SLURM_GPUS_ON_NODE", text, sizeof(text)))
-		set_variable(sp, "SLURM_GPUS_PER_NODE", text);
 }
 
 int gandiva_stepd_init(spank_t sp)
@@ -240,10 +162,10 @@ static bool is_planned(spank_t sp)
 	static const char *const names[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"};
 	char text[SLOTS_SIZE];
 
-	if (asked(sp, OPT_GANDIVA, text, SHORT_TEXT)[0] != '\0')
+	if (gandiva_asked(sp, OPT_GANDIVA, text, SHORT_TEXT)[0] != '\0')
 		return true;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (job_variable(sp, names[i], text, sizeof(text))[0] != '\0')
+		if (gandiva_job_variable(sp, names[i], text, sizeof(text))[0] != '\0')
 			return true;
 	}
 	return false;
@@ -273,6 +195,8 @@ int gandiva_stepd_task_init_privileged(spank_t sp)
 	snprintf(line, sizeof(line), "TASK %u\n", (unsigned)uid);
 	if (gandiva_talk_ask(&talk, root, line, reply, sizeof(reply)) != NULL)
 		has_waited = may_wait;
+	else if (strcmp(reply, GANDIVA_IMAGE_READY) == 0 && step == STEP_BATCH)
+		is_restoring = gandiva_image_begin();
 	else if (strcmp(reply, "READY") != 0)
 		gandiva_talk_end(&talk);
 	return 0;
@@ -290,7 +214,7 @@ static const char *bind_task(spank_t sp, uint32_t step, const char *path, char *
 	if (talk.fd < 0 && write_question(sp, step, line, sizeof(line)))
 		why = gandiva_talk_ask(&talk, path, line, reply, size);
 	gandiva_talk_end(&talk);
-	if (why == NULL && strncmp(reply, "NO ", 3) != 0 &&
+	if (why == NULL && strncmp(reply, "NO ", 3) != 0 && strncmp(reply, "END ", 4) != 0 &&
 	    (strncmp(reply, "OK", 2) != 0 || (reply[2] != ' ' && reply[2] != '\0')))
 		why = "its answer is not understood";
 	return why;
@@ -316,18 +240,29 @@ int gandiva_stepd_task_init(spank_t sp)
 	if (!is_to_ask(sp, &step))
 		return 0;
 	if (step == STEP_BATCH)
-		set_size(sp);
-	gandiva_talk_bound(&talk, bound_ms(may_wait && !has_waited));
+		gandiva_set_size(sp);
+	gandiva_talk_bound(&talk, is_restoring ? RESTORE_BOUND_MS : bound_ms(may_wait && !has_waited));
 	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path)))
 		snprintf(path, sizeof(path), "no socket");
 	else
 		why = bind_task(sp, step, path, reply, sizeof(reply));
+	if (why == NULL && strncmp(reply, "END ", 4) == 0)
+		fail(path, reply + 4);
+	if (why == NULL && is_restoring && strncmp(reply, "OK", 2) == 0) {
+		take_answer(sp, reply);
+		if (restored[0] != '\0')
+			gandiva_image_be(restored);
+	}
+	/* Nothing was restored: what there may be of it is ended before the task begins anew. */
+	gandiva_image_end();
+	if (why == NULL && restored[0] != '\0')
+		fail(path, "its restored processes are gone");
 	if (why != NULL && may_wait)
 		fail(path, why);
 	if (why == NULL && strncmp(reply, "NO ", 3) == 0) {
 		slurm_info("gandiva: %s; the task sees no GPU", reply + 3);
 		/* Slurm's are the numbers of slots: a program that took them for GPUs would run on another's. */
-		set_variable(sp, "CUDA_VISIBLE_DEVICES", "");
+		gandiva_set_variable(sp, "CUDA_VISIBLE_DEVICES", "");
 		return 0;
 	}
 	if (why != NULL)
@@ -336,7 +271,7 @@ int gandiva_stepd_task_init(spank_t sp)
 		take_answer(sp, reply);
 	if (path[0] != '/')
 		return 0;
-	set_variable(sp, "GANDIVA_SOCKET", path);
-	set_hook(sp);
+	gandiva_set_variable(sp, "GANDIVA_SOCKET", path);
+	gandiva_set_hook(sp);
 	return 0;
 }

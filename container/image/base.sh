@@ -31,9 +31,11 @@ done
 apt-get update -qq || apt-get update -qq -o Acquire::Check-Valid-Until=false -o Acquire::Check-Date=false
 # bookworm's torch has no hook for all optimizers; there pip's is taken (venv.sh).
 [ "$suite" = bookworm ] && torch='' || torch='python3-torch python3-numpy'
+# The criu of bookworm, 3.17, fails on newer kernels.
+[ "$suite" = bookworm ] && criu='' || criu=criu
 # shellcheck disable=SC2086  # one word a package is meant
 apt-get install -y -qq --no-install-recommends ca-certificates $torch \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins munge libmunge2 mariadb-server \
-    python3 python3-venv iproute2 util-linux procps strace >/dev/null
+    python3 python3-venv iproute2 util-linux procps strace $criu >/dev/null
 update-ca-certificates >/dev/null
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/lib/mysql/*

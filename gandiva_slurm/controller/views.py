@@ -181,7 +181,9 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
 
 def _told(item: Resident, way: str) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
-    if item.is_movable:
+    if item.is_movable and item.framework == moving.IMAGE:
+        yield way or "it can be moved: an image of its processes is made, and it goes on from that"
+    elif item.is_movable:
         by = f" ({item.framework})" if item.framework else ""
         yield f"it can be moved: it saves itself and goes on from there{by}"
     elif way:

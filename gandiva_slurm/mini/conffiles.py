@@ -79,6 +79,7 @@ def gandiva_yaml(spec: MiniSpec, site: Site) -> dict[str, Any]:
             # Of real GPUs NVML tells, and those of others are closed to a job.
             "gpu_memory_mib": 0 if spec.real_gpus else GPU_MEMORY_MIB,
             "gpu_files": "auto" if spec.real_gpus else "none",
+            **({"process_images": True, "image_dir": f"{at.root}/images"} if spec.process_images else {}),
         },
         "packing": {"enabled": spec.packing},
         # Policies weigh moves by their cost, which is little here.

@@ -67,6 +67,8 @@ class MiniSpec:
     real_gpus: bool = False
     #: how long a job may load before it is frozen whole for its turns, seconds
     client_wait_s: float = 30.0
+    #: whether jobs that know no other way are moved by images of their processes, where criu is
+    process_images: bool = False
     #: the policy that decides
     policy: str = field(default_factory=lambda: default_policy())
 

@@ -16,7 +16,7 @@ from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.part import IN
 from gandiva_slurm.node.planning import Planning
-from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.procs import ProcId, clock_shift_ns
 from gandiva_slurm.node.ranks import Rank, RankSet
 from gandiva_slurm.node.saved import read_job, read_past
 from gandiva_slurm.node.slicer import Slicer
@@ -100,7 +100,9 @@ class Adoption:
         group = RankSet(row["world"], row["master"], mark=tuple(row["mark"]), is_part=is_part)
         for item in row["ranks"]:
             proc = ProcId(*item["proc"])
-            page = Page.take_back(proc, item["remote_fd"], resident.key)
+            has_images = self._node.settings.image_dir is not None
+            shift_ns = clock_shift_ns(proc.pid) if has_images else 0
+            page = Page.take_back(proc, item["remote_fd"], resident.key, shift_ns)
             if page is None:
                 log.warning(
                     "job %s: rank %d (pid %d) is gone, or its page", resident.key, item["rank"], proc.pid

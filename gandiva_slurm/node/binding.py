@@ -126,7 +126,12 @@ class Admission:
         self._check_uid(resident, peer)
         resident.check_room(peer.proc)
         self._adopt_step(resident, member)
-        page = Page.make(resident.key, hello.rank, hello.world, self._node.clock.mono())
+        owner, shift_ns = None, 0
+        if self._node.settings.image_dir is not None:
+            owner = peer.uid, pwd.getpwuid(peer.uid).pw_gid
+            shift_ns = procs.clock_shift_ns(peer.proc.pid)
+        now = self._node.clock.mono()
+        page = Page.make(resident.key, hello.rank, hello.world, now, shift_ns, owner)
         return resident, Rank(peer.proc, hello.rank, page, member.stepd)
 
     def seat(self, resident: Resident, rank: Rank, hello: Hello, remote_fd: int) -> None:

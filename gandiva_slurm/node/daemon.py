@@ -24,11 +24,13 @@ from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.attribution import Attribution
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.isolation import LOOK_S, Isolation
 from gandiva_slurm.node.lost import Lost
 from gandiva_slurm.node.members import Membership, membership
 from gandiva_slurm.node.peers import Helper, Peers
 from gandiva_slurm.node.planning import Planning
+from gandiva_slurm.node.restorer import Restorer
 from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.span import Spans
@@ -95,7 +97,7 @@ class Daemon:
         runner = await server.serve(node, planning, spans, helper, self._signer)
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
-        speech = sock.Speech(admission)
+        speech = sock.Speech(admission, Restorer(node, slicer, watcher))
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
@@ -111,6 +113,7 @@ class Daemon:
             Strangers(node, slicer.switcher.stop_processes, self._find, slicer.fill).run(),
             Lost(node, admission).run(),
             Attribution(node).run(),
+            Imager(node, slicer).run(),
             self._keep_guard(),
             watchdog.feed(),
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 from gandiva_slurm import logs
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import cgroups, driver_checkpoint, freezer, lock, procs
+from gandiva_slurm.node import cgroups, driver_checkpoint, freezer, images, imaging, lock, procs
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.settings import NodeSettings
@@ -45,8 +45,10 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
+    fixed = [row["key"] for row in state["jobs"] if not _take_image(row, state.get("image_dir", ""))]
     # What it stopped may be in a frozen group as well: it goes on once both are over.
-    count = sum(_thaw_job(row, state["node"]) for row in state["jobs"] if row["is_frozen"] or row["stopped"])
+    rows = [row for row in state["jobs"] if row["key"] not in fixed and (row["is_frozen"] or row["stopped"])]
+    count = sum(_thaw_job(row, state["node"]) for row in rows)
     groups = [set(row.get("cgroups", ())) for row in state["jobs"]]
     thawed = freezer.thaw_all(cgroups.hierarchy(), state.get("freezer", ""), groups)
     if thawed:
@@ -56,6 +58,24 @@ def thaw(state_dir: Path) -> int:
             # It waits for room on the GPU, whoever leaves it next, and outlives this guard.
             driver_checkpoint.start("back", {**row["away"], "patience_s": PATIENCE_S})
     return count
+
+
+def _take_image(row: dict[str, Any], image_dir: str) -> bool:
+    """Take a job's process image out of use before the job runs on; False when that fails: it stays stopped.
+
+    It is only renamed here, and removed with what is old in the store.
+    """
+    maker, is_whole = row.get("image") or (None, False)
+    if not image_dir or not (maker or is_whole):
+        return True
+    if maker:
+        imaging.end(ProcId(*maker))
+    try:
+        images.put_away(Path(image_dir), JobKey.parse(row["key"]))
+    except OSError as err:
+        log.error("job %s stays stopped: the image of its processes cannot be deleted: %s", row["key"], err)
+        return False
+    return True
 
 
 def _thaw_job(row: dict[str, Any], node: str) -> int:

@@ -10,6 +10,7 @@ from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.gauge import Gauge
+from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.park import SANE_SEQ
 from gandiva_slurm.node.part import Part
@@ -208,6 +209,7 @@ class Resident:
     leave: Leave = field(default_factory=Leave)
     away: Away = field(default_factory=Away)
     returning: Returning = field(default_factory=Returning)
+    image: Image = field(default_factory=Image)
     #: (mini-batches, when) at the last look at its rate, while it runs
     pulse: tuple[int, int] = (0, 0)
     #: by the plan, the job it may hold its GPUs together with; 0: none

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.pages import error_text, unmoved_text
 from gandiva_slurm.node.ranks import have_saved
@@ -19,6 +20,8 @@ from gandiva_slurm.wire import page as wire
 #: Without a plan for so long nobody leaves: those that have go back to taking turns.
 HEARD_NS = 60_000_000_000
 NS_PER_S = 1_000_000_000
+#: How a job moves that goes on from an image of its processes, in a word.
+IMAGE = "image"
 #: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
 REST_QUANTA = 2
 #: The shortest time that a rank is given to come to its boundary.
@@ -49,15 +52,25 @@ def is_movable(resident: Resident) -> bool:
     return resident.has_client() and all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
 
 
+def is_imageable(resident: Resident) -> bool:
+    """True when it goes on elsewhere from an image of its processes, for it cannot save itself (ADR 0054)."""
+    return not resident.image.why_not and resident.has_client() and not is_movable(resident)
+
+
 def unmoved(resident: Resident) -> str:
     """Say why it cannot be moved, by its ranks' own word; "" when it can, or none of them tells."""
-    if is_movable(resident):
+    if is_movable(resident) or is_imageable(resident):
         return ""
-    return next((text for rank in resident.ranks if (text := unmoved_text(rank.look()))), "")
+    told = next((text for rank in resident.ranks if (text := unmoved_text(rank.look()))), "")
+    why = resident.image.why_not
+    no_image = f"no image of its processes can be made: {why}" if why and why != OFF else ""
+    return "; ".join(filter(None, (told, no_image)))
 
 
 def framework(resident: Resident) -> str:
     """Return the framework that saves it, by its ranks' word; "" where its script does, or they differ."""
+    if is_imageable(resident):
+        return IMAGE
     told = {rank.look()[wire.W_FRAMEWORK] for rank in resident.ranks} if is_movable(resident) else {0}
     number = told.pop()
     return wire.FRAMEWORKS[number] if not told and number < len(wire.FRAMEWORKS) else ""
@@ -70,27 +83,39 @@ def is_elastic(resident: Resident) -> bool:
 
 def has_left(resident: Resident) -> bool:
     """True when it was told to leave, is parked, and every rank of it has saved itself."""
-    if not resident.leave.is_told or resident.state != SUSPENDED or resident.is_frozen:
+    if not resident.leave.is_told or resident.state != SUSPENDED:
         return False
+    if resident.image.is_whole or resident.is_frozen:
+        return resident.image.is_whole
     return is_movable(resident) and have_saved(resident.ranks)
 
 
 def is_out(node: Node, resident: Resident) -> bool:
     """True when it is to have no turn now: it is to save itself, does so, or has left."""
     leave = resident.leave
-    if not leave.is_told or node.clock.mono() - node.contact_ns > HEARD_NS:
+    if resident.image.keeps_still:
+        return True
+    if not is_heard_to_leave(node, resident):
         return False
     if resident.state == RUNNING:
-        return not leave.own_save_s and not leave.rest_quanta and is_movable(resident)
+        can = is_movable(resident) or is_imageable(resident)
+        return not leave.own_save_s and not leave.rest_quanta and can
+    if is_imageable(resident):
+        return not leave.own_save_s and not leave.rest_quanta
     if resident.state == SUSPENDING:
         return leave.is_saving
     # Slurm may be ending its ranks one by one: those that are left must not train on.
     return resident.state == SUSPENDED and not resident.is_frozen and have_saved(resident.ranks)
 
 
+def is_heard_to_leave(node: Node, resident: Resident) -> bool:
+    """True while a controller that is heard of has it leave."""
+    return resident.leave.is_told and node.clock.mono() - node.contact_ns <= HEARD_NS
+
+
 def order_tier(resident: Resident, is_saving: bool) -> None:
     """Write what the park that is about to be ordered asks of the ranks besides."""
-    resident.leave.is_saving = is_saving
+    resident.leave.is_saving = is_saving and is_movable(resident)
     tier = wire.TIER_REQUEUE if resident.leave.is_saving else wire.TIER_HOLD
     for rank in resident.ranks:
         if rank.is_alive:
@@ -160,4 +185,7 @@ def told(resident: Resident) -> str:
         return "keeps its turn, to save itself upon its signal"
     if resident.state == SUSPENDING and leave.is_saving:
         return "saves itself, to be moved"
+    if resident.image.keeps_still:
+        is_whole = resident.image.is_whole
+        return f"an image of its processes is {'made' if is_whole else 'being made'}, to be moved"
     return "has saved itself, to be moved" if has_left(resident) else ""

@@ -85,6 +85,17 @@ def is_stepds_title(title: str) -> bool:
     return _STEPD_TITLE.match(title) is not None
 
 
+def batch_job_above(pid: int) -> int | None:
+    """Return the job whose batch step's slurmstepd has just forked a process; None: it is another's child.
+
+    While it starts tasks a slurmstepd has its user's effective uid: `membership` may not know it then.
+    """
+    proc = procs.read_proc(pid)
+    match = _STEPD_TITLE.match(procs.title(proc.parent)) if proc is not None else None
+    owner = procs.uids(proc.parent) if proc is not None and match else None
+    return int(match[1]) if match and match[2] == "batch" and owner is not None and owner[0] == 0 else None
+
+
 def membership(pid: int) -> Membership | None:
     """Find the job of a process; None when it is in none. Nothing the process says of itself is believed."""
     job_id, cgroups = _cgroup_job(pid)

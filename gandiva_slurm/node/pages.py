@@ -22,21 +22,41 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _WORDS = 80
 _FORMAT = struct.Struct(f"={_WORDS}Q")
 _WORD = struct.Struct("=Q")
+#: Words that are moments of the rank's even clock.
+_TIMES = frozenset({wire.W_BEAT, wire.W_WAKE_BY, wire.W_LAST_NS, wire.W_FIRST_NS})
 #: x86-64, aarch64 and every newer port of Linux number it so.
 _SYS_PIDFD_GETFD = 438
 
 
 class Page:
-    """One rank's page. `fd` is a file description of our own: flags the rank sets on its do not reach it."""
+    """One rank's page. `fd` is a file description of our own: flags the rank sets on its do not reach it.
 
-    def __init__(self, fd: int) -> None:
+    `shift_ns`: how far the rank's even clock is ahead of ours, in a time namespace (ADR 0054). What is read
+    and written here is by ours.
+    """
+
+    def __init__(self, fd: int, shift_ns: int = 0) -> None:
         self.fd = fd
+        self.shift_ns = shift_ns
 
     @classmethod
-    def make(cls, key: JobKey, rank: int, world: int, now_ns: int) -> Page:
-        """Return a new page, sealed, with the node's lines filled: nobody is asked to park."""
+    def make(
+        cls,
+        key: JobKey,
+        rank: int,
+        world: int,
+        now_ns: int,
+        shift_ns: int = 0,
+        owner: tuple[int, int] | None = None,
+    ) -> Page:
+        """Return a new page, sealed, with the node's lines filled: nobody is asked to park.
+
+        `owner`: uid and gid that it is to have, where an image of it may be restored as that user.
+        """
         fd = os.memfd_create("gandiva-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        page = cls(fd)
+        page = cls(fd, shift_ns)
+        if owner is not None:
+            os.fchown(fd, *owner)
         os.ftruncate(fd, wire.PAGE_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         page.write(
@@ -55,7 +75,7 @@ class Page:
         return page
 
     @classmethod
-    def take_back(cls, proc: ProcId, remote_fd: int, key: JobKey) -> Page | None:
+    def take_back(cls, proc: ProcId, remote_fd: int, key: JobKey, shift_ns: int = 0) -> Page | None:
         """Return the page a rank still has open under `remote_fd`; None when it is not the page we made."""
         pidfd = open_pidfd(proc)
         if pidfd is None:
@@ -71,7 +91,7 @@ class Page:
             # block.
             if not _is_sealed(fd) or os.fstat(fd).st_size != wire.PAGE_BYTES:
                 return None
-            page = cls(reopen(fd))
+            page = cls(reopen(fd), shift_ns)
         except OSError:
             return None
         finally:
@@ -85,11 +105,18 @@ class Page:
     def read(self) -> tuple[int, ...]:
         """Return the page's words."""
         data = os.pread(self.fd, _FORMAT.size, 0)
-        return _FORMAT.unpack(data) if len(data) == _FORMAT.size else (0,) * _WORDS
+        words = _FORMAT.unpack(data) if len(data) == _FORMAT.size else (0,) * _WORDS
+        if not self.shift_ns:
+            return words
+        ours = list(words)
+        for index in _TIMES:
+            ours[index] = max(0, words[index] - self.shift_ns) if words[index] else 0
+        return tuple(ours)
 
     def write(self, words: Iterable[tuple[int, int]]) -> None:
         """Write (index, value) one after the other, in this order."""
         for index, value in words:
+            value += self.shift_ns if index in _TIMES and value else 0
             os.pwrite(self.fd, _WORD.pack(value & wire.NEVER), index * wire.WORD_BYTES)
 
     def close(self) -> None:

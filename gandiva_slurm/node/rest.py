@@ -38,7 +38,14 @@ class Rest:
         self._beats += 1
 
     def look_at(self, resident: Resident, now: int) -> bool:
-        """Look at a suspended job; False when it is not frozen by its group."""
+        """Look at a suspended job; False when it is not frozen by its group.
+
+        One of which an image is made, or is there, is not woken: what it did would be done twice.
+        """
+        if resident.image.is_whole:
+            self._switcher.keep_still(resident)
+        if resident.image.keeps_still:
+            return True
         if resident.awake_until_ns:
             self._look_at_awake(resident, now)
             return True
@@ -78,6 +85,8 @@ class Rest:
 
     def _breathed(self, resident: Resident) -> None:
         is_here = self._node.residents.get(resident.key) is resident
+        if is_here and resident.image.keeps_still:
+            return
         if is_here and resident.state == SUSPENDED and not resident.awake_until_ns and not resident.is_ending:
             self._switcher.shut(resident)
 

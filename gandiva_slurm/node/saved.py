@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
 from gandiva_slurm.node.clock import host_boot
+from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.jobs import Away, Counts, Leave, Resident, Words
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.part import Part
@@ -26,6 +27,7 @@ def state_of(node: Node) -> dict[str, Any]:
         "node": node.settings.node,
         "host_boot": host_boot(),
         "freezer": node.freezer.name,
+        "image_dir": str(node.settings.image_dir or ""),
         "offset_ns": node.clock.offset_ns,
         "saved_mono_ns": node.clock.mono(),
         "plan": None if node.plan is None else dataclasses.asdict(node.plan),
@@ -71,6 +73,7 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
         refusal=Refusal(**row.get("refusal", {})),
         leave=Leave(row.get("is_leaving", False), save_ns=row.get("save_ns", 0)),
         away=Away.from_json(row["away"]) if row.get("away") else Away(),
+        image=_image(row.get("image")),
         counts=Counts(**row["counts"]),
         part=Part.from_json(row["part"]) if row.get("part") else None,
     )
@@ -115,10 +118,16 @@ def _job(resident: Resident) -> dict[str, Any]:
         "is_leaving": resident.leave.is_told,
         "save_ns": resident.leave.save_ns,
         "away": resident.away.to_json(),
+        "image": [resident.image.maker, resident.image.is_whole],
         "counts": dataclasses.asdict(resident.counts),
         "part": resident.part.to_json() if resident.part is not None else None,
         "sets": [_set(group) for group in resident.sets],
     }
+
+
+def _image(row: list[Any] | None) -> Image:
+    maker, is_whole = row or (None, False)
+    return Image(maker=ProcId(*maker) if maker else None, is_whole=is_whole)
 
 
 def _set(group: RankSet) -> dict[str, Any]:

@@ -52,6 +52,10 @@ class NodeSettings:
     #: where DCGM's exporter and jobstats look for who holds each GPU; None: nothing is written
     dcgm_mapping_dir: Path | None = None
     gpustat_dir: Path | None = None
+    #: where images of processes lie; None: none are made (ADR 0054)
+    image_dir: Path | None = None
+    #: bytes of the largest image
+    image_most: int = 64 << 30
 
     @property
     def root_socket(self) -> Path:
@@ -88,4 +92,6 @@ class NodeSettings:
             isolation_ns=0 if config.isolation == "never" else round(config.isolation * NS_PER_S),
             dcgm_mapping_dir=Path(part.dcgm_mapping_dir) if part.dcgm_mapping_dir else None,
             gpustat_dir=Path(part.gpustat_dir) if part.gpustat_dir else None,
+            image_dir=Path(part.image_dir) if part.process_images else None,
+            image_most=round(part.image_most_gib * (1 << 30)),
         )

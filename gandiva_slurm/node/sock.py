@@ -21,6 +21,7 @@ from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.node import hello, pages
 from gandiva_slurm.node.binding import Admission, Peer
 from gandiva_slurm.node.door import MOST_SHOWN
+from gandiva_slurm.node.restorer import JobOver, Restorer
 
 #: A connection is over after this: a rank gives up after 1 s, and what binds a task comes again.
 DEADLINE_S = 2.0
@@ -35,8 +36,9 @@ often = Often(log)
 class Speech:
     """Answers tasks and ranks."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, restorer: Restorer) -> None:
         self._admission = admission
+        self._restorer = restorer
 
     async def with_anybody(self, link: socket.socket, peer: Peer) -> None:
         """A task's BIND or a rank's hello, from a process of any user."""
@@ -54,18 +56,26 @@ class Speech:
         if peer.uid != 0:
             raise PeerError("this socket is root's")
         task = Peer(peer.proc, hello.parse_task(await _line(link)))
-        await _say(link, "READY")
+        has_image = await self._restorer.offers(task)
+        await _say(link, "READY IMAGE" if has_image else "READY")
         answer = ""
         while not answer or answer.startswith("LATER"):
-            last, answer = answer, self._answer(task, await _line(link))
+            last, answer = answer, self._answer(task, await _line(link), has_image)
             if answer != last and not answer.startswith("OK"):
                 log.warning("%s", _refusal(task, answer))
             await _say(link, answer)
 
-    def _answer(self, peer: Peer, line: bytes) -> str:
+    def _answer(self, peer: Peer, line: bytes, has_image: bool = False) -> str:
         try:
-            words = self._admission.bind(peer, hello.parse_bind(line))
+            bind = hello.parse_bind(line)
+            if has_image:
+                self._restorer.await_plan(bind.key)
+            words = self._admission.bind(peer, bind)
+            if has_image:
+                words |= self._restorer.ask(peer, bind.key)
             return "OK " + " ".join(f"{name}={value}" for name, value in words.items())
+        except JobOver as err:
+            return f"END {err}"
         except PeerError as err:
             is_to_wait = isinstance(err, PeerBusy) and line.startswith(b"BIND 2")
             return f"{'LATER' if is_to_wait else 'NO'} {err}"

@@ -28,7 +28,7 @@ ON_ONE_SUITE = {"test_partitions.py": "docker:trixie"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here carries the mark `docker`; some of it is of one suite alone outside `make soak`."""
+    """Everything here carries the mark `docker`; some of it is of one suite alone."""
     for item in items:
         if HERE not in item.path.parents:
             continue
@@ -37,6 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if only and callspec and callspec.params.get("backend") != only:
             item.add_marker(soak("two minutes more; one suite stays"))
+    # Process images are trixie's, and not asked of others.
+    if ASKED and "docker:trixie" not in ASKED:
+        items[:] = [item for item in items if item.path != HERE / "test_images.py"]
 
 
 def why_not(backend: str) -> str:

@@ -145,7 +145,7 @@ static void give_argument(char *text)
 	(void)gandiva_config_is_our_partition("gandiva");
 	if (gandiva_config_socket("n1", path, sizeof(path)))
 		(void)gandiva_config_root_socket(path, root, sizeof(root));
-	set_hook(NULL);
+	gandiva_set_hook(NULL);
 	gandiva_config = former;
 }
 
@@ -188,9 +188,9 @@ static void fill_environment(const char *text)
 	if (write_question(NULL, 5, line, sizeof(line)) && strchr(line, '\n') != line + strlen(line) - 1)
 		abort();
 	(void)write_question(NULL, STEP_BATCH, line, sizeof(line));
-	set_size(NULL);
+	gandiva_set_size(NULL);
 	gandiva_config.hook = "/usr/lib/gandiva/client/hook";
-	set_hook(NULL);
+	gandiva_set_hook(NULL);
 	gandiva_config.hook = NULL;
 	hostile = NULL;
 }

@@ -23,7 +23,7 @@ MODULE = HERE.parents[1] / "slurm_conf/gandiva_job_submit.lua"
 OPTION = "_SLURM_SPANK_OPTION_gandiva_gandiva"
 NAMES = tuple(TAKES)
 #: stepd.c is included by flags.c; the other sources of the plugin but the dispatcher, as they are.
-SOURCES = ("options.c", "check.c", "config.c", "bind.c", "defaults.c")
+SOURCES = ("options.c", "check.c", "config.c", "bind.c", "defaults.c", "image.c", "taskenv.c")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 #: Texts that other kinds of a case begin from: arguments, nodes, answers, variables of a job.
 TEXTS: dict[bytes, tuple[bytes, ...]] = {

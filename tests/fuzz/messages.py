@@ -110,11 +110,15 @@ class StandIn:
         """No rank is of a job here."""
         raise PeerError(f"rank {greeting.rank} of {greeting.master} is of no job")
 
+    async def offers(self, peer: Peer) -> bool:
+        """There are no images."""
+        return False
+
 
 @contextlib.contextmanager
 def speech() -> Iterator[Callable[[bytes], None]]:
     """Yield what says a case on one end of a socket while gandivad's own code listens on the other."""
-    talks = Speech(StandIn())  # type: ignore[arg-type]
+    talks = Speech(StandIn(), StandIn())  # type: ignore[arg-type]
     peer = Peer(ProcId(os.getpid(), 1), 0)
 
     async def say(case: bytes) -> None:

@@ -89,11 +89,12 @@ Behaviour = Callable[[socket.socket, int], None]
 class FakeGandivad:
     """Listens where gandivad would; `behave` gets each connection with a question, and the pid of its peer.
 
-    `is_older`: it has no socket of root's, as gandivads of older releases.
+    `is_older`: it has no socket of root's, as gandivads of older releases. `ready`: its word to root's hook.
     """
 
-    def __init__(self, path: Path, behave: Behaviour, is_older: bool = False) -> None:
+    def __init__(self, path: Path, behave: Behaviour, is_older: bool = False, ready: str = "READY") -> None:
         self.path = path
+        self._ready = f"{ready}\n".encode()
         self.lines: list[str] = []
         #: whose tasks they are, by root's word; None: nobody has said so
         self.uids: list[int | None] = []
@@ -129,7 +130,7 @@ class FakeGandivad:
         line, uid = peer.recv(4096).decode(), None
         if is_roots and line:
             uid = int(line.removeprefix("TASK "))
-            peer.sendall(b"READY\n")
+            peer.sendall(self._ready)
             line = peer.recv(4096).decode()
         if line:
             self.lines.append(line)

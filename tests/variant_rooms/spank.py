@@ -27,7 +27,7 @@ VARIANTS = (
         "spank-partition-job-unbound",
         "spank/stepd.c:is_gandiva_job",
         (
-            "return gandiva_config_is_our_partition(job_variable(sp, \"SLURM_JOB_PARTITION\", text, "
+            "return gandiva_config_is_our_partition(gandiva_job_variable(sp, \"SLURM_JOB_PARTITION\", text, "
             "sizeof(text)));"
         ),
         "return false;",
@@ -37,8 +37,8 @@ VARIANTS = (
     Variant(
         "spank-refusal-sets-the-socket",
         "spank/stepd.c:gandiva_stepd_task_init",
-        "\t\tset_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n\t\treturn 0;\n",
-        "\t\tset_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n",
+        "\t\tgandiva_set_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n\t\treturn 0;\n",
+        "\t\tgandiva_set_variable(sp, \"CUDA_VISIBLE_DEVICES\", \"\");\n",
         "A job that is not Gandiva's is given its socket and hook.",
         (f"{BIND}::test_no_means_that_it_sees_no_gpu",),
     ),
@@ -100,7 +100,7 @@ VARIANTS = (
     ),
     Variant(
         "spank-hook-replaces-the-path",
-        "spank/stepd.c:set_hook",
+        "spank/taskenv.c:gandiva_set_hook",
         'snprintf(longer, sizeof(longer), "%s:%s", gandiva_config.hook, path)',
         'snprintf(longer, sizeof(longer), "%s", gandiva_config.hook)',
         "A user's PYTHONPATH is lost.",
@@ -108,8 +108,8 @@ VARIANTS = (
     ),
     Variant(
         "spank-hook-though-refused",
-        "spank/stepd.c:set_hook",
-        'strcmp(asked(sp, OPT_HOOK, wish, sizeof(wish)), "none") == 0',
+        "spank/taskenv.c:gandiva_set_hook",
+        'strcmp(gandiva_asked(sp, OPT_HOOK, wish, sizeof(wish)), "none") == 0',
         "false",
         "--gandiva-hook=none is ignored.",
         (f"{BIND}::test_the_sites_checkpoint_directory_gives_way_to_the_users_own",),

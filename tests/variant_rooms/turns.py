@@ -212,8 +212,8 @@ VARIANTS = (
     ),
     Variant(
         "leaves-without-a-controller",
-        "gandiva_slurm/node/leaving.py:is_out",
-        " or node.clock.mono() - node.contact_ns > HEARD_NS",
+        "gandiva_slurm/node/leaving.py:is_heard_to_leave",
+        " and node.clock.mono() - node.contact_ns <= HEARD_NS",
         "",
         "A gang that has saved itself waits for ever for a controller that is gone.",
         (

@@ -63,7 +63,7 @@ VARIANTS = (
     ),
     Variant(
         "address-of-any-port",
-        "gandiva_slurm/config_served.py:is_address",
+        "gandiva_slurm/sections.py:is_address",
         'match is not None and 1 <= int(match["port"]) <= 65535',
         "match is not None",
         "An address with an impossible port is taken.",

@@ -23,9 +23,9 @@ from gandiva_slurm.cli.web.api import ROOT, Api, refused
 from gandiva_slurm.cli.web.login import Login, read_secret
 from gandiva_slurm.cli.web.look import ANSWER_S
 from gandiva_slurm.config import load_config
-from gandiva_slurm.config_served import WebConfig
 from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import ConfigError, GandivaError
+from gandiva_slurm.sections import WebConfig
 from gandiva_slurm.wire.door import Door, Guest, Route, open_door, open_socket_door, raise_descriptor_limit
 
 #: How long a browser, or its proxy, may take to read an answer.

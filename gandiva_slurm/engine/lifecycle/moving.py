@@ -39,6 +39,8 @@ LONGEST_REST_NS = 8 * 3600 * SECOND_NS
 NOT_ATTACHED = "not all its ranks are attached, by gandiva.attach() or a framework that is known"
 #: How a job saves itself: upon a signal, and not at all, for it goes on from its own newest file.
 BY_SIGNAL, BY_SELF = "signal", "self"
+#: What a node says of how a job is saved that goes on from an image of its processes (ADR 0054).
+IMAGE = "image"
 #: What of a node's words says that a job has not come to train yet.
 _NOT_BACK = ("WarmingUp", "WaitingTurn")
 _COUNTS = {1: "one", 2: "two", 3: "three"}
@@ -79,9 +81,12 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
 
 
 def is_attached(state: EngineState, record: JobRecord) -> bool:
-    """True when its ranks save it, on each of its nodes."""
+    """True when its ranks save it, or its nodes make an image of it that it has no other way for."""
     seen = [state.sightings.get((name, record.key)) for name in record.nodes]
-    return bool(seen) and all(each is not None and each.measured.is_movable for each in seen)
+    if not seen or any(each is None or not each.measured.is_movable for each in seen):
+        return False
+    is_by_image = any(each is not None and each.measured.framework == IMAGE for each in seen)
+    return not is_by_image or not (saves_by(record) or is_elastic(record))
 
 
 def saves_by(record: JobRecord) -> str:

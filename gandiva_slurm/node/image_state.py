@@ -1,0 +1,27 @@
+"""How a job stands with an image of its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gandiva_slurm.node.procs import ProcId
+
+#: Why no image can be made where none is wanted.
+OFF = "node.process_images is off"
+
+
+@dataclass
+class Image:
+    """How a job stands with an image of its processes, which `imager` makes."""
+
+    #: why none can be made; "": one can
+    why_not: str = OFF
+    #: the program that makes it, while it does
+    maker: ProcId | None = None
+    #: it is there: until it is deleted the job must not run
+    is_whole: bool = False
+
+    @property
+    def keeps_still(self) -> bool:
+        """True while the job must have no turn: an image is made, or is there."""
+        return self.is_whole or self.maker is not None

@@ -1,0 +1,152 @@
+"""Whether an image of a job's processes can be made, and of which: what cannot is found before, and said.
+
+A job has one tree of processes below its batch step: the task itself, or what was restored in its place, in a
+pid namespace of its own (`spank/image.c`). What criu alone can know is left to it: a dump that it refuses
+costs the job nothing but its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gandiva_slurm.node import members, procs
+from gandiva_slurm.node.procs import Proc, ProcId
+
+#: What process 1 of a restored job calls itself.
+FIRST = "gandiva-image"
+#: criu compares so many supplementary groups.
+MOST_GROUPS = 256
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_ANONYMOUS = ("[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify")
+#: Directories that each node has its own of.
+_OWN = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/var/lock/")
+_DELETED = " (deleted)"
+_NET = ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet", "netlink", "sctp/assocs", "sctp/eps")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The processes of an image: their root, and process 1 of their pid namespace (None: the host's)."""
+
+    root: ProcId
+    first: ProcId | None
+    procs: tuple[Proc, ...]
+
+    @property
+    def inner(self) -> int:
+        """The root's pid where it lives."""
+        return inner_pid(self.root.pid)
+
+
+class NoImage(Exception):
+    """None can be made; the text says why."""
+
+
+def find_tree(stepds: Iterable[ProcId], uid: int) -> Tree:
+    """Return a job's tree; NoImage when it has none, or more than one."""
+    found = [stepd for stepd in stepds if procs.is_alive(stepd)]
+    titles = [procs.title(stepd.pid) for stepd in found]
+    if len(found) != 1 or not titles[0].endswith(".batch]"):
+        raise NoImage("it has steps of srun, or none of sbatch")
+    root, first = _only_child(found[0].pid), None
+    below = list(procs.each(procs.children(root.pid)))
+    if len(below) == 1 and procs.read_text(below[0].pid, "comm").strip() == FIRST:
+        # Its owner can take the name, and not root's uid.
+        first = below[0].id if procs.uids(below[0].pid) == (0, 0) else None
+        root = _only_child(below[0].pid) if first else root
+    tree = Tree(root.id, first, (root, *procs.below([root.pid])))
+    if any(procs.uids(proc.pid) != (uid, uid) for proc in tree.procs):
+        raise NoImage("one of its processes has another user's rights")
+    return tree
+
+
+def check(tree: Tree, gid: int) -> None:
+    """NoImage when something a process has cannot be in an image, or is this node's alone.
+
+    `gid`: of its user's own group, as which it is restored.
+    """
+    for proc in tree.procs:
+        status = procs.read_text(proc.pid, "status")
+        words = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        if len(words.get("Groups", "").split()) > MOST_GROUPS:
+            raise NoImage(f"its user is in more than {MOST_GROUPS} groups")
+        if set(words.get("Gid", "").split()) != {str(gid)}:
+            raise NoImage("one of its processes has another group than its user's own")
+        if words.get("Seccomp", "0").strip() != "0":
+            raise NoImage("one of its processes is confined by seccomp")
+        files = list(_open_files(proc.pid))
+        for path in files:
+            why = _why_not(path)
+            if why:
+                raise NoImage(why)
+        if any(path.startswith("socket:") for path in files):
+            _check_sockets(proc.pid, files)
+
+
+def script_of(tree: Tree) -> str:
+    """Return the path of the batch script, which a shell has open; "" where none has."""
+    paths = {path for proc in tree.procs for path in _open_files(proc.pid)}
+    return next((path for path in sorted(paths) if path.endswith("/slurm_script")), "")
+
+
+def socket_directories(tree: Tree) -> list[str]:
+    """Return directories of this node alone where a process has bound a unix socket (loaders do)."""
+    links = [path for proc in tree.procs for path in _open_files(proc.pid) if path.startswith("socket:[")]
+    mine = {path.removeprefix("socket:[").removesuffix("]") for path in links}
+    found = set()
+    for line in procs.read_text(tree.root.pid, "net/unix", members.MOST_SOCKETS).splitlines()[1:]:
+        # Num: RefCount Protocol Flags Type St Inode Path (proc_pid_net(5))
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[6] in mine and words[7].startswith(_OWN):
+            found.add(os.path.dirname(words[7]))
+    return sorted(found)
+
+
+def inner_pid(pid: int) -> int:
+    """Return the pid of a process in its own namespace; 0 when it is gone."""
+    for line in procs.read_text(pid, "status").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
+
+
+def _only_child(pid: int) -> Proc:
+    below = [proc for proc in procs.each(procs.children(pid)) if proc.state not in procs.ENDED]
+    if len(below) != 1 or members.is_stepds_title(procs.title(below[0].pid)):
+        raise NoImage("its processes are not one tree")
+    return below[0]
+
+
+def _open_files(pid: int) -> Iterable[str]:
+    """Yield what a process has open, and where it works."""
+    with contextlib.suppress(OSError):
+        yield os.readlink(f"/proc/{pid}/cwd") + "/"
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"/proc/{pid}/fd/{name}")
+    for line in procs.read_text(pid, "maps", 1 << 23).splitlines():
+        words = line.split(maxsplit=5)
+        if len(words) == 6 and words[5].startswith("/"):
+            yield words[5]
+
+
+def _why_not(path: str) -> str:
+    if path.startswith("anon_inode:") and path.removeprefix("anon_inode:") not in _ANONYMOUS:
+        return f"it has {path.removeprefix('anon_inode:')} open"
+    if path.startswith("/dev/") and not path.startswith("/dev/shm/") and path not in _DEVICES:
+        return f"it has the device {path[:60]} open"
+    if path.startswith(_OWN) and not path.endswith(_DELETED):
+        return f"it uses {path[:60]}, which only this node has"
+    return ""
+
+
+def _check_sockets(pid: int, files: list[str]) -> None:
+    mine = {path.removeprefix("socket:[").removesuffix("]") for path in files if path.startswith("socket:[")}
+    for table in _NET:
+        for line in procs.read_text(pid, f"net/{table}", 1 << 22).splitlines()[1:]:
+            # The inode is one of the numbers of a line, in a place of its own in each table.
+            if not mine.isdisjoint(line.split()):
+                raise NoImage(f"it has a socket of the network open ({table.partition('/')[0]})")

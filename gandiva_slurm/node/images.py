@@ -1,0 +1,194 @@
+"""The store of process images: root's directory that all nodes see (ADR 0054).
+
+    image_dir/           root, 0711
+      work/NAME/         the job's user, 0700: while criu writes, and its logs at a restore
+      whole/JOB.RESTART/ root, below a directory of mode 0700: copies with digests, and manifest.json
+      here/              root, 0755, empty: in the mount namespace of a restore the image is seen there
+
+A user never has an image open for writing: it is a copy by root, of files that are its own and no links. What
+belongs to which job, incarnation and user is in the manifest, and so are the digests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm.model.ids import JobKey
+
+VERSION = 1
+MANIFEST = "manifest.json"
+#: A manifest is smaller than this; an image has fewer files.
+MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
+#: What is older than this belongs to no job that will ask for it.
+OLD_S = 24 * 3600.0
+#: The file system has at least so much left when an image is made.
+SPARE = 1 << 30
+_CHUNK = 1 << 20
+
+
+class BadImage(Exception):
+    """It is not used; the text says why."""
+
+
+def why_not(root: Path) -> str:
+    """Say why images may not lie here, "" where they may: nobody but root may put another in its place."""
+    for place in (root, *root.parents):
+        try:
+            status = os.stat(place, follow_symlinks=False)
+        except OSError as err:
+            if isinstance(err, FileNotFoundError) and place == root:
+                continue  # it is made below its parent, which is looked at
+            return f"node.image_dir: {place}: {err.strerror}"
+        if not stat.S_ISDIR(status.st_mode):
+            return f"node.image_dir: {place} is no directory"
+        is_shared = status.st_mode & 0o022 and not (status.st_mode & stat.S_ISVTX and place != root)
+        if status.st_uid != 0 or is_shared:
+            return f"node.image_dir: {place} may be changed by others than root (chown root, chmod go-w)"
+    return ""
+
+
+def prepare(root: Path) -> None:
+    """Make what the store consists of; OSError when that fails."""
+    root.mkdir(mode=0o711, exist_ok=True)
+    for name, mode in (("work", 0o711), ("whole", 0o700), ("here", 0o755)):
+        (root / name).mkdir(mode=mode, exist_ok=True)
+        (root / name).chmod(mode)
+
+
+def sweep(root: Path) -> None:
+    """Delete what is old."""
+    old_s = time.time() - OLD_S
+    for place in (*(root / "work").glob("*"), *(root / "whole").glob("*")):
+        with contextlib.suppress(OSError):
+            if place.stat().st_mtime < old_s:
+                shutil.rmtree(place)
+
+
+def new_work(root: Path, key: JobKey, uid: int, gid: int) -> Path:
+    """Make a directory of the job's user for criu."""
+    work = root / "work" / f"{key}-{secrets.token_hex(4)}"
+    work.mkdir(mode=0o700)
+    os.chown(work, uid, gid)
+    return work
+
+
+def has_any(root: Path, job_id: int) -> bool:
+    """True when there is an image of any incarnation of this job."""
+    return bool(keys_of(root, job_id))
+
+
+def keys_of(root: Path, job_id: int) -> list[JobKey]:
+    """Return the incarnations of this job that there are images of."""
+    return [JobKey.parse(place.name) for place in (root / "whole").glob(f"{job_id}.[0-9]*")]
+
+
+def place_of(root: Path, key: JobKey) -> Path:
+    """Where the whole image of an incarnation lies."""
+    return root / "whole" / str(key)
+
+
+def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
+    """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
+    place = place_of(root, key)
+    shutil.rmtree(place, ignore_errors=True)
+    new = place.with_name(f".{key}-{secrets.token_hex(4)}")
+    new.mkdir(mode=0o755)
+    try:
+        files, total = {}, 0
+        names = sorted(os.listdir(work))
+        if len(names) > MOST_FILES:
+            raise BadImage(f"it has {len(names)} files")
+        for name in names:
+            size, digest = _copy(work / name, new / name, uid, most - total)
+            files[name], total = [size, digest], total + size
+        manifest = {"version": VERSION, "job": str(key), "uid": uid, "files": files, **facts}
+        with open(new / MANIFEST, "x", encoding="utf-8") as file:
+            json.dump(manifest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(place)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return total
+
+
+def read(root: Path, key: JobKey, uid: int) -> dict[str, Any]:
+    """Return the manifest of an incarnation's image; BadImage when there is none that is this user's."""
+    try:
+        with open(place_of(root, key) / MANIFEST, "rb") as file:
+            manifest: dict[str, Any] = json.loads(file.read(MOST_MANIFEST))
+    except (OSError, ValueError) as err:
+        raise BadImage(f"the image of job {key} cannot be read ({err})") from err
+    told = (manifest.get("version"), manifest.get("job"), manifest.get("uid"))
+    if told != (VERSION, str(key), uid):
+        raise BadImage(f"the image of job {key} is another job's, or another version's")
+    return manifest
+
+
+def verify(root: Path, key: JobKey, manifest: dict[str, Any]) -> None:
+    """Read the whole image; BadImage when a file is not what was written."""
+    place, files = place_of(root, key), manifest["files"]
+    if {*os.listdir(place)} != {*files, MANIFEST}:
+        raise BadImage(f"the image of job {key} has other files than were written")
+    for name, (_, want) in files.items():
+        with open(os.open(place / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            if hashlib.file_digest(file, "blake2b").hexdigest() != want:
+                raise BadImage(f"the image of job {key} was changed: {name}")
+
+
+def put_away(root: Path, key: JobKey) -> Path | None:
+    """Take an incarnation's image out of use, at once; return what is to be removed, None: there is none."""
+    place = place_of(root, key)
+    gone = place.with_name(f".gone-{key}-{secrets.token_hex(4)}")
+    try:
+        place.rename(gone)
+    except FileNotFoundError:
+        return None
+    return gone
+
+
+def rests(root: Path, key: JobKey) -> list[Path]:
+    """Return what was begun of an incarnation's image and is no whole one."""
+    return [*(root / "work").glob(f"{key}-*"), *(root / "whole").glob(f".{key}-*")]
+
+
+def remove(gone: Path) -> None:
+    """Remove what was put away; what is left is swept later."""
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _copy(source: Path, target: Path, uid: int, most: int) -> tuple[int, str]:
+    """Copy a regular file of the user's with one name; BadImage for any other."""
+    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != uid:
+            raise BadImage(f"{source.name} is not what criu writes")
+        digest, size = hashlib.blake2b(), 0
+        with open(target, "xb") as copy:
+            os.fchmod(copy.fileno(), 0o444)
+            while chunk := file.read(_CHUNK):
+                size += len(chunk)
+                if size > most:
+                    raise BadImage("it is larger than node.image_most_gib allows")
+                copy.write(chunk)
+                digest.update(chunk)
+    return size, digest.hexdigest()
+
+
+def check_room(root: Path, need: int, most: int) -> None:
+    """BadImage when so many bytes, twice for a moment, are too many or do not fit."""
+    free = shutil.disk_usage(root).free
+    if need > most:
+        raise BadImage(f"it takes {need >> 20} MiB, and node.image_most_gib allows {most >> 20}")
+    if 2 * need + SPARE > free:
+        raise BadImage(f"it takes twice {need >> 20} MiB for a moment, and {root} has {free >> 20} MiB free")

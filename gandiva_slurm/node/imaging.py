@@ -1,0 +1,105 @@
+"""Making an image of a parked job: a program of its own, which gandivad starts and asks for its answer.
+
+criu writes as the job's user; what it wrote is copied into the store by root. gandivad may die meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import criu, images, picture, procs
+from gandiva_slurm.node.procs import ProcId
+
+#: Longer than criu's own bound: the copy comes after it.
+MOST_S = criu.DUMP_S + 180.0
+
+
+def make(task: dict[str, Any]) -> dict[str, Any]:
+    """Dump the tree of `root`, and seal the image; return its bytes and seconds. BadImage, OSError: none."""
+    root, key, uid = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"]
+    began_s, who = time.monotonic(), pwd.getpwuid(uid)
+    need = sum(_resident(pid) for pid in task["pids"])
+    images.check_room(root, need, task["most"])
+    shape = picture.take(procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"])
+    work = images.new_work(root, key, uid, who.pw_gid)
+    try:
+        inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
+        user = criu.as_user(who.pw_name, who.pw_gid)
+        argv = [*inside, *user, *criu.bounded(criu.DUMP_S), *criu.dump(task["inner"], work)]
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=criu.DUMP_S + 10,
+            cwd="/",
+        )
+        stopped_ns = time.monotonic_ns() + procs.clock_shift_ns(task["root"][0])
+        if done.returncode != 0:
+            late = " in time" if done.returncode in (124, 137) else ""
+            raise images.BadImage(f"criu did not make it{late}: {criu.why(work / 'dump.log')}")
+        if not procs.is_alive(ProcId(*task["root"])):
+            raise images.BadImage("its processes ended")
+        facts = {**task["facts"], "inner": task["inner"], "mono_ns": stopped_ns, "picture": shape}
+        dumped_s = time.monotonic()
+        size = images.seal(root, work, key, uid, task["most"], facts)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}
+
+
+def _resident(pid: int) -> int:
+    """Return the bytes of anonymous and shared memory of a process."""
+    words = dict(line.split(":", 1) for line in procs.read_text(pid, "status").splitlines() if ":" in line)
+    return sum(int(words.get(name, "0 kB").split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+
+
+def start(module: str, task: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start one of the programs of images; it outlives its starter."""
+    argv = [sys.executable, "-m", f"gandiva_slurm.node.{module}", json.dumps(task)]
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
+    )
+
+
+def answer(call: subprocess.Popen[str]) -> dict[str, Any] | None:
+    """Return its answer, None while there is none."""
+    if call.poll() is None:
+        return None
+    text = call.stdout.read() if call.stdout else ""
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {"why": f"the program that works on images ended with {call.returncode}"}
+    return found
+
+
+def end(maker: ProcId) -> None:
+    """End the program that makes an image, and criu below it."""
+    if not procs.is_alive(maker):
+        return
+    below = [proc.id for proc in procs.below([maker.pid])]
+    for proc in (maker, *below):
+        procs.send(proc, signal.SIGKILL)
+
+
+def main() -> None:
+    """Make one image and print the answer as JSON."""
+    try:
+        said = make(json.loads(sys.argv[1]))
+    except (images.BadImage, OSError, KeyError, subprocess.SubprocessError) as err:
+        said = {"why": str(err)}
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

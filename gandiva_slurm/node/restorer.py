@@ -1,0 +1,211 @@
+"""Restores jobs from their images as their batch tasks start, and takes their ranks over.
+
+The image is of the incarnation before, of the same user's job of the same name. Where a restore fails the job
+begins anew, if Slurm may requeue it, else it ends: never are both there, for process 1 of the restored is
+ended first (`spank/image.c`). An image is used once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gandiva_slurm.model.errors import PeerBusy, PeerError
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RESUMING
+from gandiva_slurm.node import images, imaging, procs, restoring
+from gandiva_slurm.node.binding import Peer
+from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.hello import MAX_WORLD
+from gandiva_slurm.node.imageable import FIRST
+from gandiva_slurm.node.jobs import MAX_RANKS, Resident
+from gandiva_slurm.node.members import batch_job_above
+from gandiva_slurm.node.pages import Page, incarnation
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.ranks import Rank
+from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.wire import page as wire
+
+#: The variable of a task's answer that names what was restored in its place: "PID:PID where it lives".
+RESTORED = "GANDIVA_RESTORED"
+
+#: How long the store may take to say whether there is an image.
+STORE_S = 30
+
+log = logging.getLogger(__name__)
+
+
+class JobOver(PeerError):
+    """The task must not start at all."""
+
+
+@dataclass
+class _Restore:
+    """One that is under way; `said` is its outcome, once."""
+
+    old: JobKey
+    call: subprocess.Popen[str]
+    until_s: float
+    manifest: dict[str, Any]
+
+
+class Restorer:
+    """What a batch task of a job with an image is told."""
+
+    def __init__(self, node: Node, slicer: Slicer, watcher: Watcher) -> None:
+        self._node = node
+        self._slicer = slicer
+        self._watcher = watcher
+        self._running: dict[JobKey, _Restore] = {}
+
+    async def offers(self, peer: Peer) -> bool:
+        """True when there is an image that may be of the batch task that this process becomes."""
+        root = self._node.settings.image_dir
+        if root is None:
+            return False
+        job_id = batch_job_above(peer.proc.pid)
+        if job_id is None:
+            return False
+        try:
+            # The store is other nodes', too: where it hangs, this daemon does not.
+            async with asyncio.timeout(STORE_S):
+                return await asyncio.to_thread(images.has_any, root, job_id)
+        except TimeoutError:
+            log.error("job %d begins anew: %s has not answered within %d s", job_id, root, STORE_S)
+            return False
+
+    def await_plan(self, key: JobKey) -> None:
+        """PeerBusy while no plan names a job with an image: which incarnation it is, is not known before."""
+        jobs = self._node.plan.jobs if self._node.plan is not None else ()
+        if all(job.job_id != key.job_id for job in jobs):
+            raise PeerBusy("no plan names it yet")
+
+    def ask(self, peer: Peer, key: JobKey) -> dict[str, str]:
+        """Return what its answer has besides: what was restored in its place, or nothing: it begins anew.
+
+        PeerBusy while it is restored; JobOver where that failed and the job must not begin anew.
+        """
+        node = self._node
+        key = max((k for k in node.residents if k.job_id == key.job_id), default=key)
+        resident = node.residents.get(key)
+        if resident is None:
+            return {}
+        if key not in self._running:
+            found = self._find(key, peer.uid)
+            if found is None:
+                self._delete_all(key.job_id)
+                return {}
+            if resident.is_at_rest:
+                raise PeerBusy("it waits for its GPUs, to be restored there")
+            why = self._begin(resident, peer, *found)
+            if why:
+                self._delete(found[0])
+                return self._failed(resident, why)
+        running = self._running[key]
+        said = imaging.answer(running.call)
+        if said is None and time.monotonic() < running.until_s:
+            raise PeerBusy("its processes are being restored")
+        del self._running[key]
+        if said is None:
+            running.call.kill()
+            said = {"why": "it was not restored in time"}
+        self._delete(running.old)
+        if "why" not in said:
+            try:
+                self._take_over(resident, peer, running, said)
+            except (OSError, PeerError, KeyError, ValueError) as err:
+                said = {"why": f"its ranks could not be taken over: {err}"}
+        if "why" in said:
+            return self._failed(resident, said["why"])
+        root = procs.ProcId(*said["root"])
+        node.note("restored", resident, **{name: said[name] for name in ("verify_s", "restore_s")})
+        return {RESTORED: f"{root.pid}:{running.manifest['inner']}"}
+
+    def _find(self, key: JobKey, uid: int) -> tuple[JobKey, dict[str, Any]] | None:
+        """Return the image of the incarnation before, of the same user's job; None where there is none."""
+        root, old = self._node.settings.image_dir, JobKey(key.job_id, key.restart - 1)
+        planned = [job for job in self._node.plan.jobs if job.key == key] if self._node.plan else []
+        if root is None or old.restart < 0 or not planned or not images.place_of(root, old).is_dir():
+            return None
+        try:
+            manifest = images.read(root, old, uid)
+        except images.BadImage as err:
+            log.error("job %s begins anew: %s", key, err)
+            return None
+        # SubmitTime is another after each requeue (seen on 24.11).
+        if manifest.get("name") != planned[0].name:
+            log.error("job %s begins anew: its image is of a job of another name", key)
+            return None
+        return old, manifest
+
+    def _begin(self, resident: Resident, peer: Peer, old: JobKey, manifest: dict[str, Any]) -> str:
+        """Start the program that restores it; return why it cannot, "" when it runs."""
+        below = [proc for proc in procs.each(procs.children(peer.proc.pid)) if procs.uids(proc.pid) == (0, 0)]
+        if len(below) != 1 or procs.read_text(below[0].pid, "comm").strip() != FIRST:
+            return "there is no process 1 for it"
+        task = {
+            "image_dir": str(self._node.settings.image_dir),
+            "key": str(old),
+            "uid": peer.uid,
+            "first": below[0].pid,
+            "task": peer.proc.pid,
+        }
+        call = imaging.start("restoring", task)
+        self._running[resident.key] = _Restore(old, call, time.monotonic() + restoring.MOST_S, manifest)
+        self._node.note("restore", resident, of=str(old))
+        return ""
+
+    def _take_over(self, resident: Resident, peer: Peer, running: _Restore, said: dict[str, Any]) -> None:
+        """Make its ranks the job's, and let it go on: it holds its GPUs."""
+        node, now = self._node, self._node.clock.mono()
+        stepd = next(iter(resident.processes.stepds), None)
+        found = {int(inner): ProcId(*proc) for inner, proc in said["procs"].items()}
+        shift_ns = procs.clock_shift_ns(ProcId(*said["root"]).pid)
+        for row in running.manifest["ranks"][:MAX_RANKS]:
+            rank, world, proc = int(row["rank"]), int(row["world"]), found[int(row["inner"])]
+            if not 0 <= rank < world <= MAX_WORLD:
+                raise PeerError(f"rank {rank} of {world} is impossible")
+            page = Page.take_back(proc, int(row["fd"]), running.old, shift_ns)
+            if page is None:
+                raise PeerError(f"rank {rank} has no page")
+            page.write([(wire.W_INCARNATION, incarnation(resident.key))])
+            group = resident.join(Rank(proc, rank, page, stepd, int(row["fd"])), world, str(row["master"]))
+            group.set_mark(now)
+            self._watcher.watch(resident, proc)
+        for group in resident.sets:
+            group.apply(group.form().adopt(group.views(), now))
+        if resident.holds:
+            node.ledger.cancel_park(resident.key)
+            resident.state, resident.ordered_ns = RESUMING, now
+            self._slicer.switcher.go(resident)
+        node.save()
+
+    def _failed(self, resident: Resident, why: str) -> dict[str, str]:
+        self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
+        log.error("job %s: not restored from its image: %s", resident.key, why)
+        for rank in resident.ranks:
+            rank.is_alive = False
+        resident.forget_dead()
+        if not resident.is_requeueable:
+            raise JobOver(f"it could not be restored ({why}), and Slurm may not start it anew (--no-requeue)")
+        return {}
+
+    def _delete_all(self, job_id: int) -> None:
+        """The job begins anew: whatever there is of it is of the past."""
+        root = self._node.settings.image_dir
+        assert root is not None
+        for key in images.keys_of(root, job_id):
+            self._delete(key)
+
+    def _delete(self, old: JobKey) -> None:
+        """It is used once, whatever came of it; that takes time which the daemon has not."""
+        root = self._node.settings.image_dir
+        assert root is not None
+        gone = images.put_away(root, old)
+        if gone is not None:
+            asyncio.get_running_loop().run_in_executor(None, images.remove, gone)

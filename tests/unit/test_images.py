@@ -1,0 +1,209 @@
+"""The store of process images, and the picture of what an image needs: by files alone, without criu."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import criu, images, picture
+
+KEY = JobKey(7, 1)
+ME = os.getuid()
+MOST = 1 << 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    root = tmp_path / "images"
+    images.prepare(root)
+    return root
+
+
+def sealed(store: Path, key: JobKey = KEY, **files: bytes) -> Path:
+    """An image of these files, sealed."""
+    work = images.new_work(store, key, ME, os.getgid())
+    for name, data in (files or {"pages": b"p" * 5000, "core": b"c"}).items():
+        (work / name).write_bytes(data)
+    images.seal(store, work, key, ME, MOST, {"name": "job"})
+    return images.place_of(store, key)
+
+
+def test_an_image_is_read_and_verified_as_it_was_written(store: Path) -> None:
+    place = sealed(store)
+    manifest = images.read(store, KEY, ME)
+    assert manifest["name"] == "job" and set(manifest["files"]) == {"pages", "core"}
+    images.verify(store, KEY, manifest)
+    assert all((place / name).stat().st_mode & 0o777 == 0o444 for name in manifest["files"])
+    assert (store / "whole").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove", "link"])
+def test_an_image_that_was_changed_is_refused(store: Path, change: str) -> None:
+    place = sealed(store)
+    manifest = images.read(store, KEY, ME)
+    if change == "add":
+        (place / "more").write_bytes(b"")
+    else:
+        (place / "pages").unlink()
+    if change == "edit":
+        (place / "pages").write_bytes(b"q" + b"p" * 4999)
+    elif change == "link":
+        (place / "pages").symlink_to("/etc/passwd")
+    with pytest.raises((images.BadImage, OSError)):
+        images.verify(store, KEY, manifest)
+
+
+@pytest.mark.parametrize("field, value", [("uid", ME + 1), ("job", "8.1"), ("version", 99)])
+def test_another_users_or_jobs_image_is_refused(store: Path, field: str, value: object) -> None:
+    file = sealed(store) / images.MANIFEST
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps(manifest | {field: value}))
+    with pytest.raises(images.BadImage):
+        images.read(store, KEY, ME)
+    with pytest.raises(images.BadImage):
+        images.read(store, JobKey(7, 2), ME)
+
+
+def test_what_criu_does_not_write_is_not_sealed(store: Path) -> None:
+    work = images.new_work(store, KEY, ME, os.getgid())
+    secret = store.parent / "secret"
+    secret.write_text("root's")
+    for make in (
+        lambda path: path.symlink_to(secret),
+        lambda path: os.link(secret, path),
+        lambda path: os.mkfifo(path),
+        lambda path: path.mkdir(),
+    ):
+        make(work / "pages")
+        with pytest.raises((images.BadImage, OSError)):
+            images.seal(store, work, KEY, ME, MOST, {})
+        assert not images.place_of(store, KEY).exists() and not list((store / "whole").iterdir())
+        shutil.rmtree(work)
+        work.mkdir()
+
+
+def test_an_image_is_bounded_and_a_full_disk_leaves_none(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = images.new_work(store, KEY, ME, os.getgid())
+    (work / "pages").write_bytes(b"p" * 5000)
+    with pytest.raises(images.BadImage, match="image_most_gib"):
+        images.seal(store, work, KEY, ME, 4999, {})
+
+    def full(source: Path, target: Path, uid: int, most: int) -> tuple[int, str]:
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(images, "_copy", full)
+    with pytest.raises(OSError, match="No space"):
+        images.seal(store, work, KEY, ME, MOST, {})
+    assert not list((store / "whole").iterdir())
+    with pytest.raises(images.BadImage, match="allows"):
+        images.check_room(store, MOST + 1, MOST)
+    with pytest.raises(images.BadImage, match="free"):
+        images.check_room(store, 1 << 60, 1 << 61)
+
+
+def test_it_is_put_away_at_once_and_once(store: Path) -> None:
+    sealed(store)
+    assert images.has_any(store, 7) and not images.has_any(store, 70)
+    gone = images.put_away(store, KEY)
+    assert gone is not None and not images.has_any(store, 7)
+    images.remove(gone)
+    assert images.put_away(store, KEY) is None and not list((store / "whole").iterdir())
+
+
+def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:
+    old, new = sealed(store), sealed(store, JobKey(8, 0))
+    work = images.new_work(store, KEY, ME, os.getgid())
+    for place in (old, work):
+        os.utime(place, (1, 1))
+    images.sweep(store)
+    assert not old.exists() and not work.exists() and new.exists()
+
+
+@pytest.mark.skipif(ME != 0, reason="root's files")
+def test_a_directory_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    # pytest's own directory lies below /tmp, whose sticky bit keeps others from it.
+    tmp_path.chmod(0o755)
+    root = tmp_path / "images"
+    assert images.why_not(root) == ""  # it is made there
+    root.mkdir()
+    assert images.why_not(root) == ""
+    root.chmod(0o777)
+    assert "may be changed by others" in images.why_not(root)
+    root.chmod(0o755)
+    tmp_path.chmod(0o775)
+    assert str(tmp_path) in images.why_not(root)
+    tmp_path.chmod(0o755)
+    os.chown(tmp_path, 12345, -1)
+    assert "may be changed by others" in images.why_not(root)
+    (tmp_path / "link").symlink_to(root)
+    assert images.why_not(tmp_path / "link")
+
+
+def test_a_build_is_told_from_another(tmp_path: Path) -> None:
+    mine = Path(sys.executable).resolve()
+    copy = tmp_path / "python"
+    shutil.copyfile(mine, copy)
+    assert picture.build_id(copy) == picture.build_id(mine)
+    (tmp_path / "text").write_text("a")
+    first = picture.build_id(tmp_path / "text")
+    (tmp_path / "text").write_text("b")
+    assert first.startswith("bytes ") and picture.build_id(tmp_path / "text") != first
+    for junk in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200):
+        (tmp_path / "text").write_bytes(junk)
+        assert picture.build_id(tmp_path / "text").startswith("bytes ")
+
+
+def test_a_picture_names_what_a_node_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "lib.so"
+    file.write_text("one")
+    maps = f"7f00-7f01 r-xp 0 08:01 1 {file}\n7f00-7f01 rw-s 0 08:01 1 /dev/shm/x (deleted)\n"
+    maps += "7f-80 rw-p 0 0:0 0 [heap]\n"
+    taken = json.loads(json.dumps(picture.take([maps])))
+    assert set(taken["files"]) == {str(file)} and picture.why_not_here(taken) == ""
+    file.write_text("two")
+    assert picture.why_not_here(taken) == f"{file} is another build on this node"
+    file.unlink()
+    assert "No such file" in picture.why_not_here(taken)
+    assert "lack avx9000" in picture.why_not_here({"files": {}, "cpu": ["avx9000"]})
+
+
+def test_criu_runs_as_the_user_with_two_rights_and_a_bound() -> None:
+    user = criu.as_user("user1", 5001)
+    assert user[0] == "setpriv" and "user1" in user and "--init-groups" in user
+    assert criu.RIGHTS.split(",") == ["+checkpoint_restore", "+setpcap"]
+    assert all("--no-default-config" in argv for argv in (criu.dump(9, Path("/i")),))
+    both = (criu.dump(9, Path("/i")), criu.restore(Path("/i"), Path("/w")))
+    assert all("--unprivileged" in argv and "--manage-cgroups=ignore" in argv for argv in both)
+    assert criu.bounded(5)[0] == "timeout" and "--kill-after=2" in criu.bounded(5)
+
+
+def test_criu_s_first_error_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert criu.why(log) == "criu wrote no log"
+    log.write_text(
+        "(00.1) Warn  (criu/x.c:1): w\n(00.2) Error (criu/files.c:9): Can't dump half of\x1b it\n"
+        "(00.3) Error (a.c:1): FAILED\n"
+    )
+    assert criu.why(log) == "Can't dump half of  it"
+    (tmp_path / "link").symlink_to(log)
+    assert criu.why(tmp_path / "link") == "criu wrote no log"
+    os.link(log, tmp_path / "second")
+    assert criu.why(log) == "criu names no cause", "a second name of what may be another's"
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_a_build_id_of_the_linker_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "a.c"
+    source.write_text("int a(void) { return 1; }\n")
+    words = ["cc", "-shared", "-Wl,--build-id=0x0123456789abcdef", "-o", str(tmp_path / "a.so"), str(source)]
+    subprocess.run(words, check=True, timeout=60)
+    assert picture.build_id(tmp_path / "a.so") == "build 0123456789abcdef"

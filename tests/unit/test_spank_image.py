@@ -1,0 +1,122 @@
+"""The plugin where a job goes on from an image: process 1 for what is restored, and its end for Slurm's."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.imageable import FIRST, inner_pid
+from tests import patience
+from tests.unit.spank_runner import MISSING, STEP_BATCH, FakeGandivad, build
+
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=MISSING),
+    pytest.mark.skipif(os.getuid() != 0, reason="namespaces are root's"),
+    pytest.mark.skipif(not shutil.which("nsenter"), reason="no nsenter"),
+]
+ANEW = "OK GANDIVA_JOB=5\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build(tmp_path_factory.mktemp("spank"))
+
+
+def first_below(pid: int) -> int:
+    """Process 1 of the namespaces that a task has begun."""
+    end_s = patience.deadline(10)
+    while time.monotonic() < end_s:
+        found = [child for child in procs.children(pid) if procs.title(child) == FIRST]
+        if found:
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError("there is no process 1")
+
+
+def begin_below(first: int, script: str) -> int:
+    """Begin a program as criu leaves one, a child of process 1; return its pid here."""
+    words = ["nsenter", "-t", str(first), "-p", "-m", "--", "setsid", "--fork", "sh", "-c", script]
+    subprocess.run(words, check=True, timeout=20, stdin=subprocess.DEVNULL)
+    end_s = patience.deadline(10)
+    while time.monotonic() < end_s:
+        found = [pid for pid in procs.children(first) if procs.title(pid) == "sh"]
+        if found:
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError("the program does not run")
+
+
+class Task:
+    """One batch task that is told by `behave` what there is for it."""
+
+    def __init__(self, built: tuple[Path, Path], directory: Path) -> None:
+        self.built, self.directory = built, directory
+        self.first = 0
+
+    def run(self, script: str, meanwhile: Callable[[int], None] = lambda pid: None) -> int:
+        """Its exit status where this program was restored; "": none was. `meanwhile` gets the task's pid."""
+
+        def behave(peer: socket.socket, pid: int) -> None:
+            self.first = first_below(pid)
+            peer.sendall(b"LATER its processes are being restored\n")
+            peer.recv(4096)
+            root = begin_below(self.first, script) if script else 0
+            told = f" GANDIVA_RESTORED={root}:{inner_pid(root)}" if root else ""
+            peer.sendall(ANEW.replace("\n", f"{told}\n").encode())
+            if root:
+                meanwhile(pid)
+
+        daemon = FakeGandivad(self.directory / "n1.sock", behave, ready="READY IMAGE")
+        plugin, host = self.built
+        words = [f"arg:socket={self.directory}/%n.sock", f"step:{STEP_BATCH}", "opt:gandiva"]
+        try:
+            done = subprocess.run(
+                [str(host), str(plugin), "remote", *words],
+                env={"SLURMD_NODENAME": "n1"},
+                capture_output=True,
+                timeout=patience.deadline(30) - time.monotonic(),
+                check=False,
+            )
+        finally:
+            daemon.close()
+        assert procs.read_proc(self.first) is None, "process 1 has gone"
+        return done.returncode
+
+
+@pytest.fixture
+def task(built: tuple[Path, Path], tmp_path: Path) -> Iterator[Task]:
+    yield Task(built, tmp_path)
+
+
+def test_it_ends_with_the_status_of_what_was_restored(task: Task) -> None:
+    assert task.run("sleep 0.3; exit 7; true") == 7
+
+
+def test_it_ends_by_the_signal_that_ended_what_was_restored(task: Task) -> None:
+    assert task.run("sleep 0.3; kill -ABRT $$; sleep 60") == -signal.SIGABRT
+
+
+def test_signals_are_handed_on(task: Task) -> None:
+    def heard(pid: int) -> None:
+        time.sleep(0.3)  # the shell has set its trap: nothing shows that from outside
+        os.kill(pid, signal.SIGUSR1)
+
+    assert task.run("trap 'exit 5' USR1; while :; do sleep 0.1; done", heard) == 5
+
+
+def test_where_nothing_was_restored_process_1_ends_and_the_task_begins(task: Task) -> None:
+    assert task.run("") == 0
+
+
+def test_all_that_was_restored_ends_with_its_root(task: Task) -> None:
+    long = f"1000.{os.getpid()}"
+    assert task.run(f"sleep {long} & sleep 0.5; exit 3") == 3
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        assert procs.read_text(int(name), "cmdline") != f"sleep\0{long}\0"
