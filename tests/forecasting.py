@@ -37,7 +37,7 @@ from gandiva_slurm.sim.workloads.load import Source, load
 
 DATA = Path(__file__).parent / "data"
 S, HOUR_NS = 10**9, 3600 * 10**9
-DRAWS = 10
+DRAWS = 8
 SETTINGS = PolicySettings(300 * S, restart_ns=30 * S)
 #: Those kept apart from tuning, and those by which it was tuned.
 APART, TUNING = ("gavel", "elasticflow", "muri"), ("gavel_tuning", "drawn_tuning")
@@ -99,8 +99,9 @@ def workload(name: str) -> tuple[list[Spec], Truth, Cluster]:
         file = "gavel_poisson200_s0" if name == "gavel" else "gavel_scale300_s10"
         return *load(Source(DATA / f"gavel/{file}.trace", "gavel", rates, 6), mixed), mixed
     if name == "elasticflow":
-        cluster = read_cluster("v100:12x8")
-        return *load(Source(DATA / "elasticflow/195job.csv", "elasticflow", None, 8), cluster), cluster
+        cluster = read_cluster("v100:8x8")
+        specs, truth = load(Source(DATA / "elasticflow/195job.csv", "elasticflow", None, 8), cluster)
+        return specs[:100], truth, cluster
     if name == "muri":
         cluster = read_cluster("v100:12x4")
         return *load(Source(DATA / "muri/trace3_head.csv", "muri", None, 8), cluster), cluster
@@ -114,7 +115,7 @@ def workload(name: str) -> tuple[list[Spec], Truth, Cluster]:
     return specs, Homogeneous(), cluster
 
 
-def run(name: str, shots: int = 25) -> None:
+def run(name: str, shots: int = 20) -> None:
     """Run a workload, forecast from its moments, and print how that agreed."""
     specs, truth, cluster = workload(name)
     make = partial(gandiva_fair.make, SETTINGS)

@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,8 @@ from gandiva_slurm.sim.forecast.ranges import Forecast, Present
 from gandiva_slurm.sim.forecast.ranges import forecast as make_forecast
 
 #: From the beginning of one forecast to that of the next, and what one may take of a processor and in all.
-EVERY_S, WORK_S, DEADLINE_S = 30.0, 20.0, 45.0
+#: `WAIT_S`: what its runs may take on a busy machine.
+EVERY_S, WORK_S, WAIT_S, DEADLINE_S = 30.0, 20.0, 30.0, 45.0
 #: What each of the two forecasts of a `when --if` may take.
 WISH_S = 2.5
 #: What it may have of memory.
@@ -130,6 +132,17 @@ def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (round(DEADLINE_S), round(DEADLINE_S)))
 
 
+def _time_left(work_s: float, wait_s: float) -> Callable[[], float]:
+    """From now on, the part that is left of so much of a processor, or of so long, whichever is less."""
+    work0_s, began_s = time.process_time(), time.monotonic()
+
+    def left() -> float:
+        used = (time.process_time() - work0_s) / work_s, (time.monotonic() - began_s) / wait_s
+        return 1 - max(used)
+
+    return left
+
+
 def _present(config: Config, memory: Memory) -> Present:
     """Read what gandivactld wrote last, and learn from what has ended."""
     read = read_present(config, leader(config))
@@ -140,11 +153,10 @@ def _present(config: Config, memory: Memory) -> Present:
 
 def make(config: Config) -> None:
     """Read the present, run forward, write what came out."""
-    begun_s, clock = time.monotonic(), time.process_time
-    folder, began = Path(config.controller.state_dir), clock()
+    begun_s, folder = time.monotonic(), Path(config.controller.state_dir)
     memory = forecast_memory.load(folder)
     present = _present(config, memory)
-    told = make_forecast(present, present.now_ns, time_left=lambda: 1 - (clock() - began) / WORK_S)
+    told = make_forecast(present, present.now_ns, time_left=_time_left(WORK_S, WAIT_S))
     told = memory.corrected(told, present.engine_of())
     took_s = time.monotonic() - begun_s
     meta = _meta(told, present.lengths.past, took_s) | {"errors": len(memory.errors)}
@@ -161,11 +173,10 @@ def _what_if(config: Config, job: str, text: str) -> dict[str, object]:
         present = _present(config, forecast_memory.load(Path(config.controller.state_dir)))
         rows: dict[str, object] = {}
         for name, wish in (("now", None), ("then", parse_wish(job_id, text))):
-            began_s = time.monotonic()
             told = make_forecast(
                 replace(present, wish=wish),
                 present.now_ns,
-                time_left=lambda began_s=began_s: 1 - (time.monotonic() - began_s) / WISH_S,  # type: ignore[misc]
+                time_left=_time_left(WISH_S, WISH_S),
             )
             row = next((row for row in told.jobs if row.job_id == job_id), None)
             if row is None:

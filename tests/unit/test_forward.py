@@ -97,7 +97,7 @@ def test_a_start_takes_what_starts_took() -> None:
 
 
 def test_no_run_goes_on_for_longer_than_there_is_time() -> None:
-    one, other = engine(a_job(1), a_job(2, "user2")), iter([False] * 5 + [True])
+    one, other = engine(a_job(1), a_job(2, "user2")), iter([0.0] * 5 + [1.0])
     told = Forward(one, {1: 10**6 * S, 2: 10**6 * S}, NOW_NS).go(NOW_NS + 10**7 * S, lambda: next(other))
     assert told.cycles == 5 and not told.is_over and not told.courses[1].end_ns
 

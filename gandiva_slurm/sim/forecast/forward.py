@@ -32,6 +32,8 @@ REST_NS = _S // 5
 #: The further a run has come, the longer its quanta, by twos: one is this part of the way at most. What is
 #: far off is told in hours, and turns of seconds that lie there are one like the other.
 PART_OF_WAY = 100
+#: Where a run's time is short they grow with that, too: so many times by its end.
+STAGES = 20
 #: Cycles in a row in which nobody holds a GPU, after which those that wait are taken to wait for ever.
 MOST_IDLE = 300
 
@@ -77,7 +79,7 @@ class Forward:
         `coarser`: makes the policy with quanta of so many ns.
         """
         self.engine, self._now_ns, self._load_ns = engine, now_ns, load_ns
-        self._began_ns, self._coarser = now_ns, coarser
+        self._began_ns, self._coarser, self._stage = now_ns, coarser, 0
         self._left: dict[int, float] = {job_id: float(left_ns) for job_id, left_ns in work_ns.items()}
         self._jobs = {
             job_id: record.job for job_id, record in engine.jobs.items() if record.state != states.ENDED
@@ -107,10 +109,11 @@ class Forward:
         elif record.state == states.CHECKPOINTING and record.travels.asked_ns and job.state != "PENDING":
             yield self._see(requeued(job))
 
-    def go(self, until_ns: int, is_out_of_time: Callable[[], bool] = lambda: False) -> Run:
-        """Run until then, until nothing is left to come, or for as long as there is time."""
+    def go(self, until_ns: int, time_used: Callable[[], float] = lambda: 0.0) -> Run:
+        """Run until then, until nothing is left to come, or until the time for it is used: 1."""
         idle = 0
-        while self._now_ns < until_ns and not is_out_of_time():
+        while self._now_ns < until_ns and (used := time_used()) < 1:
+            self._coarsen(used)
             self._step()
             next_ns = self._next_ns()
             idle = 0 if self._nodes.on else idle + 1
@@ -124,18 +127,19 @@ class Forward:
             course.why = record.text if record is not None and not course.start_ns else ""
         return self.run
 
-    def _coarsen(self) -> None:
-        """Let quanta grow with the way that lies behind."""
+    def _coarsen(self, used: float) -> None:
+        """Let quanta grow with the way that lies behind, and with the time that is used."""
         quantum_ns = self.engine.settings.quantum_ns
-        if self._coarser is None or self._now_ns - self._began_ns < 2 * PART_OF_WAY * quantum_ns:
+        is_far = self._now_ns - self._began_ns >= 2 * PART_OF_WAY * quantum_ns
+        if self._coarser is None or not (is_far or used * STAGES >= self._stage + 1):
             return
+        self._stage += 1
         self.engine.settings = replace(self.engine.settings, quantum_ns=2 * quantum_ns)
         self.engine.lead(self._coarser(2 * quantum_ns))
 
     def _step(self) -> None:
         """One cycle of gandivactld's, and what comes of it at once."""
         self.run.cycles += 1
-        self._coarsen()
         events = [*self._news, *self._reports(), ev.CycleTick()]
         actions = self.engine.handle(events, self._now_ns)
         self._news = [event for action in actions for event in self._obey(action)]

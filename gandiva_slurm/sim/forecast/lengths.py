@@ -17,6 +17,8 @@ MOST_PAST = 100
 #: From so many on jobs that have something in common are a history of their own; that they are less apart
 #: than others counts for less the fewer they are: half as much where they are FEW.
 LEAST_ALIKE, FEW = 3, 4
+#: One that outlasts all of its like does so by this factor at most.
+LONGER = 1.5
 #: Where nothing else is known a job runs this part of its limit at least, and all of it at most; and for so
 #: long where it has none.
 LEAST_PART, NO_LIMIT_NS = 0.02, 24 * 3600 * 10**9
@@ -58,6 +60,7 @@ class Lengths:
     past: int = 0
     _alike: dict[tuple[object, ...], list[tuple[int, int]]] = field(default_factory=dict)
     _known: dict[tuple[tuple[object, ...], bool], list[_Way]] = field(default_factory=dict)
+    _found: dict[Ask, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, past: Iterable[Past]) -> Lengths:
@@ -77,13 +80,17 @@ class Lengths:
         Its like are those of the same user, name and size, of some of these, or all; they would run as long
         as they did, or for as large a part of its limit as of their own. What scattered least is taken.
         """
-        ways = [self._ways(key, bool(ask.limit_ns)) for key in _keys(ask.user, ask.name, ask.gpus)]
-        best = min((way for of_key in ways for way in of_key), key=lambda way: way.scatter, default=None)
-        if best is None:
-            return ()
-        most_ns = ask.limit_ns or best.values[-1]
-        lengths = (round(value * most_ns) if best.is_part else min(value, most_ns) for value in best.values)
-        return [round(length) for length in lengths if length > ask.ran_ns]
+        keys, has_limit = _keys(ask.user, ask.name, ask.gpus), bool(ask.limit_ns)
+        ways = [way for key in keys for way in self._ways(key, has_limit)]
+        found: list[int] = []
+        for way in sorted(ways, key=lambda way: way.scatter):
+            most_ns = ask.limit_ns or way.values[-1]
+            lengths = (round(value * most_ns if way.is_part else min(value, most_ns)) for value in way.values)
+            left = [length for length in lengths if length > ask.ran_ns]
+            if len(left) >= LEAST_ALIKE:
+                return left
+            found = found or left
+        return found
 
     def _ways(self, key: tuple[object, ...], has_limit: bool) -> list[_Way]:
         """The ways in which those that have this in common tell of others; they are worked out once."""
@@ -104,11 +111,13 @@ class Lengths:
         It ends with equal chances between any two of its like that are neighbours, before the first of those
         that ran for longer than it has, and after the last.
         """
-        alike = self.alike(ask)
+        if ask not in self._found:
+            self._found[ask] = self.alike(ask)
+        alike = self._found[ask]
         if not alike:
             return _by_limit(ask, chance)
-        last = ask.limit_ns or 2 * alike[-1]
-        points = [ask.ran_ns, *alike, max(last, alike[-1])]
+        last = round(LONGER * alike[-1])
+        points = [ask.ran_ns, *alike, min(last, ask.limit_ns) if ask.limit_ns > alike[-1] else last]
         place = chance.random() * (len(points) - 1)
         low, high = points[int(place)], points[int(place) + 1]
         return max(1, round(low + (high - low) * (place - int(place))) - ask.ran_ns)

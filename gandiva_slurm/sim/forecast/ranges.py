@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ _S = 10**9
 #: The range that is told: from this part of the runs to that one.
 LOW, HIGH = 0.1, 0.9
 #: The part of the time for a forecast that one run may take.
-MOST_OF_TIME = 0.2
+MOST_OF_TIME = 0.25
 #: Runs that a range is made of, and how far each goes.
 DRAWS, HORIZON_NS = 20, 14 * 24 * 3600 * _S
 
@@ -96,14 +97,19 @@ def forecast(
         work = work_of(asks(engine, now_ns), present.lengths, Random(f"{seed}/{number}"))
         if present.wish is not None:
             grant(present.wish, engine, work)
-        least = time_left() - MOST_OF_TIME
+        begun = time_left()
         forward = Forward(engine, work, now_ns, present.load_ns, present.coarser)
-        runs.append(forward.go(now_ns + HORIZON_NS, lambda least=least: time_left() <= least))  # type: ignore[misc]
+        runs.append(forward.go(now_ns + HORIZON_NS, partial(_used, begun, time_left)))
     reached_ns = min(run.reached_ns for run in runs)
     jobs = [tell(job_id, [run.courses[job_id] for run in runs], skew_ns) for job_id in runs[0].courses]
     return Forecast(
         jobs, (now_ns + skew_ns) / _S, (reached_ns + skew_ns) / _S, len(runs), sum(run.cycles for run in runs)
     )
+
+
+def _used(begun: float, time_left: Callable[[], float]) -> float:
+    """The part of a run's time that is used."""
+    return (begun - time_left()) / MOST_OF_TIME
 
 
 def asks(engine: Engine, now_ns: int) -> dict[int, Ask]:
