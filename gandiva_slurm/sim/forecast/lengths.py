@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import inf
 from random import Random
-from statistics import stdev
 from typing import NamedTuple
 
 #: Of a user's past jobs so many count, the latest.
@@ -46,11 +45,16 @@ class Ask(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """Lengths, or parts of limits, ascending, and how much they scatter."""
+    """Lengths, or parts of limits, ascending."""
 
-    scatter: float
     is_part: bool
     values: Sequence[float]
+
+    def longer_than(self, ask: Ask) -> list[int]:
+        """Return those, as they would be of this job, that are longer than it has run."""
+        most_ns = ask.limit_ns or self.values[-1]
+        lengths = (round(value * most_ns if self.is_part else min(value, most_ns)) for value in self.values)
+        return [length for length in lengths if length > ask.ran_ns]
 
 
 @dataclass
@@ -78,19 +82,12 @@ class Lengths:
         """Return how long its like would run in its place, as far as that is longer than it has.
 
         Its like are those of the same user, name and size, of some of these, or all; they would run as long
-        as they did, or for as large a part of its limit as of their own. What scattered least is taken.
+        as they did, or for as large a part of its limit as of their own. What leaves least open is taken.
         """
         keys, has_limit = _keys(ask.user, ask.name, ask.gpus), bool(ask.limit_ns)
         ways = [way for key in keys for way in self._ways(key, has_limit)]
-        found: list[int] = []
-        for way in sorted(ways, key=lambda way: way.scatter):
-            most_ns = ask.limit_ns or way.values[-1]
-            lengths = (round(value * most_ns if way.is_part else min(value, most_ns)) for value in way.values)
-            left = [length for length in lengths if length > ask.ran_ns]
-            if len(left) >= LEAST_ALIKE:
-                return left
-            found = found or left
-        return found
+        found = [left for way in ways if (left := way.longer_than(ask))]
+        return min(found, key=_spread, default=())
 
     def _ways(self, key: tuple[object, ...], has_limit: bool) -> list[_Way]:
         """The ways in which those that have this in common tell of others; they are worked out once."""
@@ -99,7 +96,7 @@ class Lengths:
             lengths = [length for length, _ in known]
             parts = [min(1.0, length / limit) for length, limit in known if limit and has_limit]
             self._known[key, has_limit] = [
-                _Way(_scatter(values), is_part, sorted(values))
+                _Way(is_part, sorted(values))
                 for values, is_part in ((lengths, False), (parts, True))
                 if len(values) >= LEAST_ALIKE
             ]
@@ -123,9 +120,10 @@ class Lengths:
         return max(1, round(low + (high - low) * (place - int(place))) - ask.ran_ns)
 
 
-def _scatter(values: Sequence[float]) -> float:
-    """How far these are apart, on the scale of their logarithms; few may be nearer by chance."""
-    return stdev(map(log, values)) * (1 + FEW / len(values))
+def _spread(lengths: Sequence[int]) -> float:
+    """How far all but the shortest and the longest tenth are apart; few may be nearer by chance."""
+    low, high = (lengths[round(part * (len(lengths) - 1))] for part in (0.1, 0.9))
+    return max(1, high - low) * (1 + FEW / len(lengths)) if len(lengths) >= LEAST_ALIKE else inf
 
 
 def _keys(user: str, name: str, gpus: int) -> tuple[tuple[object, ...], ...]:
