@@ -94,7 +94,7 @@ def range_words(times: list[float | None] | None, told: Row) -> str:
     if mid_s is None:
         return f"after {format_time(told['reached_s'])}"
     if high_s is not None and high_s <= told["of_s"]:
-        return f"{format_time(mid_s)}  it has been"
+        return f"{format_time(mid_s)}  it had come by then"
     wait = format_duration(mid_s - told["of_s"])
     high = f"after {format_time(told['reached_s'])}" if high_s is None else format_time(high_s)
     return f"{format_time(mid_s)}  in {wait}, 8 of 10 between {format_time(low_s)} and {high}"

@@ -46,7 +46,7 @@ def test_it_tells_times_ranges_age_and_what_it_assumes(told) -> None:  # type: i
         "next turn 2026-11-20T12:00:40 in 00:00:40, "
         "8 of 10 between 2026-11-20T12:00:05 and 2026-11-20T12:01:30"
     )
-    assert start == "start 2026-11-20T11:59:00 it has been"
+    assert start == "start 2026-11-20T11:59:00 it had come by then"
     assert "in 02:00:00" in end and "and after 2026-12-" in end
     assert "12 s old, by 20 runs forward" in lines[4] and "assumes: no job is submitted" in lines[5]
 

@@ -10,11 +10,19 @@ ROOM = "gandiva_slurm/controller/privacy.py"
 VARIANTS = (
     Variant(
         "others-jobs-in-the-queue",
-        "gandiva_slurm/controller/curtained.py:queue",
-        'if viewer.sees(JOBS, row["user"], [row["account"]])',
+        "gandiva_slurm/controller/api.py:Api._queue",
+        "and viewer.sees(JOBS, record.job.user, [record.job.account])",
         "",
         "Others' jobs are in the queue though Slurm hides them.",
         (f"{TESTS}::test_others_are_in_no_answer",),
+    ),
+    Variant(
+        "others-jobs-in-the-forecast",
+        "gandiva_slurm/controller/api.py:Api._when",
+        "if viewer.sees(JOBS, jobs[job_id].job.user, [jobs[job_id].job.account])",
+        "",
+        "`gandiva when` tells of others' jobs though Slurm hides them.",
+        ("tests/controller/test_foretold.py::test_others_are_in_no_forecast",),
     ),
     Variant(
         "others-in-sentences",

@@ -162,6 +162,14 @@ VARIANTS = (
         ),
     ),
     Variant(
+        "old-forecasts-as-new",
+        "gandiva_slurm/controller/foretold.py:read",
+        "if age_s > STALE_S:",
+        "if age_s < 0:",
+        "A forecast whose process has died is told for ever.",
+        ("tests/controller/test_foretold.py::test_an_old_forecast_tells_its_age_and_then_nothing",),
+    ),
+    Variant(
         "a-name-steers-the-terminal",
         "gandiva_slurm/cli/top.py:frame",
         "[printable(line)[:width]",
