@@ -1,5 +1,6 @@
 """What is foretold of a controller's jobs: made beside it, asked of it, and what is wrong with it."""
 
+import asyncio
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 from gandiva_slurm.cli import forecast as making
 from gandiva_slurm.cli import forecast_memory
 from gandiva_slurm.controller import foretold
+from gandiva_slurm.controller.what_if import COMMAND
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.sim.forecast.memory import Memory
 from tests.controller.test_controller_api import ask, data, running  # noqa: F401
@@ -28,7 +30,8 @@ def told(folder, of_s: float = 0.0, **rows: object):
     foretold.write(folder, meta, ({"job_id": int(name[1:]), **ROW, "why": why} for name, why in rows.items()))
 
 
-async def test_a_forecast_of_what_the_journal_has_is_told_of_each_job(world, ask):  # noqa: F811
+async def test_a_forecast_of_what_the_journal_has_is_told_of_each_job(world, ask, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(making, "WORK_S", 2.0)
     one = await running(world, "user1", 2)
     other = world.slurm.submit("user2", 64)
     await world.cycles(3)
@@ -159,6 +162,21 @@ async def test_a_child_that_hangs_dies_or_fails_leaves_what_was(world, monkeypat
 
         monkeypatch.setattr(making, "make", fail)
         assert not making._make_apart(world.controller.config)
+
+
+async def test_the_process_makes_them_and_ends_when_it_is_told(world, conf):
+    await world.start()
+    one = await running(world, "user1")
+    command = (*COMMAND, "-f", conf(), "forecast")
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        await world.until(lambda: foretold.read(world.state_dir, time.time()).rows.keys() == {one})
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 30) == 0, await process.stderr.read()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_without_a_journal_it_says_where_it_looked(world):
