@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 Row = dict[str, Any]
@@ -97,7 +98,8 @@ class Told:
         if self.trouble is not None:
             raise self.trouble
         if name == "overview":
-            return {"queue": self.rows, "nodes": self.nodes, "ping": ping(), "private": self.private}
+            told = {"nodes": self.nodes, "ping": ping(), "private": self.private}
+            return {"queue": [json.dumps(self.rows)], **told}
         if name == "share":
             return {"window": [0.0, 1.0], "users": [share(number) for number in range(50)]}
         return why(arguments["job_id"]) if name == "why" else []

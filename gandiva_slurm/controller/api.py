@@ -26,7 +26,7 @@ from gandiva_slurm.accounting.parts import Window
 from gandiva_slurm.accounting.queries import Filter, OpenHold, held_by_job, holds_in, job_usage
 from gandiva_slurm.accounting.report import usage_report
 from gandiva_slurm.config import NS_PER_S
-from gandiva_slurm.controller import curtained, foretold, topmost
+from gandiva_slurm.controller import curtained, foretold, overview, topmost
 from gandiva_slurm.controller.arguments import Args, number, numbers, text, texts
 from gandiva_slurm.controller.figures import figures, own_figures
 from gandiva_slurm.controller.loop import Controller
@@ -275,22 +275,14 @@ class Api:
         return {**counted, **own_figures(self._controller)}
 
     async def _overview(self, args: Args, viewer: Viewer) -> dict[str, Any]:
-        """All at once and uncut, with what is private, for a process that keeps to that (`gandiva web`)."""
         _require_all(viewer, "an overview is")
         rules, world = await self._privacy.rules(), self._world()
         records = in_order(world)
         return {
-            "queue": queue_rows(world, records, await self._shares_of_nodes(records)),
+            "queue": await overview.in_parts(world, records, await self._shares_of_nodes(records)),
             "nodes": node_rows(world),
             "ping": await self._ping(args, viewer),
-            "private": {
-                "hidden": sorted(rules.hidden),
-                "people": [
-                    {**dataclasses.asdict(one), "coordinates": sorted(one.coordinates)}
-                    for one in rules.people
-                ],
-                "users": sorted(self._users()),
-            },
+            "private": overview.private(rules, self._users()),
         }
 
     async def _ping(self, args: Args, viewer: Viewer) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def node_rows(world: World) -> list[Row]:
 
 
 def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) -> Row:
+    """Return a job's row."""
     seen = list(world.residents(record).values())
     reason = _reason(world, record)
     job, homes = record.job, [world.engine.nodes.get(name) for name in record.nodes]

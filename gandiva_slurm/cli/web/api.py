@@ -43,6 +43,8 @@ _HEALTH = (
 )
 #: Parameters of each path.
 _KNOWN = {path: parameters for path, _, _, parameters in PATHS}
+#: Parameters that say which of the rows, not what is asked.
+_PAGES = ("offset", "limit")
 _AWAY = (PeerError, AuthError, SlurmUnreachable)
 
 Row = dict[str, Any]
@@ -89,22 +91,24 @@ class Api:
         return written(asker.look, {"user": asker.user, "gandivactld": ping["version"], **told})
 
     async def _jobs(self, words: Words, asker: Asker) -> bytes:
-        part = asker.part
-        key = ("jobs", *sorted(words.items()))
-        if key not in part.made:
-            part_of, rows = pages(words), _queue(words, part.rows)
+        part, part_of = asker.part, pages(words)
+        wanted = tuple(sorted((name, text) for name, text in words.items() if name not in _PAGES))
+        rows = part.once(("rows", wanted), lambda: _queue(words, part.rows))
+
+        def make() -> bytes:
             shown = curtained.queue(_cut(rows, part_of), part.viewer, part.curtain)
-            part.made[key] = json.dumps(_told("jobs", shown, part_of, len(rows)))[1:-1].encode()
-        return written(asker.look, {}, part.made[key])
+            return _inside(_told("jobs", shown, part_of, len(rows)))
+
+        return written(asker.look, {}, part.once(("jobs", wanted, part_of), make))
 
     async def _nodes(self, words: Words, asker: Asker) -> bytes:
         part, part_of = asker.part, pages(words)
-        key = ("nodes", part_of)
-        if key not in part.made:
+
+        def make() -> bytes:
             rows = asker.look.nodes_for(part)
-            told = _told("nodes", _cut(rows, part_of), part_of, len(rows))
-            part.made[key] = json.dumps(told)[1:-1].encode()
-        return written(asker.look, {}, part.made[key])
+            return _inside(_told("nodes", _cut(rows, part_of), part_of, len(rows)))
+
+        return written(asker.look, {}, part.once(("nodes", part_of), make))
 
     async def _story(self, text: str, asker: Asker) -> bytes:
         wanted = parse_job_id(text)
@@ -135,7 +139,7 @@ class Api:
 
     async def _acct(self, words: Words, asker: Asker) -> bytes:
         part_of, arguments = pages(words), _arguments(words, asker)
-        narrowed = {name: value for name, value in words.items() if name not in ("offset", "limit")}
+        narrowed = {name: value for name, value in words.items() if name not in _PAGES}
         users = asker.part.viewer.users_seen(None)
         key = ("acct", *sorted(narrowed.items()), *sorted(users or ()))
         rows = await self.windows.get(key, asker.user, lambda: self._accounted(arguments))
@@ -184,6 +188,11 @@ def written(look: Look, told: Row, made: bytes = b"") -> bytes:
 
 def _told(name: str, rows: list[Row], part_of: Pages, total: int) -> Row:
     return {"total": total, "offset": part_of.offset, name: rows}
+
+
+def _inside(told: Row) -> bytes:
+    """Write an object out without its braces."""
+    return json.dumps(told)[1:-1].encode()
 
 
 def _cut(rows: list[Row], part_of: Pages) -> list[Row]:

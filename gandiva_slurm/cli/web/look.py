@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gandiva_slurm.cli.asking import in_thread
 from gandiva_slurm.cli.jobids import by_job_id
@@ -20,10 +21,13 @@ from gandiva_slurm.slurm.accounts import Person
 LEAST_S, RESTS = 1.0, 10
 #: How long gandivactld may take for an answer: one of 50,000 jobs has some 40 MB.
 ANSWER_S = 10.0
+#: What is kept of a viewer's answers: lists of rows, and texts of 1,000 rows (some 600 kB) at most.
+MOST_MADE = 32
 #: Users whose part of a look is kept, while that look is the last.
 MOST_VIEWERS = 256
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class _Job(NamedTuple):
@@ -34,12 +38,21 @@ class _Job(NamedTuple):
 
 @dataclass
 class Part:
-    """What one viewer sees of a look. `made`: answers that were written out already, by name."""
+    """What one viewer sees of a look."""
 
     viewer: Viewer
     rows: list[Row]
     curtain: Curtain
-    made: dict[Any, bytes] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what is made of it, once for all who ask the same."""
+        if key not in self._made:
+            if len(self._made) >= MOST_MADE:
+                self._made.clear()
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
 
 class Look:
@@ -47,7 +60,10 @@ class Look:
 
     def __init__(self, told: Row) -> None:
         self.taken_s = time.monotonic()
-        self.rows: list[Row] = sorted(told["queue"], key=by_job_id)
+        self.rows: list[Row] = []
+        for part in told["queue"]:
+            self.rows += json.loads(part)
+        self.rows.sort(key=by_job_id)
         self.nodes: list[Row] = told["nodes"]
         self.ping: Row = told["ping"]
         private = told["private"]

@@ -4,7 +4,7 @@
 const EVERY_MS = 2000, SHARES_MS = 15000, ANSWER_MS = 15000, SLOWEST_MS = 30000;
 const ROW_PX = 24, PAGE = 100, AROUND = 10, NODES = 50, KEPT_MS = 600000;
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 760, LEFT = 130, BAR = 16, STEP = 20;
+const LEFT = 130, BAR = 16, STEP = 20, LETTERS = 20;
 
 const at = (id) => document.getElementById(id);
 const view = { user: "", state: "", total: 0, pages: new Map(), chosen: -1, nodesFrom: 0, nodesTotal: 0, job: null };
@@ -208,17 +208,20 @@ function nodeRow(node) {
 function drawChart(nodes, now) {
   const gpus = nodes.flatMap((node) => node.holders.map((one) => `${node.node}:${one.gpu}`));
   const begin = Math.min(now - 60000, ...gpus.map((gpu) => (turns.get(gpu)[0] || { from: now }).from));
-  const x = (when) => LEFT + (WIDTH - LEFT) * (Math.max(when, begin) - begin) / (now - begin);
-  const picture = shape("svg", { width: WIDTH, height: STEP * (gpus.length + 1), role: "img" });
+  const width = Math.max(480, at("chart").clientWidth);
+  const x = (when) => LEFT + (width - LEFT) * (Math.max(when, begin) - begin) / (now - begin);
+  const picture = shape("svg", { width, height: STEP * (gpus.length + 1), role: "img" });
   const held = gpus.filter((gpu) => turns.get(gpu).at(-1).who !== "").length;
   picture.setAttribute("aria-label", `${held} of ${gpus.length} GPUs are held; the list of nodes says by which jobs`);
   gpus.forEach((gpu, number) => {
     const y = number * STEP;
-    picture.append(shape("text", { x: 0, y: y + 13 }, gpu), shape("rect", { x: LEFT, y, width: WIDTH - LEFT, height: BAR, class: "idle" }));
+    const name = gpu.length > LETTERS ? `...${gpu.slice(3 - LETTERS)}` : gpu;
+    picture.append(shape("text", { x: 0, y: y + 13 }, name));
+    picture.append(shape("rect", { x: LEFT, y, width: width - LEFT, height: BAR, class: "idle" }));
     for (const each of turns.get(gpu)) if (each.who !== "") picture.append(...bar(each, x(each.from), x(each.to), y));
   });
   picture.append(shape("text", { x: LEFT, y: gpus.length * STEP + 13 }, clock(begin)));
-  picture.append(shape("text", { x: WIDTH - 50, y: gpus.length * STEP + 13 }, clock(now)));
+  picture.append(shape("text", { x: width, y: gpus.length * STEP + 13, "text-anchor": "end" }, clock(now)));
   at("chart").replaceChildren(picture);
 }
 
