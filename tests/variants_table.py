@@ -46,6 +46,7 @@ from tests.variant_rooms import (
     told,
     tried,
     turns,
+    web,
     wire,
 )
 
@@ -79,6 +80,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "Nodes that may be cut off": isolation.VARIANTS,
     "What is private": privacy.VARIANTS,
     "What is told: reports, metrics, attribution": told.VARIANTS,
+    "The page and the API": web.VARIANTS,
     "Jobs that cause errors": aside.VARIANTS,
     "The daemons' TCP door and signs of life": door.VARIANTS,
     "Wire and configuration": wire.VARIANTS,

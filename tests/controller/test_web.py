@@ -214,6 +214,14 @@ async def test_operators_and_coordinators_see_theirs(world, site, person):
     assert (await site.good("jobs/102", "user3"))["job_id"] == 102
 
 
+async def test_a_coordinator_of_one_account_sees_no_other(world, site):
+    world.slurm.private = "jobs,usage"
+    world.slurm.known_people = (Person("user3", coordinates=frozenset({"other"})),)
+    assert (await site.good("jobs", "user3"))["total"] == 0
+    assert (await site.good("acct", "user3"))["total"] == 0
+    assert (await site.good("shares", "user3"))["users"] == []
+
+
 async def test_hidden_nodes_are_refused(world, site):
     world.slurm.private = "nodes"
     status, told = await site.get("/api/v1/nodes")

@@ -21,13 +21,14 @@ from gandiva_slurm.cli.client import query
 from gandiva_slurm.cli.web.answers import openapi
 from gandiva_slurm.cli.web.api import ROOT, Api, refused
 from gandiva_slurm.cli.web.login import Login, read_secret
-from gandiva_slurm.cli.web.look import ANSWER_S
 from gandiva_slurm.config import load_config
 from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import ConfigError, GandivaError
 from gandiva_slurm.sections import WebConfig
 from gandiva_slurm.wire.door import Door, Guest, Route, open_door, open_socket_door, raise_descriptor_limit
 
+#: How long an answer of gandivactld may come late and still be taken: those who wait are told meanwhile.
+LATEST_S = 60.0
 #: How long a browser, or its proxy, may take to read an answer.
 READ_S = 10.0
 #: The page's own files, by the path they are served at.
@@ -103,7 +104,7 @@ def serve(config: str | None) -> None:
     raise_descriptor_limit()
 
     def ask(name: str, arguments: dict[str, Any]) -> Any:
-        return query(config, name, arguments, ANSWER_S)
+        return query(config, name, arguments, LATEST_S)
 
     asyncio.run(_serve(Api(ask, login), settings))
 
