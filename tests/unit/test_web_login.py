@@ -2,11 +2,13 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from gandiva_slurm.cli.web.login import read_secret
 from gandiva_slurm.config import load_config
+from gandiva_slurm.config_served import WebConfig
 from gandiva_slurm.model.errors import ConfigError, PeerError
 from gandiva_slurm.wire.door import open_socket_door
 
@@ -78,6 +80,11 @@ def test_a_wrong_section_stops_it(tmp_path, line, said):
     with pytest.raises(ConfigError, match=r"gandiva.yaml:4: web") as told:
         load_config(file)
     assert said in str(told.value)
+
+
+def test_the_example_shows_the_defaults():
+    example = Path(__file__).parents[2] / "slurm_conf/gandiva.yaml"
+    assert load_config(example).web == WebConfig()
 
 
 def test_it_is_off_unless_told(tmp_path):

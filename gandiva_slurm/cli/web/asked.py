@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from multidict import MultiMapping
+
 from gandiva_slurm.cli.jobids import parse_names
 from gandiva_slurm.cli.times import parse_time, require_window
 from gandiva_slurm.model.errors import UsageError
@@ -25,13 +27,13 @@ class Pages:
     limit: int
 
 
-def require_known(query: Mapping[str, str], known: tuple[str, ...]) -> Words:
+def require_known(query: MultiMapping[str], known: tuple[str, ...]) -> Words:
     """Return the parameters; UsageError for one that is not known here, or is there twice."""
     for name in query:
         if name not in known:
             allowed = ", ".join(known) or "none"
             raise UsageError(f"unknown parameter {name[:40]!r}; allowed here: {allowed}")
-        if len(query.getall(name)) > 1:  # type: ignore[attr-defined]
+        if len(query.getall(name)) > 1:
             raise UsageError(f"parameter {name} is there twice; put a comma between values")
     return dict(query)
 

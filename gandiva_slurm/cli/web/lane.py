@@ -13,8 +13,8 @@ from gandiva_slurm.cli.web.look import ANSWER_S, RESTS
 from gandiva_slurm.cli.web.refusal import Refused
 from gandiva_slurm.model.errors import GandivaError
 
-#: Between two questions lies at least this, and so many times what the last one took as between two looks.
-LEAST_S = 0.2
+#: The least and the longest time between two questions; in between RESTS says.
+LEAST_S, LONGEST_S = 0.2, ANSWER_S / 2
 #: An answer is given to others who ask the same for so long.
 KEPT_S = 10.0
 #: Answers that are kept, and their rows in all.
@@ -62,7 +62,7 @@ class Lane:
                 begun_s = time.monotonic()
                 told = await _told(ask)
                 now_s = time.monotonic()
-                self._free_s = now_s + max(LEAST_S, RESTS * (now_s - begun_s))
+                self._free_s = now_s + max(LEAST_S, min(LONGEST_S, RESTS * (now_s - begun_s)))
             self._keep(key, told)
             return told
         finally:

@@ -265,6 +265,15 @@ function shareRow(one) {
   return row;
 }
 
+// What is asked beside the look may have to wait while others ask; what is shown of it stays.
+async function unlessBusy(load) {
+  try {
+    await load();
+  } catch (error) {
+    if (![429, 503].includes(error.status)) throw error;
+  }
+}
+
 // again and again; what is shown stays while nothing answers, and its age is told
 
 async function look() {
@@ -274,8 +283,8 @@ async function look() {
     at("cluster").textContent = told.cluster;
     await loadQueue();
     await loadNodes();
-    await loadShares();
-    await loadStory();
+    await unlessBusy(loadShares);
+    await unlessBusy(loadStory);
     lastGood = Date.now() - told.age_s * 1000;
     at("state").textContent = `Seen by ${told.user} at ${clock(lastGood)}`;
     at("trouble").textContent = told.slurm_error ? `Slurm cannot be read: ${told.slurm_error}` : "";
