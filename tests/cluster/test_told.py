@@ -1,18 +1,21 @@
-"""On a real Slurm: queue, nodes, acct, eff, report, metrics, files and the node's own log say the same."""
+"""On a real Slurm: queue, nodes, acct, eff, report, metrics, web, files and the node's log say the same."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gandiva_slurm.cli.web.answers import PATHS
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.job import SLICED
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 
 DCGM, GPUSTAT = "/run/gandiva-dcgm", "/run/gandiva-gpustat"
+CONF = "/etc/slurm/gandiva.yaml"
 WEEK = ("-S", "now-1hour")
 
 
@@ -39,6 +42,44 @@ def scraped(mini: MiniCluster, user: str) -> dict[str, float]:
         for sample in family.samples:
             sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     return sums
+
+
+#: Serves for a moment as a user without rights, and shows what a browser of user1's is given.
+SERVE = """
+import http.client, json, os, socket, subprocess, sys, tempfile, time
+folder = tempfile.mkdtemp()
+conf, path = folder + "/gandiva.yaml", folder + "/web.sock"
+with open(sys.argv[1]) as file, open(conf, "w") as copy:
+    copy.write(file.read() + f"\\nweb: {{listen: {path}}}\\n")
+served = subprocess.Popen(["gandiva", "-f", conf, "web"], stdin=subprocess.DEVNULL)
+def get(what):
+    link = http.client.HTTPConnection("x", timeout=20)
+    link.sock = socket.socket(socket.AF_UNIX)
+    link.sock.connect(path)
+    link.request("GET", "/api/v1/" + what, headers={"X-Remote-User": "user1"})
+    answer = link.getresponse()
+    told = json.loads(answer.read())
+    assert answer.status == 200, told
+    return told
+end = time.monotonic() + 60
+while not os.path.exists(path) and served.poll() is None and time.monotonic() < end:
+    time.sleep(0.05)
+try:
+    print(json.dumps({what: get(what) for what in sys.argv[2:]}))
+finally:
+    served.terminate()
+    served.wait()
+"""
+
+
+def browsed(mini: MiniCluster, *paths: str) -> dict[str, Any]:
+    """What `gandiva web` tells at each path, held to its description."""
+    words = ["python3", "-c", SERVE, CONF, *paths]
+    told: dict[str, Any] = json.loads(mini.exec(words, user="user3").stdout)
+    shapes = {path: answer for path, _, answer, _ in PATHS}
+    for path, one in told.items():
+        shapes["jobs/{job_id}" if path.startswith("jobs/") else path].model_validate(one)
+    return told
 
 
 def held_s(fleet: Fleet, job: int) -> float:
@@ -68,6 +109,11 @@ def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
     assert figures["gandiva_gpus_wanted"] == sum(row["gpus"] for row in queue)
     assert (figures["gandiva_node_gpus"], figures["gandiva_node_jobs"]) == (1, 2)
     assert (figures["gandiva_up"], figures["gandiva_slurm_up"]) == (1, 1)
+    told = browsed(mini, "health", "jobs", "nodes", "shares", f"jobs/{jobs['user1']}")
+    assert [row["job_id"] for row in told["jobs"]["jobs"]] == [row["job_id"] for row in queue]
+    (node,) = told["nodes"]["nodes"]
+    assert {item["job_id"] for item in node["residents"]} == {*jobs.values()}
+    assert told[f"jobs/{jobs['user1']}"]["job"]["user"] == "user1" and told["health"]["slurm_error"] == ""
     for user, job in jobs.items():
         fleet.stop(user, "one")
         fleet.wait_ended(job, "COMPLETED")
@@ -111,6 +157,10 @@ def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:
         return found if max(apart_s) < 0.01 else {}
 
     acct = wait_for(rows, lambda: f"acct {fleet.ask('acct', '-a')} to be what the node's log has")
+    shown = browsed(fleet.mini, "acct", "shares")
+    for row in shown["acct"]["jobs"]:
+        assert row["gpu_held_s"] == acct[row["job_id"]]["gpu_held_s"]
+    assert {row["user"] for row in shown["shares"]["users"]} >= {*jobs}
     report = {row["user"]: row for row in fleet.ask("report", *WEEK)["rows"]}
     for user, job in jobs.items():
         (eff,) = fleet.ask("eff", str(job))["jobs"]
