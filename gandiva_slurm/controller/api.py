@@ -142,7 +142,7 @@ class Api:
         if args.get("when"):
             told = await self._foretold([record.job.job_id for record in records])
             rows = [row | {"when": foretold.brief(told, row["job_id"])} for row in rows]
-        return curtained.queue(rows, viewer, self._curtain(viewer))
+        return curtained.queue(rows, self._curtain(viewer))
 
     async def _top(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         """Answer with the first jobs of an order, and how many there are by state."""
@@ -156,7 +156,7 @@ class Api:
         seen = [record for record in records if viewer.sees(JOBS, record.job.user, [record.job.account])]
         shown, counts = topmost.chosen(seen, users, text(args, "match") or "", most)
         rows = queue_rows(self._world(), shown, await self._shares_of_nodes(shown))
-        return {"rows": curtained.queue(rows, viewer, self._curtain(viewer)), "counts": counts}
+        return {"rows": curtained.queue(rows, self._curtain(viewer)), "counts": counts}
 
     async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         window, holds = self._window(args), self._world().open_holds()

@@ -34,7 +34,7 @@ VARIANTS = (
     ),
     Variant(
         "a-port-without-a-secret",
-        "gandiva_slurm/config_served.py:WebConfig._secret_beside_a_port",
+        "gandiva_slurm/sections.py:WebConfig._secret_beside_a_port",
         'if self.listen and not self.listen.startswith("/") and not self.secret_file:',
         "if False:",
         "At a port without a secret any user of the host is whatever user it names.",

@@ -96,7 +96,7 @@ class Api:
         rows = part.once(("rows", wanted), lambda: _queue(words, part.rows))
 
         def make() -> bytes:
-            shown = curtained.queue(_cut(rows, part_of), part.viewer, part.curtain)
+            shown = curtained.queue(_cut(rows, part_of), part.curtain)
             return _inside(_told("jobs", shown, part_of, len(rows)))
 
         return written(asker.look, {}, part.once(("jobs", wanted, part_of), make))
@@ -118,7 +118,7 @@ class Api:
             raise Refused(404, f"Gandiva has no job {text[:40]} now; next: {ROOT}acct?job={wanted.job_id}")
         arguments = {"job_id": row["job_id"], "story": True}
         told = await self.stories.get(row["job_id"], asker.user, lambda: self.query("why", arguments))
-        (shown,) = curtained.queue([row], asker.part.viewer, asker.part.curtain)
+        (shown,) = curtained.queue([row], asker.part.curtain)
         return written(asker.look, {**curtained.why(told, asker.part.curtain), "job": shown})
 
     async def _shares(self, words: Words, asker: Asker) -> bytes:
