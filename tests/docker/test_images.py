@@ -209,7 +209,7 @@ def test_a_cancelled_one_ends_with_all_that_was_restored(moving: Moving) -> None
 
 def test_what_cannot_be_in_an_image_is_said_before(moving: Moving) -> None:
     moving.submit(f"exec 7>/tmp/OUT.own; exec python train.py OUT {STEPS} 0.02")
-    pattern = r"no image of its processes can be made: (.*)"
+    pattern = r"no image of its processes can be made: (it uses .*)"
     told = wait_for(lambda: re.search(pattern, moving.story()), "a reason", 20)
     assert "which only this node has" in told[1]
     assert moving.wait_ended()[-1] == "FAILED 7:0"
