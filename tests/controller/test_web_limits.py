@@ -155,6 +155,22 @@ async def test_a_gandivactld_that_hangs_is_not_asked_again_meanwhile(monkeypatch
     assert isinstance(await looks.get(), Look)
 
 
+async def test_trouble_of_long_ago_is_not_told_again():
+    answers = iter([PeerError("it is away"), TOLD])
+
+    def ask():
+        told = next(answers)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    looks = Looks(ask)
+    with pytest.raises(Refused, match="it is away"):
+        await looks.get()
+    looks._due_s -= 3600
+    assert isinstance(await looks.get(), Look)
+
+
 @pytest.mark.parametrize("answer", [{}, {**TOLD, "queue": 3}, [], {**TOLD, "private": {}}])
 async def test_an_answer_of_another_kind_is_none(answer):
     looks = Looks(lambda: answer)

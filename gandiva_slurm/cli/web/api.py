@@ -142,22 +142,22 @@ class Api:
         narrowed = {name: value for name, value in words.items() if name not in _PAGES}
         users = asker.part.viewer.users_seen(None)
         key = ("acct", *sorted(narrowed.items()), *sorted(users or ()))
-        rows = await self.windows.get(key, asker.user, lambda: self._accounted(arguments))
+        used = await self.windows.get(key, asker.user, lambda: self._accounted(arguments))
         wanted = parse_job_ids(words.get("job", ""))
         rows = [
             row
-            for row in rows
+            for row in used["jobs"]
             if (not wanted or is_wanted(row, wanted)) and curtained.may_see_usage(row, asker.part.viewer)
         ]
-        limits = [arguments["start_s"], arguments["end_s"]]
         told = _told("jobs", _cut(rows, part_of), part_of, len(rows))
-        return written(asker.look, {"window": limits, **told})
+        return written(asker.look, {"window": used["window"], **told})
 
-    def _accounted(self, arguments: Row) -> list[Row]:
+    def _accounted(self, arguments: Row) -> Row:
         rows = self.query("acct", arguments)
         if len(rows) > MOST_ACCOUNTED:
             raise UsageError(f"more than {MOST_ACCOUNTED} jobs; next: name users or jobs, or less time")
-        return sorted(rows, key=by_job_id)
+        of_time = [arguments["start_s"], arguments["end_s"]]
+        return {"window": of_time, "jobs": sorted(rows, key=by_job_id)}
 
 
 @dataclass(frozen=True)

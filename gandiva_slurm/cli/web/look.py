@@ -56,10 +56,10 @@ class Part:
 
 
 class Look:
-    """An overview of gandivactld's, at the moment `taken_s` of the monotonic clock."""
+    """An overview of gandivactld's, asked for at the moment `taken_s` of the monotonic clock."""
 
-    def __init__(self, told: Row) -> None:
-        self.taken_s = time.monotonic()
+    def __init__(self, told: Row, taken_s: float) -> None:
+        self.taken_s = taken_s
         self.rows: list[Row] = []
         for part in told["queue"]:
             self.rows += json.loads(part)
@@ -118,9 +118,8 @@ class Looks:
         now_s = time.monotonic()
         if self._asking is None and now_s >= self._due_s:
             self._asking = asyncio.create_task(self._take())
-        last = self._last
-        is_old = last is None or now_s >= self._due_s + ANSWER_S
-        if is_old and not self._trouble and self._asking is not None:
+        last, is_old = self._last, now_s >= self._due_s + ANSWER_S
+        if is_old and self._asking is not None:
             await asyncio.wait([self._asking], timeout=ANSWER_S)
         if self._last is None or self._trouble or (self._last is last and is_old):
             trouble = self._trouble or f"gandivactld has not answered within {ANSWER_S:g} s"
@@ -130,11 +129,12 @@ class Looks:
     async def _take(self) -> None:
         """Ask; an answer that comes too late is taken all the same, and told with its age."""
         begun_s, rest_s = time.monotonic(), LEAST_S
-        asked = asyncio.wrap_future(in_thread(lambda: Look(self._ask())))
+        asked = asyncio.wrap_future(in_thread(lambda: Look(self._ask(), begun_s)))
         try:
             await asyncio.wait([asked], timeout=ANSWER_S)
             if not asked.done():
                 self._trouble = f"gandivactld has not answered within {ANSWER_S:g} s"
+                self._due_s = time.monotonic()  # who asks now is told at once
             self._last, self._trouble = await asked, ""
             rest_s = max(LEAST_S, RESTS * (time.monotonic() - begun_s))
         except (GandivaError, AttributeError, KeyError, TypeError, ValueError) as err:
