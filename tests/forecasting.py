@@ -104,7 +104,7 @@ def workload(name: str) -> tuple[list[Spec], Truth, Cluster]:
         return specs[:100], truth, cluster
     if name == "muri":
         cluster = read_cluster("v100:12x4")
-        return *load(Source(DATA / "muri/trace3_head.csv", "muri", None, 8), cluster), cluster
+        return *load(Source(DATA / "muri/trace3_head.csv", "muri", None, 2), cluster), cluster
     chance, cluster = Random(7), read_cluster("v100:3x4")
     specs, at_s = [], 0.0
     for number in range(250):
@@ -150,7 +150,7 @@ class Tally:
 
     def print(self, name: str, jobs: int, took_s: float, foretold_s: float) -> None:
         part = sum(self.ends) / max(1, len(self.ends))
-        own, users = (median(each) / 3600 for each in zip(*self.widths, strict=True))
+        own, users = (median(each) / 3600 for each in zip(*(self.widths or [(0.0, 1.0)]), strict=True))
         starts = f"{100 * sum(self.starts) / len(self.starts):.0f} %" if self.starts else "-"
         print(
             f"{name}: {jobs} jobs, {len(self.ends)} forecasts of an end: {100 * part:.0f} % in the range "
