@@ -18,7 +18,7 @@ const char *gandiva_job_variable(spank_t sp, const char *name, char *value, int 
 	return value;
 }
 
-/* What the user has set himself stays where it is his to choose. */
+/* What the user has set stays, where it is the user's to choose. */
 void gandiva_set_variable(spank_t sp, const char *name, const char *value)
 {
 	int overwrite = strcmp(name, "GANDIVA_CHECKPOINT_DIR") != 0;

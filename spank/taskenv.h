@@ -13,7 +13,7 @@
 /* The variable of the job, "" when it is missing or does not fit. */
 const char *gandiva_job_variable(spank_t sp, const char *name, char *value, int size);
 
-/* What the user has set himself stays where it is his to choose. */
+/* What the user has set stays, where it is the user's to choose. */
 void gandiva_set_variable(spank_t sp, const char *name, const char *value);
 
 /* What was asked for an option, "" when nothing. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
-#: So many of the jobs that ended last are looked at, and of the runs that began.
+#: How many of the jobs that ended last are looked at, and of the runs that began.
 MOST_JOBS, MOST_RUNS = 5_000, 200
 
 

@@ -116,7 +116,7 @@ def frame(history: History, found: Found, trouble: str, size: tuple[int, int], n
 
 
 def gpu_lines(history: History, width: int, most: int) -> Iterator[str]:
-    """Yield a line for each GPU, at most so many: its name, who held it look by look, who does now."""
+    """Yield a line for each GPU, `most` at most: its name, which job held it look by look, which does now."""
     gpus = sorted(history.lines)
     shown = gpus if len(gpus) <= most else gpus[: most - 1]
     names = {gpu: f"{gpu[0]}:{gpu[1]}" for gpu in shown}

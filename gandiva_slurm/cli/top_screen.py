@@ -44,7 +44,7 @@ class Screenful:
     total: int = 0
 
 
-#: Look now: by what is wished, for so many columns and lines; GandivaError says why it could not.
+#: Look now: by a wish, for a screen of (columns, lines); GandivaError says why it could not.
 Looker = Callable[[Wish, tuple[int, int]], Screenful]
 #: What to write into the pane below for a job: by its row.
 Teller = Callable[[Row], Sequence[str]]

@@ -47,7 +47,7 @@ def within(first: int, clock_of: int = 0) -> list[str]:
 
 
 def shifted(ahead_s: int) -> list[str]:
-    """Return the words before a command whose even clocks are so many seconds ahead of the host's.
+    """Return the words before a command whose even clocks are this many seconds ahead of the host's.
 
     It has a session of its own, for one that began outside its pid namespace has no number there, and what is
     restored into it could not be dumped again.
@@ -74,7 +74,7 @@ def restore(images: Path, work: Path) -> list[str]:
 def why(log: Path) -> str:
     """Return the first error in criu's log, made printable; its last is no more than that it failed.
 
-    It lies in a directory of the job's user, who may have put a link there to what is not his to read.
+    It lies in a directory of the job's user, so that a link there may lead to what that user may not read.
     """
     try:
         with open(os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:

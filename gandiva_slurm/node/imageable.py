@@ -17,7 +17,7 @@ from gandiva_slurm.node.procs import Proc, ProcId
 
 #: What process 1 of a restored job calls itself.
 FIRST = "gandiva-image"
-#: criu compares so many supplementary groups.
+#: The most supplementary groups that criu compares.
 MOST_GROUPS = 256
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _ANONYMOUS = ("[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify")

@@ -186,7 +186,7 @@ def _copy(source: Path, target: Path, uid: int, most: int) -> tuple[int, str]:
 
 
 def check_room(root: Path, need: int, most: int) -> None:
-    """BadImage when so many bytes, twice for a moment, are too many or do not fit."""
+    """BadImage when these bytes, there twice for a moment, are too many or do not fit."""
     free = shutil.disk_usage(root).free
     if need > most:
         raise BadImage(f"it takes {need >> 20} MiB, and node.image_most_gib allows {most >> 20}")

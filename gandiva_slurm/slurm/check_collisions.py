@@ -15,7 +15,7 @@ from gandiva_slurm.slurm.jobs import node_names
 
 #: Scripts that Slurm runs around a job on its node.
 SCRIPTS = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog")
-#: So much of a script, in bytes, and so many of them are read.
+#: What is read of a script at most, in bytes, and how many scripts.
 _MOST_BYTES, _MOST_SCRIPTS = 1 << 18, 64
 #: What a script has in it that tells which job a GPU was given: the tool, its key of gandiva.yaml.
 WRITERS = {

@@ -57,7 +57,7 @@ class Health(Answer):
     slurm_error: str
     state_error: str
     errors: int
-    rounds: dict[str, float] = Field(description="how late turns were: p50_ms, p99_ms of so many turns")
+    rounds: dict[str, float] = Field(description="how late turns were: p50_ms, p99_ms, and of how many turns")
 
 
 class Place(Shape):

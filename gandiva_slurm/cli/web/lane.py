@@ -15,7 +15,7 @@ from gandiva_slurm.model.errors import GandivaError
 
 #: The least and the longest time between two questions; in between RESTS says.
 LEAST_S, LONGEST_S = 0.2, ANSWER_S / 2
-#: An answer is given to others who ask the same for so long.
+#: How long an answer is given to others that ask the same, in seconds.
 KEPT_S = 10.0
 #: Answers that are kept, and their rows in all.
 MOST_KEPT, MOST_ROWS = 256, 20_000

@@ -17,7 +17,7 @@ from gandiva_slurm.controller.privacy import JOBS, NODES, Curtain, Rules, Viewer
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.slurm.accounts import Person
 
-#: A look is taken at most so often, however many ask, and rests so many times what the last one took.
+#: A look is taken at most so often, however many ask, and rests for this many times what the last one took.
 LEAST_S, RESTS = 1.0, 10
 #: How long gandivactld may take for an answer: one of 50,000 jobs has some 40 MB.
 ANSWER_S = 10.0

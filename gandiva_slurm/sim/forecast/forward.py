@@ -32,7 +32,7 @@ REST_NS = _S // 5
 #: The further a run has come, the longer its quanta, by twos: one is this part of the way at most. What is
 #: far off is told in hours, and turns of seconds that lie there are one like the other.
 PART_OF_WAY = 100
-#: Where a run's time is short they grow with that, too: so many times by its end.
+#: Where a run's time is short they grow with that, too: this many times by its end.
 STAGES = 20
 #: Cycles in a row in which nobody holds a GPU, after which those that wait are taken to wait for ever.
 MOST_IDLE = 300
@@ -76,7 +76,7 @@ class Forward:
 
         `work_ns`: by job, how long it is still to hold its GPUs, all of them, alone and where it is now (or
         where it will be first); `load_ns`: how long each new start holds them before it gets anything done;
-        `coarser`: makes the policy with quanta of so many ns.
+        `coarser`: makes the policy with quanta of that length, in ns.
         """
         self.engine, self._now_ns, self._load_ns = engine, now_ns, load_ns
         self._began_ns, self._coarser, self._stage = now_ns, coarser, 0

@@ -11,9 +11,9 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
-#: Of a user's past jobs so many count, the latest.
+#: How many of a user's past jobs count, the latest.
 MOST_PAST = 100
-#: From so many on jobs that have something in common are a history of their own; that they are less apart
+#: From this many on, jobs that have something in common are a history of their own; that they are less apart
 #: than others counts for less the fewer they are: half as much where they are FEW.
 LEAST_ALIKE, FEW = 3, 4
 #: One that outlasts all of its like does so by this factor at most.

@@ -15,7 +15,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.sim.forecast.lengths import Past
 from gandiva_slurm.sim.forecast.ranges import HIGH, LOW, Forecast, Foretold, Range, limit_ns
 
-#: So many errors are remembered, the latest; with fewer than LEAST the ranges of the runs stay as they are.
+#: How many errors are remembered, the latest; with fewer than LEAST the ranges of the runs stay as they are.
 MOST, LEAST = 400, 30
 #: A job's forecast is kept when it is this much nearer to its end than the last one that was kept.
 NEARER = 0.7

@@ -68,7 +68,7 @@ class Present:
     """A state, and what else is known then. `engine_of` reads the engine anew each time.
 
     `load_ns`: how long a new start holds its GPUs before it gets anything done; `coarser`: makes the policy
-    anew with quanta of so many ns; `wish`: what is other than it is.
+    anew with quanta of that length, in ns; `wish`: what is other than it is.
     """
 
     engine_of: Callable[[], Engine]
