@@ -183,8 +183,8 @@ local function settle_checkpoint(desc, asked, sent)
     if asked:sub(1, 6) ~= "signal" then return asked end
     local name, seconds = asked:match("^signal:(%w+)@?(%d*)$")
     if not name and not own then
-        refuse("--gandiva-checkpoint=signal: neither sbatch nor its script has a --signal; next: name the "
-               .. "signal, as in signal:USR1@60")
+        refuse("--gandiva-checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
+               .. "signal:USR1@60")
     end
     seconds = tonumber(seconds) or own and own.seconds or 60
     return string.format("signal:%s%s@%d", own and own.to or "", name or own.name, seconds)

@@ -5,11 +5,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from gandiva_slurm.config_served import WebConfig
 
 from gandiva_slurm.cli.web.login import read_secret
 from gandiva_slurm.config import load_config
 from gandiva_slurm.model.errors import ConfigError, PeerError
+from gandiva_slurm.sections import WebConfig
 from gandiva_slurm.wire.door import open_socket_door
 
 BASE = "cluster: c\npartitions: [p]\ncontroller: {host: c1}\n"
