@@ -39,8 +39,8 @@ static pid_t first = -1;
 static int order[2] = {-1, -1}, end[2] = {-1, -1};
 
 /*
- * Be called by another name than slurmstepd's, which is in the memory that this process has of it: who looks for
- * a job's slurmstepd goes by its title (proc_pid_stat(5): arg_start and arg_end are the 48th and 49th).
+ * Be called by another name than slurmstepd's, which is in the memory that this process has of it: a job's
+ * slurmstepd is looked for by its title (proc_pid_stat(5): arg_start and arg_end are the 48th and 49th).
  */
 static void rename_self(void)
 {

@@ -141,7 +141,7 @@ class Imager:
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs))
-        # Whoever comes after this daemon must find it before the job is let go.
+        # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()
         resident.awake_from_ns, resident.awake_until_ns = now, now + round(imaging.MOST_S * 1e9)
