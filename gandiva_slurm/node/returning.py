@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 NS_PER_S = 1_000_000_000
 #: How long it rests after its first failure; twice as long after each further one, up to the second.
 REST_NS, LONGEST_REST_NS = NS_PER_S, 32 * NS_PER_S
-#: Of one failed try so much is not charged.
+#: What is not charged of one failed try, in ns.
 FREE_NS = NS_PER_S
-#: A job has at least so long to come back, however short turns are.
+#: The least time that a job has to come back, in ns, however short turns are.
 LEAST_RESUME_NS = NS_PER_S
 #: States of a rank that still stands at the boundary where it was parked.
 _AT_BOUNDARY = (wire.PARKED, wire.RESTORING)

@@ -11,7 +11,7 @@ from tests.cluster.carded import CONTEXT, GIB, LIVE, TOTAL, WORK, CardFleet, alo
 from tests.cluster.fleet import mended, wait_for
 from tests.device import build
 from tests.skips import NO_CARD
-from tests.slow import long_form
+from tests.slow import soak
 
 pytestmark = pytest.mark.local
 
@@ -41,7 +41,7 @@ def fleet(cluster: MiniCluster) -> Iterator[CardFleet]:
         yield made
 
 
-@pytest.mark.parametrize("turns", [2, long_form(20, why="2 turns each in make test")])
+@pytest.mark.parametrize("turns", [2, pytest.param(20, marks=soak("4 min; 2 turns each in make test"))])
 def test_two_that_do_not_fit_together_take_turns(fleet, library, tmp_path, turns):
     assert 2 * (LIVE + WORK + CONTEXT) > TOTAL > LIVE + WORK + 2 * CONTEXT
     names = {"user1": f"one{turns}", "user2": f"two{turns}"}

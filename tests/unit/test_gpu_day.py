@@ -12,7 +12,7 @@ from tests.device import build
 from tests.gpu import own_python
 from tests.gpu.figures import DEVICE, VARIABLE, figure, table
 from tests.skips import NO_CARD
-from tests.slow import long_form
+from tests.slow import long_form, soak
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = "tests/gpu/day.sh"
@@ -73,7 +73,9 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
     [
         long_form("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="25 s"),
         long_form("B", ("1.2 cards of 1024 MiB", "8 turns, same losses"), why="50 s"),
-        long_form("C", ("two `small` packed", "guaranteed job's step"), why="some minutes"),
+        pytest.param(
+            "C", ("two `small` packed", "guaranteed job's step"), marks=soak("4 min; A and B stay")
+        ),
         long_form("E", ("through Slurm | same losses", "losses the same"), why="a mini cluster"),
     ],
 )

@@ -8,9 +8,9 @@ from gandiva_slurm.node.pages import Page
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
-from gandiva_slurm.node.returning import FREE_NS, LONGEST_REST_NS, REST_NS
+from gandiva_slurm.node.returning import FREE_NS, LEAST_RESUME_NS, LONGEST_REST_NS, REST_NS
 from gandiva_slurm.wire import page as wire
-from tests.node_bench import Bench
+from tests.node_bench import QUANTUM_NS, Bench
 
 MS = 1_000_000
 ANSWERS = {wire.CMD_AIM: wire.HOLD, wire.CMD_COMMIT: wire.PARKED}
@@ -105,6 +105,18 @@ def test_it_does_not_run_is_not_charged_and_the_other_goes_on(rival, world):
     assert held_ns(node)[-1] == 0 and node.job.key not in node.node.ledger.open
     assert node.begun() == began
     assert node.job.counts.off_boundary == 0 and node.job.counts.failed_parks == 0
+
+
+def test_one_that_only_says_that_it_comes_back_is_asked_to_park_like_any_other(rival):
+    """After a quantum, not after the deadline of a park: until then no other job has the GPU."""
+    node = rival()
+    node.granted()
+    node.clock.now_ns += max(LEAST_RESUME_NS, QUANTUM_NS)
+    node.settle()
+    assert node.job.state == RESUMING and node.node.settings.park_deadline_ns > 2 * QUANTUM_NS
+    node.clock.now_ns += 1
+    node.settle()
+    assert node.job.state == RUNNING
 
 
 def test_why_tells_it_and_when_it_is_tried_again(rival):

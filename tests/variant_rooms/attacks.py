@@ -63,7 +63,10 @@ VARIANTS = (
         "return min(deadline_ns, max(LEAST_RESUME_NS, node.local.quantum_ns))",
         "return deadline_ns",
         "A rank that says it is still parked holds its GPU for the whole deadline of a park.",
-        (f"{ATTACKS}[parked_and_trains]",),
+        (
+            "tests/unit/test_node_returning.py"
+            "::test_one_that_only_says_that_it_comes_back_is_asked_to_park_like_any_other",
+        ),
     ),
     Variant(
         "group-word-believed",
