@@ -134,8 +134,8 @@ def _mail(
     if options["send"]:
         report_mail.send(mails)
     for mail in mails.values():
-        said = f"sent to {mail['To']}" if options["send"] else f"{mail}\n"
-        click.echo(said)
+        shown = f"To: {mail['To']}\nSubject: {mail['Subject']}\n\n{mail.get_content()}"
+        click.echo(f"sent to {mail['To']}" if options["send"] else shown)
     if not options["send"]:
         click.echo(f"{len(mails)} mails, none sent; --send sends them", err=True)
 

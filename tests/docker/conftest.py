@@ -27,7 +27,7 @@ NODES = "v100:2x2,k80:1x1"
 ON_ONE_SUITE = {"test_partitions.py": "docker:trixie"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Everything here carries the mark `docker`; some of it is of one suite alone."""
     for item in items:
         if HERE not in item.path.parents:
@@ -39,7 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(soak("two minutes more; one suite stays"))
     # Process images are trixie's, and not asked of others.
     if ASKED and "docker:trixie" not in ASKED:
-        items[:] = [item for item in items if item.path != HERE / "test_images.py"]
+        others = [item for item in items if item.path == HERE / "test_images.py"]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 def why_not(backend: str) -> str:

@@ -60,6 +60,7 @@ def test_shown_and_not_sent(gandiva: Any, tmp_path: Path) -> None:
     code, out, err = gandiva("--mail", "pi-{account}@example.org")
     assert code == 0 and [*box.iterdir()] == []
     assert out.count("To: pi-bio@example.org") == out.count("To: pi-lab@example.org") == 1
+    assert "| lab | ann |" in out
     assert "2 mails, none sent; --send sends them" in err
 
 
