@@ -72,6 +72,8 @@ class ResidentSeen:
     measured: Measured = field(default_factory=Measured)
     #: told to leave by a checkpoint of its own: it holds its GPUs, and keeps them for that
     has_floor: bool = False
+    #: what the move that it came by has cost it; -1: not told, the engine measures it between its looks
+    move_ns: int = -1
 
 
 @dataclass(frozen=True)

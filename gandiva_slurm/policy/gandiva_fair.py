@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gandiva_slurm.policy.elastic import Elastic, trimmed
+from gandiva_slurm.policy.moves.behind import far_behind
 from gandiva_slurm.policy.moves.merit import Merit
 from gandiva_slurm.policy.moves.pace import Pace
 from gandiva_slurm.policy.packing.classes import Classes
@@ -277,7 +278,7 @@ class GandivaFair:
             jobs = {job_id: job for job_id, job in group.jobs.items() if job_id not in out}
             room = self._room(view, name) - (sum(map(len, runs.values())) if name == SPARE else 0)
             is_open = begins == _TURN and self._is_contended(name)
-            staying = self._first(jobs, group, room) if is_open else self._staying(jobs, name)
+            staying = self._first(view, jobs, group, room) if is_open else self._staying(jobs, name)
             turns = Round(
                 group.turns, jobs, room, self._settings.quantum_ns, self._owners, self._traits.in_turn
             )
@@ -333,13 +334,16 @@ class GandivaFair:
                 taken.update(homes[job_id])
         return kept
 
-    def _first(self, jobs: Mapping[int, JobView], group: Group, room: int) -> list[Wanted]:
+    def _first(self, view: View, jobs: Mapping[int, JobView], group: Group, room: int) -> list[Wanted]:
         """Those that go first whatever the passes say, as far as there is room."""
-        first = []
-        for wanted in group.first(is_turn=True) if self._traits.in_turn else ():
-            if wanted.job.job_id in jobs and wanted.size <= room:
-                first.append(wanted)
-                room -= wanted.size
+        if not self._traits.in_turn or self._merit is None:
+            return []
+        first, starved = list[Wanted](), [wanted.job.job_id for wanted in group.first(is_turn=True)]
+        behind = far_behind(jobs.values(), self._merit, view.cluster, group.turns, self._pace.turn_ns)
+        for job_id in dict.fromkeys([*starved, *(job.job_id for job in behind)]):
+            if job_id in jobs and jobs[job_id].size <= room:
+                first.append(Wanted(jobs[job_id], jobs[job_id].size))
+                room -= jobs[job_id].size
         return first
 
     def _is_contended(self, group: str) -> bool:

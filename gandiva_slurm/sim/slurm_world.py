@@ -77,7 +77,8 @@ class SlurmWorld:
         self._arrays: dict[str, int] = {}
         self._users: set[str] = set()
         self._vcs: set[str] = set()
-        self._down: frozenset[str] = frozenset()
+        #: nodes that are down, as the engine was told; None: it has been told of none yet
+        self._down: frozenset[str] | None = None
         self._types: dict[str, str] = {}
         #: by node and job: what a report was made of, and it
         self._made: dict[tuple[str, JobKey], tuple[tuple[object, ...], ev.ResidentSeen]] = {}
@@ -92,7 +93,6 @@ class SlurmWorld:
         nodes.charge(view.now_ns)
         events = [*self._news(view), *self._reports(view, nodes), ev.CycleTick()]
         actions = self.handle(self.engine, events, EPOCH_NS + view.now_ns)
-        self._tell_costs()
         self._shown = {job.job_id: job.restart for job in self._jobs.values()}
         self._outcomes = [event for action in actions for event in self._obey(action, view.now_ns)]
         nodes.follow({host.name: self._running(host.name) for host in view.cluster.hosts})
@@ -100,12 +100,6 @@ class SlurmWorld:
         nodes.obey(self._start_ns)
         wake_ns = self._wake(view, nodes.left != was_left)
         return Plan(self._runs(view, nodes), wake_ns, dict(self._notes), homeless=self._homeless())
-
-    def _tell_costs(self) -> None:
-        """What a move took is what it costs here: the engine looks once a quantum, too seldom to measure."""
-        for record in self.engine.jobs.values():
-            if record.travels.cost_ns:
-                record.travels.cost_ns = self._settings.restart_ns
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -138,10 +132,8 @@ class SlurmWorld:
 
     def _nodes_of(self, cluster: Cluster) -> Nodes:
         if self._nodes is None:
-            gpus = {host.name: len(host.gpus) for host in cluster.hosts}
             self._nodes, self._types = Nodes(), {host.name: host.gpu_type for host in cluster.hosts}
             self.engine.settings = replace(self.engine.settings, cells=_cells_of(cluster))
-            self._down = frozenset(gpus)  # so that all are news
         return self._nodes
 
     def _news(self, view: View) -> Iterator[ev.Event]:
@@ -177,7 +169,7 @@ class SlurmWorld:
         down = frozenset(host.name for host in hosts if not view.down.isdisjoint(host.gpus))
         slots = self.engine.settings.slots_per_gpu
         for host in hosts:
-            if (host.name in down) != (host.name in self._down):
+            if self._down is None or (host.name in down) != (host.name in self._down):
                 state = frozenset({"DOWN" if host.name in down else "IDLE"})
                 count = len(host.gpus) * slots
                 yield ev.NodeSeen(
@@ -297,7 +289,11 @@ class SlurmWorld:
             card_bytes=_AMPLE_BYTES,
             peak_bytes=1,
         )
-        seen = ev.ResidentSeen(node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured)
+        # The engine looks once a quantum, too seldom to measure what a move costs.
+        move_ns = self._settings.restart_ns if key.restart else -1
+        seen = ev.ResidentSeen(
+            node, key, state, place.gpus, reason, "", 0, key in nodes.left, measured, move_ns=move_ns
+        )
         self._made[node, key] = (made_of, seen)
         return seen
 

@@ -100,6 +100,31 @@ def test_a_node_that_fails_has_its_job_started_elsewhere() -> None:
     assert summary["resumes"] == 1
 
 
+def test_a_node_that_is_down_from_the_beginning_is_shown_as_slurm_shows_it() -> None:
+    """When it returns the policy goes on with what it knows, in a replay as well."""
+    world = SmallWorld(("v100", 2), ("v100", 2))
+    world.set_down(0, True)
+    world.finish(world.submit(vc="x"))
+    world.set_down(0, False)
+    world.pass_time(1)
+    world.submit(size=4, vc="x")
+    world.pass_time(3)
+    assert len(world.plan.runs) == 1
+    assert world.tape.replay().first is None
+
+
+@pytest.mark.parametrize("restart_ns", [0, 8 * S])
+def test_a_move_is_known_to_cost_what_it_costs(restart_ns: int) -> None:
+    """The engine looks once a quantum: what it measures itself would be a quantum or more."""
+    world = SmallWorld(("v100", 1), ("v100", 1), restart_ns=restart_ns)
+    for user in ("ann", "bob", "cyd"):
+        world.submit(user, model="a")
+    world.pass_time(40)
+    moved = [job.travels for job in world.policy.engine.jobs.values() if job.travels.moved_ns]
+    assert moved and {travels.cost_ns for travels in moved} == {restart_ns}
+    assert world.policy._policy._pace.restart_ns == restart_ns  # type: ignore[attr-defined]
+
+
 def test_more_jobs_than_slots_wait_and_come_later() -> None:
     jobs = [("ann", 1, 0.0, 100.0)] * 9
     summary = run(scene(Cluster([("v100", 1)]), *jobs))

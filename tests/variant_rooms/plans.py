@@ -68,6 +68,25 @@ VARIANTS = (
         ),
     ),
     Variant(
+        "plan-leaves-gangs-in-pieces",
+        "gandiva_slurm/policy/placement/apart.py:Apart.is_apart",
+        "return is_loose and may_be_together(job) and not self._cluster.are_near(job.gpus)",
+        "return False",
+        "A gang that began in pieces runs at a quarter of its speed to its end, beside empty nodes.",
+        ("tests/unit/test_apart.py::test_a_gang_goes_together_where_a_node_has_room_now",),
+    ),
+    Variant(
+        "plan-lets-rates-go-first-for-ever",
+        "gandiva_slurm/policy/moves/behind.py:far_behind",
+        "and ahead[job.job_id][0] <= turn_ns * job.size",
+        "",
+        "Rates that say `far behind` at each turn have GPUs at each turn, whatever was held.",
+        (
+            "tests/unit/test_apart.py::"
+            "test_it_does_not_where_that_would_not_help_it_or_is_not_due_to_its_user",
+        ),
+    ),
+    Variant(
         "plan-moves-for-a-slice",
         "gandiva_slurm/policy/placement/seating.py:Seating.__init__",
         "if is_dear and not is_turn:",
@@ -81,7 +100,7 @@ VARIANTS = (
     Variant(
         "plan-has-no-other-type-in-mid-turn",
         "gandiva_slurm/policy/placement/seating.py:Seating._types",
-        "return self._settle(wanted, places, room, fixed - lost) if lost else types",
+        "return self._settle(wanted, places, room, fixed - lost, apart) if lost else types",
         "return types",
         "A job whose GPUs failed waits beside idle ones of another type until the turn is over.",
         (

@@ -161,7 +161,8 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     trains = event.reason not in _NOT_BACK if travels.by else event.measured.is_movable
     is_back = trains and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
-        travels.cost_ns, travels.left_ns = at.now_ns - travels.left_ns, 0
+        measured_ns = at.now_ns - travels.left_ns
+        travels.cost_ns, travels.left_ns = measured_ns if event.move_ns < 0 else event.move_ns, 0
 
 
 def note_outcome(at: Cycle, event: ActionDone) -> None:

@@ -90,6 +90,10 @@ class Merit:
         weight = self._lags.lag(job.job_id) ** _LAG_POWER
         return {gpu_type: rate / best * weight for gpu_type, rate in rates.items() if rate > 0}
 
+    def lag(self, job: JobView) -> float:
+        """Return 1 for a job that is where it should be, more for one that is behind (`LagBook.lag`)."""
+        return self._lags.lag(job.job_id)
+
     def would_lose(self, job: JobView, gpu_type: str) -> bool:
         """True for a job that is far behind, on a type where it is slow.
 
@@ -98,6 +102,11 @@ class Merit:
         rates = self._rates[job.job_id]
         is_slow = rates.get(gpu_type, 0.0) < _SLOW * max(rates.values(), default=0.0)
         return is_slow and self._lags.lag(job.job_id) > _FAR_BEHIND
+
+    @property
+    def least_gain(self) -> float:
+        """How much faster a job must be elsewhere for a move to be worth it, as a factor."""
+        return 1 / max(0.01, 1 - self._pace.loss)
 
     def rooted(self, job: JobView, is_fixed: bool) -> dict[str, float]:
         """What each type is worth less a move there; `is_fixed`: it stays on the type where it is."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from gandiva_slurm.policy.elastic import trimmed
 from gandiva_slurm.policy.moves.exchange import Exchange, Seeker
 from gandiva_slurm.policy.moves.merit import Merit, type_of
+from gandiva_slurm.policy.placement.apart import Apart, may_be_together
 from gandiva_slurm.policy.placement.eligibility import Eligibility
 from gandiva_slurm.policy.placement.homes import Homes
 from gandiva_slurm.policy.placement.seats import Guest, seat_all
@@ -52,12 +53,28 @@ class Seating:
                 room[cluster.type_of[gpu]] -= 1
             others = [wanted for wanted in picked if wanted.job.job_id not in seated]
             at = {wanted.job.job_id: self._homes.of(wanted.job, closed) for wanted in others}
-            types = self._types(others, at, room, may_move)
+            apart = self._apart_of(others, taken, at) if self._is_turn else None
+            types = self._types(others, at, room, may_move, apart)
             guests = [self._guest(wanted, at, types) for wanted in others if wanted.job.job_id in types]
             seats = seat_all(cluster, taken, guests, frozenset(avoid))
+            gone = apart.together(others, types, self._merit.least_gain) if apart is not None else set()
+            if gone:
+                anew = [guest._replace(gpus=()) if guest.job_id in gone else guest for guest in guests]
+                found = seat_all(cluster, taken, anew, frozenset(avoid))
+                if all(cluster.are_near(found.get(job_id, seats[job_id])) for job_id in gone):
+                    guests, seats = anew, found
             return {**seated, **self._off_homes(guests, seats, taken.union(avoid))}
 
         return seat
+
+    def _apart_of(self, others: Sequence[Wanted], taken: Set[int], at: Runs) -> Apart | None:
+        """Return what is known of gangs in pieces; None: no gang is, or may be."""
+        near = self._view.cluster.are_near
+        if all(len(gpus) > 1 and near(gpus) for gpus in at.values() if len(gpus) != 1) and not any(
+            may_be_together(wanted.job) and not at[wanted.job.job_id] for wanted in others
+        ):
+            return None
+        return Apart(self._view.cluster, self._view.rates, taken, at)
 
     def _off_homes(self, guests: Sequence[Guest], seats: Runs, closed: Set[int]) -> Runs:
         """Have newcomers shift on their nodes, off GPUs where others live that may be picked yet."""
@@ -94,6 +111,8 @@ class Seating:
             return None
         if not self._is_turn:
             return {job_id: job.gpus for job_id, job in jobs.items()}
+        if self._apart_of([], frozenset(), {job_id: job.gpus for job_id, job in jobs.items()}) is not None:
+            return None
         if not all(job.can_migrate for job in jobs.values()):
             return None
         cluster, types = self._view.cluster, self._types_of_all(jobs)
@@ -133,7 +152,12 @@ class Seating:
         return found
 
     def _types(
-        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], may_move: bool
+        self,
+        wanted: Sequence[Wanted],
+        places: Runs,
+        room: Mapping[str, int],
+        may_move: bool,
+        apart: Apart | None = None,
     ) -> dict[int, str]:
         """Return the GPU type of each job that finds room on one.
 
@@ -142,23 +166,30 @@ class Seating:
         if self._settled is not None and len(self._settled) == len(wanted):
             return self._settled
         fixed = frozenset[int]() if may_move or self._is_turn else frozenset(self._ran)
-        types = self._settle(wanted, places, room, fixed)
+        types = self._settle(wanted, places, room, fixed, apart)
         lost = fixed.intersection(each.job.job_id for each in wanted) - types.keys()
-        return self._settle(wanted, places, room, fixed - lost) if lost else types
+        return self._settle(wanted, places, room, fixed - lost, apart) if lost else types
 
     def _settle(
-        self, wanted: Sequence[Wanted], places: Runs, room: Mapping[str, int], fixed: Set[int]
+        self,
+        wanted: Sequence[Wanted],
+        places: Runs,
+        room: Mapping[str, int],
+        fixed: Set[int],
+        apart: Apart | None = None,
     ) -> dict[int, str]:
-        seekers = [self._seeker(each, places[each.job.job_id], fixed) for each in wanted]
+        seekers = [self._seeker(each, places[each.job.job_id], fixed, apart) for each in wanted]
         return Exchange(seekers, room).settle(_MOST_SWEEPS)
 
-    def _seeker(self, wanted: Wanted, place: tuple[int, ...], fixed: Set[int]) -> Seeker:
+    def _seeker(self, wanted: Wanted, place: tuple[int, ...], fixed: Set[int], apart: Apart | None) -> Seeker:
         """A job with a place that it cannot leave seeks that type alone."""
         job, size = wanted.job, wanted.size
         at = type_of(self._view.cluster, place)
         worth = self._merit.rooted(job, job.job_id in fixed)
         if at and not job.can_migrate:
             return Seeker(job.job_id, size, {at: worth.get(at, 1.0)}, at, wanted.rank)
+        if apart is not None and may_be_together(job) and (not place or apart.is_apart(job)):
+            worth = {name: value * apart.factor(job, name) for name, value in worth.items()}
         if len(job.gpus) < size:
             at = ""  # it cannot go on there as it is
         return Seeker(job.job_id, size, self._open_types(job, size, worth), at, wanted.rank)

@@ -1,0 +1,76 @@
+"""Gangs in pieces on several nodes: what that costs them by type, and which go together again, and where.
+
+A gang that was seated in pieces, since no node of its type had room, goes on so for as long as it keeps its
+GPUs. At a turn's beginning it is seated on one node where there is room now, if what is known of its rates
+says that this is worth a move; and a type on which it would be in pieces is worth to it what it does there
+(locality: Gandiva, section 3.3; Tiresias calls it consolidation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from gandiva_slurm.policy.port import Cluster, JobView, Rates
+from gandiva_slurm.policy.shares.rounds import Runs, Wanted
+
+
+class Apart:
+    """Of one question's gangs those that are in pieces, or would be: what is free on single nodes."""
+
+    def __init__(self, cluster: Cluster, rates: Rates, taken: Set[int], homes: Runs) -> None:
+        """`taken`: GPUs that nobody of these can have; `homes`: where those live who are to be seated."""
+        self._cluster, self._rates = cluster, rates
+        used = set(taken).union(*homes.values())
+        #: by node: its GPUs of which none is taken and nobody's home
+        self._free = [sum(gpu not in used for gpu in host.gpus) for host in cluster.hosts]
+
+    def factor(self, job: JobView, gpu_type: str) -> float:
+        """Return what part of its speed on one node a gang has on this type, where it must be in pieces."""
+        if self._node_for(job, gpu_type) is not None:
+            return 1.0
+        near, apart = (
+            self._rates.alone(job.model, job.size, gpu_type, is_local) for is_local in (True, False)
+        )
+        return min(1.0, apart / near) if near and apart is not None else 1.0
+
+    def together(self, wanted: Iterable[Wanted], types: Mapping[int, str], least: float) -> set[int]:
+        """Return those in pieces for which a node of their type has room, each node's given once.
+
+        `least`: how much faster it must be there, as a factor.
+        """
+        found = set[int]()
+        for job, _, _ in wanted:
+            gpu_type = types.get(job.job_id, "")
+            if not self.is_apart(job) or gpu_type != self._cluster.type_of[job.gpus[0]]:
+                continue
+            near, apart = (
+                self._rates.alone(job.model, job.size, gpu_type, is_local) for is_local in (True, False)
+            )
+            node = self._node_for(job, gpu_type)
+            if node is None or apart is None or (near is not None and near < apart * least):
+                continue
+            for gpu in job.gpus:
+                self._free[self._cluster.host_of[gpu]] += 1
+            self._free[node] -= job.size
+            found.add(job.job_id)
+        return found
+
+    def is_apart(self, job: JobView) -> bool:
+        """True for a gang in pieces that may go elsewhere, and did not ask for several nodes."""
+        is_loose = len(job.gpus) > 1 and job.can_migrate and len(job.gpus) == job.size
+        return is_loose and may_be_together(job) and not self._cluster.are_near(job.gpus)
+
+    def _node_for(self, job: JobView, gpu_type: str) -> int | None:
+        """Return the node of this type with the least room for the gang, its own GPUs there among it."""
+        own = [self._cluster.host_of[gpu] for gpu in job.gpus]
+        rooms = [
+            (self._free[index] + own.count(index), index)
+            for index, host in enumerate(self._cluster.hosts)
+            if host.gpu_type == gpu_type
+        ]
+        return min((room for room in rooms if room[0] >= job.size), default=(0, None))[1]
+
+
+def may_be_together(job: JobView) -> bool:
+    """True for a gang that asked for no number of nodes and no cell."""
+    return job.size > 1 and job.nodes <= 1 and not job.cell
