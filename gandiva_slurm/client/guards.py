@@ -10,11 +10,12 @@ from typing import Any, List, Optional
 from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.errors import Refused
 
-#: Threads in these only touch host memory, or wait for other processes.
+#: Threads in these, or called by them, only touch host memory, or wait for other processes.
 _HARMLESS = (
     "torch.utils.data._utils.pin_memory",
     "torch._inductor.compile_worker",
     "torch._inductor.async_compile",
+    "gandiva_slurm.client.behind",
 )
 
 
@@ -43,7 +44,7 @@ def thread_inside_torch() -> str:
     for ident, frame in sys._current_frames().items():
         modules = [] if ident == mine else _modules_of(frame)
         inside = [name for name in modules if name == "torch" or name.startswith("torch.")]
-        if inside and not any(name.startswith(_HARMLESS) for name in inside):
+        if inside and not any(name.startswith(_HARMLESS) for name in modules):
             return f"{names.get(ident, ident)} in {inside[0]}"
     return ""
 

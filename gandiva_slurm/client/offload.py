@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from gandiva_slurm.client import copying, layered
 from gandiva_slurm.client.copying import Moved
@@ -50,6 +50,10 @@ class TorchTier:
     def is_called(self) -> bool:
         """Return True when a signal waits for its handler, which needs the memory."""
         return self._signals.is_called()
+
+    def kept(self) -> Dict[int, Moved]:
+        """Return what is on the host, by its storage."""
+        return {one.storage._cdata: one for one in self._moved}
 
     def release(self, drain_s: float = DRAIN_S) -> Released:
         """Copy everything out, then let it go; on any error everything is as before. Refused says why not."""

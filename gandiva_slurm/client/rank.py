@@ -15,6 +15,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable, Dict, Optional
 
+from gandiva_slurm.client.behind import Writing
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.groups import shortest_timeout_ms
 from gandiva_slurm.client.guards import is_loader_worker
@@ -77,6 +78,7 @@ class Rank:
         #: the THROTTLE word that asks for nothing new
         self.calm = 0
         self.save: Optional[Callable[[], None]] = None
+        self.capture: Optional[Callable[[], Writing]] = None
         self.is_elastic = False
         #: which framework saves it, a number of FRAMEWORKS
         self.framework = 0
@@ -115,18 +117,21 @@ class Rank:
         save: Optional[Callable[[], None]] = None,
         is_elastic: bool = False,
         framework: str = "",
+        capture: Optional[Callable[[], Writing]] = None,
     ) -> None:
         """Let the script's own `steps` or `step` mark the boundaries from now on; the hook stands back.
 
         All stand back behind an attached training, whose boundaries are places to `save` at too; from what
         an elastic one saves, another number of ranks can go on. `framework`: which one saves it, if any.
+        `capture`: of one that can be written while it is parked.
         """
         if self.kind == KIND_RUN and kind != KIND_RUN:
             return
         self.save, self.is_elastic, self.framework = save, is_elastic, FRAMEWORKS.index(framework)
+        self.capture = capture
         self.words[W_ELASTIC], self.words[W_FRAMEWORK] = is_elastic, self.framework
         if self.stop is not None:
-            self.stop.save = save
+            self.stop.save, self.stop.capture = save, capture
         if kind != self.kind:
             self.kind = kind
             self.words[W_KIND] = kind
@@ -215,7 +220,7 @@ class Rank:
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
         self.tell_unmoved(self._unmoved)
         self.share = Share(page.words)
-        self.stop.save = self.save
+        self.stop.save, self.stop.capture = self.save, self.capture
         if wants_to_move():
             from gandiva_slurm.client.roots import watch_modules
 

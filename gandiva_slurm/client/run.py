@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from gandiva_slurm.client import elastic, rng, start
 from gandiva_slurm.client import parts as parts_of_training
+from gandiva_slurm.client.behind import Writing
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
 from gandiva_slurm.client.loop import StepsIterator, wrapped
@@ -227,7 +228,7 @@ class Run:
     def _claim(self) -> None:
         if self._rank is not None and self._vault is not None:
             is_first = self._rank.kind != KIND_RUN
-            self._rank.claim(KIND_RUN, self._save, self._is_elastic)
+            self._rank.claim(KIND_RUN, self._save, self._is_elastic, capture=self._capture)
             if is_first:
                 self._rank.begin_at(self._trained)
         elif self._rank is not None:
@@ -273,6 +274,15 @@ class Run:
         with saying_why_not():
             write = vault.write_behind if is_behind else vault.write
             write(self._count, self._state(place, vault), _words(place))
+
+    def _capture(self) -> Writing:
+        """Return what writes this boundary's state, from the host's memory, while the training is parked."""
+        vault, place = self._vault, (self._phase, self.epoch, self._loop, self.batch)
+        if vault is None:
+            raise NotSaved("nothing of it is saved any more")
+        # In a list, out of which it is taken: nothing is to keep its tensors when the training goes on.
+        state, count = [self._state(place, vault)], self._count
+        return lambda kept, pace: vault.write_parked(count, state, _words(place), kept, pace)
 
     def _state(self, place: Place, vault: Vault) -> Dict[str, Any]:
         if self._target is not None:

@@ -10,9 +10,11 @@ from time import monotonic_ns, sleep
 from typing import Any, Callable, Dict, Optional
 
 from gandiva_slurm.client import machine
+from gandiva_slurm.client.behind import Behind, Writing
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import NotSaved, Refused
 from gandiva_slurm.client.guards import is_fit_to_park
+from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.sharing import ooms
 from gandiva_slurm.client.tiers import DRAIN_S, BestTier, Released
 from gandiva_slurm.wire.page import (
@@ -22,6 +24,7 @@ from gandiva_slurm.wire.page import (
     PARKED,
     RELEASING,
     RESTORING,
+    TIER_BEHIND,
     TIER_REQUEUE,
     W_AT,
     W_AT2,
@@ -64,7 +67,10 @@ class Stop:
         self.tier: Any = BestTier({} if seen is None else seen)
         #: Saves an attached training; None where the boundaries are no places to save at.
         self.save: Optional[Callable[[], None]] = None
+        #: Captures an attached training, to be written while it is parked; None where it cannot be.
+        self.capture: Optional[Callable[[], Writing]] = None
         self.waited_ns = 0
+        self._behind = Behind(words)
         self._grace_ns = grace_ns
         self._drain_s = DRAIN_S
         #: Why memory was held, as last told.
@@ -117,10 +123,12 @@ class Stop:
             pause_s = min(pause_s * 1.5, longest_s)
 
     def _release(self) -> bool:
-        save = self.save if self.words[W_TIER] == TIER_REQUEUE else None
+        asked = self.words[W_TIER]
+        save = self.save if asked == TIER_REQUEUE else None
         try:
             if save is not None:
                 save()
+            writing = self._captured() if asked == TIER_BEHIND else None
             done = self.tier.release(self._drain_s)
         except Exception as err:
             if is_from_signal_handler(err):
@@ -130,7 +138,19 @@ class Stop:
             return False
         self._show(done)
         self.words[W_TIER_USED] = self.tier.number if save is None else TIER_REQUEUE
+        if writing is not None:
+            self._behind.begin(writing, self.tier.kept(), self.place.seq)
         return True
+
+    def _captured(self) -> Optional[Writing]:
+        """Capture what is to be written while it is parked; the park does not fail for that."""
+        try:
+            return self.capture() if self.capture is not None else None
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
+            say(f"not saved while parked, training goes on: {err}")
+            return None
 
     def _show(self, done: Released) -> None:
         words = self.words
@@ -143,6 +163,7 @@ class Stop:
                 self.tell(Refused(done.why))
 
     def _restore(self) -> bool:
+        self._behind.stop()
         try:
             self.tier.restore()
         except Exception as err:
@@ -155,6 +176,7 @@ class Stop:
 
     def _abandon(self) -> None:
         """The wait was interrupted, by the script or an error of ours: take everything back and train on."""
+        self._behind.stop()
         try:
             if self.place.state in (RELEASING, PARKED, RESTORING):
                 self.tier.restore_at_last()

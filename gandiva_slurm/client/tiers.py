@@ -65,6 +65,10 @@ class HoldTier:
         """Return True when the memory is wanted back though nobody resumes; here it never went."""
         return False
 
+    def kept(self) -> Dict[int, Any]:
+        """Return what of it can be read on the host, by its storage."""
+        return {}
+
 
 class BestTier:
     """The first tier that works for this process now, in the order of `choice`; else `hold`."""
@@ -120,6 +124,10 @@ class BestTier:
     def is_called(self) -> bool:
         """Return True when a signal waits for its handler, which needs the memory."""
         return bool(self._used.is_called())
+
+    def kept(self) -> Dict[int, Any]:
+        """Return what the newest park moved to where it can be read on the host, by its storage."""
+        return dict(self._used.kept())
 
     def _facts(self) -> choice.Facts:
         from gandiva_slurm.client.vmm import why_not

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from gandiva_slurm.client import checkpoint, rng, start
+from gandiva_slurm.client.behind import Kept, OnHost, Pace, check_room, pickling
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.checkpoint import Saved, Store
 from gandiva_slurm.client.errors import BadCheckpoint, NotSaved
@@ -127,6 +128,20 @@ class Vault:
         self._writer = Thread(target=write, name="gandiva-save")
         self._writer.start()
 
+    def write_parked(self, count: int, state: List[Any], words: str, kept: Kept, pace: Pace) -> None:
+        """Write the captured state that is in a list, the bytes in `kept` among it; NotSaved says why not."""
+        torch = sys.modules.get("torch")
+        host = OnHost(torch, kept)
+        whole = host.state(state.pop())
+        found = _facts(whole)
+        try:
+            checkpoint.prepare(self.store, count)
+            check_room(self.store.directory, host.size)
+        except OSError as err:
+            raise NotSaved(f"no checkpoint in {self.store.directory}: {err.strerror}") from err
+        pickler = pickle if torch is None else pickling(torch, kept)
+        self._write(count, lambda out: _dump(whole, pace.writer(out.write), pickler), found, words)
+
     def settle(self) -> None:
         """Wait until nothing is being written."""
         if self._writer is not None:
@@ -235,7 +250,7 @@ def _exchange(world: int) -> Exchange:
     return exchange
 
 
-def _dump(state: Any, out: Any) -> None:
+def _dump(state: Any, out: Any, pickler: Any = pickle) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         pickle.dump(state, out)
@@ -246,7 +261,7 @@ def _dump(state: Any, out: Any) -> None:
     try:
         if is_summed:
             options.set_crc32_options(False)  # half of the time; the file has a checksum of its own
-        torch.save(state, out)
+        torch.save(state, out, pickler)
     finally:
         if is_summed:
             options.set_crc32_options(True)

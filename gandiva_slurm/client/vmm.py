@@ -65,6 +65,10 @@ class VmmTier:
         """Return True when a signal waits for its handler, which needs the memory."""
         return self._signals.is_called()
 
+    def kept(self) -> Dict[int, Any]:
+        """The saver's copies cannot be read."""
+        return {}
+
     def release(self, drain_s: float = DRAIN_S) -> Released:
         """Take all memory away; Refused when it is better left, and everything is as before."""
         self.device.drain(time.monotonic() + drain_s)

@@ -38,6 +38,8 @@ W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43
 W_ELASTIC = 44
 #: line 5, too: ms, the smallest time-out of its process groups when it joined; 0 where none is known
 W_GROUP_MS = 45
+#: line 5, too: 1 while it writes itself to disk, parked; the newest boundary of which that is whole
+W_SAVING, W_SAVED = 46, 47
 #: lines 6-7: rank's error text, UTF-8, zero-padded.
 ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
 #: lines 8-9: why the training cannot be moved, by its rank's word; "" where it can, or it tells nothing.
@@ -56,6 +58,8 @@ KIND_RUN = 4
 FRAMEWORKS = ("", "transformers", "lightning", "pytorch_lightning")
 # TIER_USED
 TIER_HOLD, TIER_TORCH, TIER_VMM, TIER_DRIVER, TIER_FREEZE, TIER_REQUEUE = 0, 1, 2, 3, 4, 5
+#: W_TIER alone: park as ever, and write yourself to disk while you are parked (ADR 0059)
+TIER_BEHIND = 6
 TIER_NAMES = ("hold", "torch", "vmm", "driver", "freeze", "requeue")
 #: How the error text of a rank begins that is parked and could not move its memory.
 HELD_BECAUSE = "its memory stays on the GPU while it is parked: "
