@@ -61,6 +61,8 @@ class Config(Section):
     parked: Parked | dict[Name, Parked] = "freeze"
     #: how long a node may hear neither gandivactld nor slurmctld before it freezes what Slurm may requeue
     isolation: Literal["never"] | Annotated[float, Field(ge=10, le=604800)] = "never"
+    #: an attached job that is parked is written to disk when it has held its GPUs for so long since
+    checkpoint_parked: Literal["never"] | Annotated[float, Field(ge=1, le=604800)] = "never"
     #: where munged listens; empty = munge's own default
     munge_socket: str = Field(default="", pattern=r"^(/.*)?$")
     controller: ControllerConfig

@@ -80,14 +80,15 @@ _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start
 #: Each node measures its part: the job began with its first process, and the others go on together. Of memory
 #: the node with the most counts.
 _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
-        first_ns, live_bytes, peak_bytes, begun, save_ns, ref, restart)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+        first_ns, live_bytes, peak_bytes, begun, save_ns, written_ns, ref, restart)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     registered_ns = CASE WHEN excluded.registered_ns = 0 OR registered_ns BETWEEN 1 AND excluded.registered_ns
         THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
     first_ns = CASE WHEN excluded.first_ns = 0 OR first_ns BETWEEN 1 AND excluded.first_ns
         THEN first_ns ELSE excluded.first_ns END,
     live_bytes = max(live_bytes, excluded.live_bytes), peak_bytes = max(peak_bytes, excluded.peak_bytes),
     begun = max(begun, excluded.begun), save_ns = max(save_ns, excluded.save_ns),
+    written_ns = max(written_ns, excluded.written_ns),
     steps = max(steps, excluded.steps), suspends = max(suspends, excluded.suspends),
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
@@ -321,4 +322,5 @@ def _measures(item: Resident) -> tuple[int, ...]:
     steps = min(item.steps, MOST_STEPS)
     counts = (item.suspends, item.reaims, item.off_boundary)
     memory = (item.live_bytes, item.peak_bytes)
-    return (item.registered_ns, item.world, steps, *counts, item.first_ns, *memory, item.begun, item.save_ns)
+    saves = (item.save_ns, item.written_ns)
+    return (item.registered_ns, item.world, steps, *counts, item.first_ns, *memory, item.begun, *saves)

@@ -3,10 +3,13 @@
 - CkptTime: from the order to save, or the signal, until the save was whole. Of a job that its ranks save the
   node tells when it was ordered and when all of it there was saved and parked (its mini-batch under way is in
   it); of one with a checkpoint of its own it lasts from the signal until its last process had ended. One that
-  is requeued without a word (`self`) saves nothing for it: 0. A save that failed is no move's.
+  is requeued without a word (`self`) saves nothing for it: 0. A save that failed is no move's. To that comes
+  how long it ran, parked, to write itself to disk (`checkpoint_parked`), be it moved or not.
 - LostSteps: the mini-batches that a run's training had done at its end, less those from which the next run's
   went on. Both are the sum of what the training had done before its process, which attached ones and
-  frameworks have from the checkpoint, others from the optimizer's own count, and of what it did in it.
+  frameworks have from the checkpoint, others from the optimizer's own count, and of what it did in it. A run
+  that had written itself so and was not moved was lost with its node, or requeued: how far it was is what its
+  node told last.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class Moves:
     why_time: str = ""
     #: the run before, if it has left to go on elsewhere
     left: Any = field(default=None, repr=False)
+    #: the run before, if it has written itself while it was parked and has not left
+    cut: Any = field(default=None, repr=False)
 
     def add(self, run: Any) -> None:
         """Take in a run, a row of `runs`; the one before it may have been moved to where this one is."""
@@ -46,7 +51,12 @@ class Moves:
             self.count += 1
             self._add_lost(self.left, run)
             self._add_time(self.left)
-        self.left = run if run["moved_ns"] > 0 else None
+        elif self.cut is not None:
+            self._add_cut(self.cut, run)
+        is_moved = run["moved_ns"] > 0
+        self.left = run if is_moved else None
+        self.cut = run if run["written_ns"] and not is_moved else None
+        self.save_ns += run["written_ns"]
 
     def told(self) -> dict[str, Any]:
         """Return what a job's row says of its moves."""
@@ -69,6 +79,13 @@ class Moves:
             self.why_lost = NOT_FITTING
         else:
             self.lost += left["reached"] - on["begun"]
+
+    def _add_cut(self, cut: Any, on: Any) -> None:
+        reached = max(cut["reached"], cut["begun"] + cut["steps"] if cut["begun"] >= 0 else -1)
+        if reached < 0 or on["begun"] < 0:
+            self.why_lost = NO_COUNT if on["steps"] else NOT_ON
+        else:
+            self.lost += max(0, reached - on["begun"])
 
     def _add_time(self, left: Any) -> None:
         by, save_ns = left["moved_by"], left["save_ns"]

@@ -81,4 +81,6 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN seen_ns INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE runs ADD COLUMN busy_ns INTEGER NOT NULL DEFAULT 0;
     """,
+    # how long it ran, parked, to write itself to disk
+    "ALTER TABLE runs ADD COLUMN written_ns INTEGER NOT NULL DEFAULT 0",
 )

@@ -34,6 +34,7 @@ def charge(node: Node, resident: Resident, now: int) -> None:
 def charge_awake(node: Node, resident: Resident, now: int) -> None:
     """Charge what a gang has run without its GPUs, as if it had held them past its turn."""
     if resident.awake_until_ns:
+        resident.counts.written_ns += resident.is_writing * (now - resident.awake_from_ns)
         charge_ran(node, resident, now - resident.awake_from_ns)
         resident.awake_from_ns = now
 

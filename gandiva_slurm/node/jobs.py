@@ -53,6 +53,9 @@ class Counts:
     shared_ns: int = 0
     #: the part of it in which it had no GPU and ran all the same: woken for a signal, or found running
     awake_ns: int = 0
+    #: the part of that in which its ranks wrote themselves to disk; `held_ns` when they were asked to last
+    written_ns: int = 0
+    asked_held_ns: int = 0
     #: mini-batches of ranks that are gone
     done_steps: int = 0
     #: trainings whose ranks are gone, and how far the last of them was
@@ -192,6 +195,8 @@ class Resident:
     #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here
     awake_until_ns: int = 0
     awake_from_ns: int = 0
+    #: the park under way, or the present one, asks its ranks to write themselves to disk (`behind`)
+    is_writing: bool = False
     #: when all of it was sent SIGSTOP
     stopped_ns: int = 0
     #: True once it is to be killed, or its slurmstepd is gone

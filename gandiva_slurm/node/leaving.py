@@ -113,10 +113,15 @@ def is_heard_to_leave(node: Node, resident: Resident) -> bool:
     return resident.leave.is_told and node.clock.mono() - node.contact_ns <= HEARD_NS
 
 
-def order_tier(resident: Resident, is_saving: bool) -> None:
-    """Write what the park that is about to be ordered asks of the ranks besides."""
+def order_tier(resident: Resident, is_saving: bool, is_writing: bool = False) -> None:
+    """Write what the park that is about to be ordered asks of the ranks besides.
+
+    `is_saving`: to save themselves, for they are to leave; `is_writing`: to write themselves, parked.
+    """
     resident.leave.is_saving = is_saving and is_movable(resident)
-    tier = wire.TIER_REQUEUE if resident.leave.is_saving else wire.TIER_HOLD
+    resident.is_writing = is_writing and not resident.leave.is_saving
+    tier = wire.TIER_BEHIND if resident.is_writing else wire.TIER_HOLD
+    tier = wire.TIER_REQUEUE if resident.leave.is_saving else tier
     for rank in resident.ranks:
         if rank.is_alive:
             rank.page.write([(wire.W_TIER, tier)])

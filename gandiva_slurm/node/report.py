@@ -89,6 +89,7 @@ def _resident(node: Node, job: Job) -> Resident:
         first_ns=counts.first_ns,
         begun=job.stand()[0],
         save_ns=job.leave.save_ns,
+        written_ns=counts.written_ns,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         is_doubted=is_doubted,

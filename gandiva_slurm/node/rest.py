@@ -67,7 +67,7 @@ class Rest:
 
     def _may_wake(self, resident: Resident) -> bool:
         counts = resident.counts
-        return counts.awake_ns < WAKE_NS + counts.held_ns // HELD_FOR_MORE
+        return counts.awake_ns - counts.written_ns < WAKE_NS + counts.held_ns // HELD_FOR_MORE
 
     def _wake(self, resident: Resident, now: int) -> None:
         self._node.note("woken", resident, now, why="a signal waits that it wants to catch")
@@ -76,6 +76,8 @@ class Rest:
 
     def _look_at_awake(self, resident: Resident, now: int) -> None:
         charge_awake(self._node, resident, now)
+        if resident.is_writing:
+            return  # `behind` looks at it
         if now >= resident.awake_until_ns or not self._may_wake(resident):
             self._switcher.shut(resident)
 

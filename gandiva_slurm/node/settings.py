@@ -49,6 +49,8 @@ class NodeSettings:
     gpu_files: str = "none"
     #: silence of both gandivactld and slurmctld after which jobs are frozen; 0: they never are
     isolation_ns: int = 0
+    #: GPU time of a job after which it is written to disk while it is parked (`behind`); 0: it never is
+    checkpoint_parked_ns: int = 0
     #: where DCGM's exporter and jobstats look for who holds each GPU; None: nothing is written
     dcgm_mapping_dir: Path | None = None
     gpustat_dir: Path | None = None
@@ -90,6 +92,9 @@ class NodeSettings:
             hierarchy=cgroups.hierarchy(),
             gpu_files=part.gpu_files,
             isolation_ns=0 if config.isolation == "never" else round(config.isolation * NS_PER_S),
+            checkpoint_parked_ns=0
+            if config.checkpoint_parked == "never"
+            else round(config.checkpoint_parked * NS_PER_S),
             dcgm_mapping_dir=Path(part.dcgm_mapping_dir) if part.dcgm_mapping_dir else None,
             gpustat_dir=Path(part.gpustat_dir) if part.gpustat_dir else None,
             image_dir=Path(part.image_dir) if part.process_images else None,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
-from gandiva_slurm.node import leaving, packs, procs, returning
+from gandiva_slurm.node import behind, leaving, packs, procs, returning
 from gandiva_slurm.node.away import Mover
 from gandiva_slurm.node.charging import charge, charge_awake, look_at_refusal
 from gandiva_slurm.node.context import Node
@@ -61,7 +61,7 @@ class Switcher:
         if resident.is_to_freeze():
             self.freeze(resident)
             return
-        leaving.order_tier(resident, leaving.is_out(node, resident))
+        leaving.order_tier(resident, leaving.is_out(node, resident), behind.is_due(node, resident, now))
         step_ms = self.begin(resident, now)
         wake_by_ns = now + node.settings.max_park_ns
         margins = [group.order_park(now, wake_by_ns) for group in resident.sets]
@@ -309,7 +309,7 @@ class Switcher:
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
-        self.shut(resident)
+        behind.begin(node, resident, park_ns, lambda: self.shut(resident))
         leaving.arrive(node, resident, park_ns)
         if resident.part is not None:
             resident.part.leave()

@@ -169,6 +169,8 @@ class Resident(Measured):
     begun: int = -1
     #: how long it took to save itself, to leave; 0: it has not
     save_ns: int = 0
+    #: how long it ran, parked, to write itself to disk, in all
+    written_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
