@@ -10,6 +10,7 @@ from tests.variant_kit import Variant
 from tests.variant_rooms import (
     aside,
     attacks,
+    behind,
     books,
     card,
     cells,
@@ -70,6 +71,7 @@ ROOMS: dict[str, tuple[Variant, ...]] = {
     "Rounds: on time, late, and passes handed over": rounds.VARIANTS,
     "Moves, time limits, fences and limits": moves.VARIANTS,
     "Moves by a job's own checkpoint, and what moves lose": own_checkpoint.VARIANTS,
+    "Parked jobs that are written to disk": behind.VARIANTS,
     "Tickets and trades": tickets.VARIANTS,
     "Virtual clusters' cells": cells.VARIANTS,
     "Controller: journal, ledger, recovery": books.VARIANTS,

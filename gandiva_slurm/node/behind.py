@@ -23,6 +23,8 @@ PART, LEAST_NS = 4, 5_000_000_000
 #: Its pages are looked at so often meanwhile, in seconds.
 LOOK_S = 0.02
 
+Shut = Callable[[Resident], None]
+
 
 def is_due(node: Node, resident: Resident, now: int) -> bool:
     """True when the park that is about to be ordered is to be written: a turn later would be too late.
@@ -36,18 +38,18 @@ def is_due(node: Node, resident: Resident, now: int) -> bool:
     return held_ns - counts.asked_held_ns + node.local.quantum_ns > every_ns
 
 
-def begin(node: Node, resident: Resident, park_ns: int, shut: Callable[[], None]) -> None:
-    """It has parked, which took so long: freeze it by `shut`, at once unless it writes itself."""
-    if not resident.is_writing or resident.is_frozen:
-        resident.is_writing = False
-        shut()
-        return
+def begins(node: Node, resident: Resident, park_ns: int, shut: Shut) -> bool:
+    """It has parked, which took so long: return whether it writes itself, and is frozen by `shut` later."""
+    resident.is_writing = resident.is_writing and not resident.is_frozen
+    if not resident.is_writing:
+        return False
     now = node.clock.mono()
     resident.counts.asked_held_ns = resident.counts.held_ns
     until_ns = now + max(LEAST_NS, node.settings.checkpoint_parked_ns // PART)
     if not resident.is_trusted:
         resident.awake_from_ns, resident.awake_until_ns = now, until_ns
     _look(node, resident, Window(now - park_ns, resident.since_ns, until_ns), shut)
+    return True
 
 
 class Window(NamedTuple):
@@ -58,7 +60,7 @@ class Window(NamedTuple):
     until_ns: int
 
 
-def _look(node: Node, resident: Resident, window: Window, shut: Callable[[], None]) -> None:
+def _look(node: Node, resident: Resident, window: Window, shut: Shut) -> None:
     """Freeze it when it is through, or its time is over; look again soon until then."""
     now = node.clock.mono()
     if node.residents.get(resident.key) is not resident or resident.is_ending:
@@ -69,7 +71,7 @@ def _look(node: Node, resident: Resident, window: Window, shut: Callable[[], Non
         asyncio.get_running_loop().call_later(LOOK_S, _look, node, resident, window, shut)
         return
     if is_parked:
-        shut()
+        shut(resident)
     resident.is_writing = False
     is_whole = bool(pages) and all(page[wire.W_SAVED] == page[wire.W_STATE_SEQ] for page in pages)
     took_ms = (now - window.asked_ns) / 1e6

@@ -309,7 +309,8 @@ class Switcher:
         node.note("parked", resident, now, **fields)
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
-        behind.begin(node, resident, park_ns, lambda: self.shut(resident))
+        if not behind.begins(node, resident, park_ns, self.shut):
+            self.shut(resident)
         leaving.arrive(node, resident, park_ns)
         if resident.part is not None:
             resident.part.leave()

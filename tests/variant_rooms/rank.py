@@ -138,7 +138,7 @@ VARIANTS = (
     Variant(
         "stop-saves-in-every-park",
         "gandiva_slurm/client/stop.py:Stop._release",
-        " if self.words[W_TIER] == TIER_REQUEUE else None",
+        " if asked == TIER_REQUEUE else None",
         "",
         "An attached training writes a checkpoint in every park, not only when it is to be moved.",
         (
