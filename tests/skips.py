@@ -13,7 +13,8 @@ NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 ONLY_CUDA = "the simulated card has none of it: only CUDA shows it"
 NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
 NO_SAVER = "torch_memory_saver is not installed"
-#: Why, tests/device/build.py says behind it.
+#: Why, tests/device/build.py says behind these.
+NO_COMPILER = "no C++ can be compiled against this PyTorch here"
 NO_CARD = "the simulated card cannot be built here"
 NO_PROCESS_CHECKPOINT = "NVIDIA's process checkpoint does not work on this machine"
 #: NVML numbers processes as the machine does, not as a container.

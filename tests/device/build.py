@@ -15,6 +15,7 @@ import torch
 SOURCES = sorted((Path(__file__).parent / "src").iterdir())
 BUILD = Path(__file__).parents[2] / "build"
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+LIBRARIES = ("-ltorch", "-ltorch_cpu", "-lc10")
 #: Longest that the compiler may take; on a quiet core it is 17 s.
 DEADLINE_S = 240
 
@@ -25,19 +26,28 @@ class CannotBuildError(Exception):
 
 def library() -> Path:
     """Return the library, built unless it is there; CannotBuildError says what is missing."""
+    compiler, places = compiler_and_places()
+    BUILD.mkdir(exist_ok=True)
+    made = BUILD / f"card-{_key(compiler)}.so"
+    with open(BUILD / "card.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of one run wait for the first
+        if not made.exists():
+            _compile(compiler, places, made)
+    return made
+
+
+def compiler_and_places() -> tuple[str, list[str]]:
+    """Return the compiler, and what it is told to find PyTorch; CannotBuildError says what is missing."""
     torch_dir = Path(torch.__file__).parent
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise CannotBuildError("there is no C++ compiler")
     if not (torch_dir / "include/ATen/core/CachingHostAllocator.h").exists():
         raise CannotBuildError(f"PyTorch {torch.__version__} has no headers here, or older ones")
-    BUILD.mkdir(exist_ok=True)
-    made = BUILD / f"card-{_key(compiler)}.so"
-    with open(BUILD / "card.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of one run wait for the first
-        if not made.exists():
-            _compile(compiler, torch_dir, made)
-    return made
+    include, lib = torch_dir / "include", torch_dir / "lib"
+    # As a system's, torch's own headers may warn; our code may not.
+    places = ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include"), f"-L{lib}"]
+    return compiler, [*places, f"-Wl,-rpath,{lib}"]
 
 
 def _key(compiler: str) -> str:
@@ -48,14 +58,10 @@ def _key(compiler: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(compiler: str, torch_dir: Path, made: Path) -> None:
-    include, lib = torch_dir / "include", torch_dir / "lib"
-    # As a system's, torch's own headers may warn; our code may not.
-    places = ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include"), f"-L{lib}"]
-    libraries = ["-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{lib}"]
+def _compile(compiler: str, places: list[str], made: Path) -> None:
     part = made.with_suffix(".part")
     source = Path(__file__).parent / "src/device.cpp"
-    command = [compiler, *FLAGS, *places, str(source), "-o", str(part), *libraries]
+    command = [compiler, *FLAGS, *places, str(source), "-o", str(part), *LIBRARIES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, f"the simulated card does not compile:\n{done.stderr[-4000:]}"
     for old in BUILD.glob("card-*.so"):
