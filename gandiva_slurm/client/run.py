@@ -282,7 +282,7 @@ class Run:
             raise NotSaved("nothing of it is saved any more")
         # In a list, out of which it is taken: nothing is to keep its tensors when the training goes on.
         state, count = [self._state(place, vault)], self._count
-        return lambda kept, pace: vault.write_parked(count, state, _words(place), kept, pace)
+        return lambda kept, pace: vault.write_parked(count, state, kept, pace)
 
     def _state(self, place: Place, vault: Vault) -> Dict[str, Any]:
         if self._target is not None:

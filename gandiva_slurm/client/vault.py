@@ -128,7 +128,7 @@ class Vault:
         self._writer = Thread(target=write, name="gandiva-save")
         self._writer.start()
 
-    def write_parked(self, count: int, state: List[Any], words: str, kept: Kept, pace: Pace) -> None:
+    def write_parked(self, count: int, state: List[Any], kept: Kept, pace: Pace) -> None:
         """Write the captured state that is in a list, the bytes in `kept` among it; NotSaved says why not."""
         torch = sys.modules.get("torch")
         host = OnHost(torch, kept)
@@ -140,7 +140,8 @@ class Vault:
         except OSError as err:
             raise NotSaved(f"no checkpoint in {self.store.directory}: {err.strerror}") from err
         pickler = pickle if torch is None else pickling(torch, kept)
-        self._write(count, lambda out: _dump(whole, pace.writer(out.write), pickler), found, words)
+        # Not said, unlike others: it comes once in some minutes, and the script did not ask for it.
+        checkpoint.save(self.store, count, lambda out: _dump(whole, pace.writer(out.write), pickler), found)
 
     def settle(self) -> None:
         """Wait until nothing is being written."""

@@ -316,6 +316,22 @@ def test_a_save_whose_begin_or_end_nobody_saw_has_no_time(book: Book, by: str) -
     book.ledger.close()
 
 
+def test_a_run_that_was_written_while_it_was_parked_and_lost_is_no_move(book: Book) -> None:
+    """What it lost is by its node's last word: nobody there told of its end."""
+    book.run(begun=0, steps=130, written_ns=2 * S)
+    assert book.told() == (0, 0, 2.0, "", "")
+    book.run(begun=100, steps=0)
+    assert book.told() == (0, 30, 2.0, "", "")
+    book.run(begun=150)
+    assert book.told() == (0, 30, 2.0, "", ""), "of one that was not written nothing is told, as ever"
+    book.left("attached", 150, 200)
+    book.run(begun=200, written_ns=S)
+    assert book.told()[:2] == (1, 30)
+    book.run(begun=-1, steps=0)
+    assert book.told() == (1, None, None, losses.NOT_ON, losses.NO_TIME)
+    book.ledger.close()
+
+
 def test_parts_of_a_gang_are_one_run(book: Book) -> None:
     book.run(begun=0, save_ns=2 * S)
     counts = (100 * S, 0, 1, 1, 50, 1.0, 0, 0, 0, 0)
