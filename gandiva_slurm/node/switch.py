@@ -74,7 +74,7 @@ class Switcher:
         `at_once`: without the driver, which might take its memory off the GPU first.
         """
         now = self._node.clock.mono()
-        resident.leave.is_saving = False
+        resident.leave.is_saving = resident.is_writing = False
         step_ms = self.begin(resident, now)
         self._node.note("park", resident, now, how="freeze", world=resident.world, step_ms=step_ms, margin=[])
         is_taken = not at_once and self._mover.takes(resident, is_parkable=False)
