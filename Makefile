@@ -97,7 +97,7 @@ test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; witho
 	@$(PYTHON_STEPS) --extras dev,nvml,vmm --cuda
 
 attacks: setup ## ways to work without paying, on a real gandivad (root; 2.5 min): what each worked and was charged
-	GANDIVA_ATTACK_S=60 $(PY) -m pytest -q -s tests/node/test_attacks.py
+	GANDIVA_ATTACK_S=60 $(PY) -m pytest -q -s tests/node/test_attacks.py tests/cluster/test_attacks.py
 
 fuzz: setup ## mutated messages, random pages, hostile flags and configurations: FUZZ_S=3600 seconds each (SEED=n PARTS=pages)
 	$(PY) -m tests.fuzz.run --seconds $(or $(FUZZ_S),3600) --seed $(or $(SEED),0) $(PARTS)

@@ -18,7 +18,7 @@ from gandiva_slurm.accounting.days import Days, HoldRow
 from gandiva_slurm.accounting.schema import MIGRATIONS
 from gandiva_slurm.accounting.upkeep import Upkeep
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+from gandiva_slurm.model.snapshot import FINISHED, SlurmJob, is_reused
 from gandiva_slurm.wire.messages import Hold, NodeReport, Resident
 
 #: The state of a job whose end nobody saw.
@@ -94,6 +94,12 @@ _MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaim
 _END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
     WHERE ref = ?4 AND restart = ?5"""
 _SEE_RUN = "UPDATE runs SET seen_ns = seen_ns + ?, busy_ns = busy_ns + ? WHERE ref = ? AND restart = ?"
+#: A job that is seen for the first time has the holds of its number and user that came before.
+_CLAIM_HOLDS = "UPDATE holds SET ref = ? WHERE job_id = ? AND user = ? AND ref IS NULL"
+_CLAIM_SUMS = "UPDATE sums SET ref = ? WHERE job_id = ? AND user = ? AND ref = 0"
+#: Of the jobs of a user that had this number the one that a hold of then is of; dates may be off by a step.
+_REF_OF_THEN = """SELECT ref FROM jobs WHERE job_id = ? AND user = ?
+    ORDER BY submit_s > ?, submit_s DESC LIMIT 1"""
 #: A node that has lost what it knew of a hold ends it again, under another number, with the same beginning.
 _INSERT_HOLD = f"""INSERT OR IGNORE INTO holds SELECT {", ".join(f"?{number}" for number in range(1, 15))}
     WHERE NOT EXISTS (SELECT 1 FROM holds
@@ -251,7 +257,7 @@ class Ledger:
         if known is not None and job.state == "COMPLETING" and job.restart > known.restart:
             # what ends is the run before: Slurm counts the new one already, and its submit time comes later
             job = replace(job, restart=known.restart)
-        if known is not None and not _is_same(known, job):
+        if known is not None and is_reused(job, known.user, known.requeued_s):
             known = None
         node = ",".join(job.nodes)
         if not node and known is not None and job.state in FINISHED:
@@ -280,8 +286,8 @@ class Ledger:
         ref, known = self._find(row.job_id) or (0, None)
         if known is None or known.submit_s != row.submit_s:
             ref = db.execute(_INSERT_JOB, asdict(row)).lastrowid or 0
-            db.execute("UPDATE holds SET ref = ? WHERE job_id = ? AND ref IS NULL", (ref, row.job_id))
-            db.execute("UPDATE sums SET ref = ? WHERE job_id = ? AND ref = 0", (ref, row.job_id))
+            db.execute(_CLAIM_HOLDS, (ref, row.job_id, row.user))
+            db.execute(_CLAIM_SUMS, (ref, row.job_id, row.user))
         else:
             db.execute(_UPDATE_JOB, {**asdict(row), "ref": ref})
         db.execute(_CLOSE_RUNS, (row.requeued_s, ref, row.restart))
@@ -290,22 +296,22 @@ class Ledger:
         return ref
 
     def _hold_row(self, report: NodeReport, hold: Hold) -> HoldRow:
-        ref, gpus = self._ref(hold.job_id), ",".join(map(str, hold.gpus))
+        ref, gpus = self._ref_of(hold), ",".join(map(str, hold.gpus))
         whose = (ref, hold.job_id, hold.restart, hold.user, gpus, len(hold.gpus))
         times = (hold.t0_ns, hold.t1_ns, hold.park_ns, hold.shared_with)
         return HoldRow(report.node, report.boot, hold.seq, *whose, *times)
 
+    def _ref_of(self, hold: Hold) -> int | None:
+        """The job a hold is of: the newest of its number, unless that came later, or is another user's."""
+        found, began_s = self._find(hold.job_id), hold.t0_ns // 1_000_000_000
+        if found is None or (found[1].user == hold.user and found[1].submit_s <= began_s):
+            return found[0] if found else None
+        row = self._db.execute(_REF_OF_THEN, (hold.job_id, hold.user, began_s)).fetchone()
+        return row[0] if row else None
+
     def _is_news(self, node: str, item: Resident) -> bool:
         is_new = self._measured.get((node, _key(item))) != _measures(item)
         return is_new and self._ref(item.job_id) is not None
-
-
-def _is_same(known: JobRow, job: SlurmJob) -> bool:
-    """A reused id starts again at restart 0, and later; all else that Slurm shows is the same job.
-
-    A requeue changes the submit time. One that a killed slurmctld has forgotten is undone, or done anew.
-    """
-    return job.restart > 0 or job.submit_s <= known.requeued_s
 
 
 def _last_tickets(db: sqlite3.Connection) -> Iterable[Tickets]:

@@ -23,7 +23,7 @@ from gandiva_slurm.model.event import (
     SharesSeen,
 )
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob, SlurmNode, Snapshot
+from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob, SlurmNode, Snapshot, is_reused
 from gandiva_slurm.wire.messages import NodeReport, Resident
 
 
@@ -53,8 +53,11 @@ def look(snapshot: Snapshot, last: Picture | None, held: Mapping[int, SlurmJob])
     jobs: dict[int, SlurmJob] = {}
     others: dict[int, SlurmJob] = {}
     for job in snapshot.jobs:
-        if job.options is None and job.job_id in held:
-            job = replace(job, options=held[job.job_id].options)
+        known = held.get(job.job_id)
+        if known is not None and is_reused(job, known.user, known.submit_s):
+            continue  # the one that had its number is gone first; it is new at the next look
+        if job.options is None and known is not None:
+            job = replace(job, options=known.options)
         (others if job.options is None else jobs)[job.job_id] = job
     for job_id in snapshot.unread:  # as it was, as far as it is known
         if last is not None and job_id in last.others:

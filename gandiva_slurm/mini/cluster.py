@@ -272,7 +272,7 @@ class MiniCluster(ABC):
 
 def namespaces(pid: int) -> list[str]:
     """The words before a command that is to run in all namespaces of this process."""
-    return ["nsenter", "-t", str(pid), "-m", "-n", "-u", "-i", "-p", "--"]
+    return ["nsenter", "-t", str(pid), "-m", "-n", "-u", "-i", "-p", "-C", "--"]
 
 
 def down(name: str | None = None) -> bool:

@@ -13,7 +13,7 @@ from gandiva_slurm.mini import entering, own_gpus, shares
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_command import acceptance, backend_options, chosen_backend, demo
 from gandiva_slurm.mini.record import require_log_folder
-from gandiva_slurm.mini.spec import DEFAULT_NODES, MiniSpec, default_policy, parse_nodes
+from gandiva_slurm.mini.spec import CGROUPS, DEFAULT_NODES, MiniSpec, default_policy, parse_nodes
 from gandiva_slurm.mini.validation.command import validate
 from gandiva_slurm.model.errors import UsageError
 
@@ -29,6 +29,8 @@ def mini() -> None:
 @click.option("--real-gpus", is_flag=True, help="one node with this machine's own GPUs instead of fake ones")
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
+@click.option("--cgroups", type=click.Choice(CGROUPS),
+              help="have Slurm put jobs into control groups, of version 1 beside 2, or of 2 (else $GANDIVA_MINI_CGROUPS)")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
 @click.option("--policy", default=default_policy, metavar="NAME",
               help="what decides: gandiva_fair, fifo, tiresias, … (else $GANDIVA_MINI_POLICY)")

@@ -22,6 +22,13 @@ MEMORY_PER_NODE_MIB = 65536
 GPU_MEMORY_MIB = 16384
 #: What a policy takes a move for, seconds: light trainings are saved and started again within two or three.
 POLICY_MOVE_S = 1
+#: cgroup.conf by `--cgroups`. Fake nodes say they have more processors than there are: cores are not constrained;
+#: nor is memory where version 2 has no controller for it, as beside version 1.
+CGROUP_CONF = {
+    "hybrid": "CgroupPlugin=cgroup/v1\nConstrainDevices=no\nConstrainCores=no\nConstrainRAMSpace=yes\n",
+    "v2": "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nConstrainDevices=no\nConstrainCores=no\n"
+          "ConstrainRAMSpace=no\n",
+}
 #: Put before the last line of the site's script: where a job's files go is looked at first.
 LUA_PATHS = """\
 local paths, submit = dofile("/etc/slurm/paths.lua"), slurm_job_submit
@@ -118,13 +125,15 @@ def _write_slurm(spec: MiniSpec, site: Site) -> None:
         "database": site.database.host, "database_ip": site.database.ip,
         "slurmdbd_port": layout.SLURMDBD_PORT, "nodes": _node_lines(spec, site), "plain_node": PLAIN_NODE,
         "gpu_nodes": ",".join(node.name for node in spec.nodes),
+        "proctrack": "proctrack/cgroup" if spec.cgroups else "proctrack/linuxproc",
+        "task": "task/cgroup" if spec.cgroups else "task/none",
     }
     write(at.etc / "slurm.conf", _fill("slurm.conf", **words))
     write(at.etc / "slurmdbd.conf", _fill("slurmdbd.conf", **words), 0o600)
     os.chown(at.etc / "slurmdbd.conf", *site.owners["slurm"])
     write(at.etc / "my.cnf", _fill("my.cnf"))
     write(at.etc / "slurm.conf.d/gandiva.conf", (CLONE / "slurm_conf/slurm.conf.d/gandiva.conf").read_text())
-    write(at.etc / "cgroup.conf", f"CgroupPlugin={site.cgroup_plugin}\n")
+    write(at.etc / "cgroup.conf", CGROUP_CONF.get(spec.cgroups, f"CgroupPlugin={site.cgroup_plugin}\n"))
     gres = [f"NodeName={node.name} Name=gpu Type={node.gpu_type} File={SLOT_DIR}/slot[0-{node.slots - 1}]"
             for node in spec.nodes]
     write(at.etc / "gres.conf", (CLONE / "slurm_conf/gres.conf").read_text() + "\n".join(gres) + "\n")

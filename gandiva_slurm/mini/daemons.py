@@ -10,6 +10,10 @@ from gandiva_slurm.mini.spec import MiniSpec
 from gandiva_slurm.model.errors import UsageError
 
 
+#: A library that shows slurmd control groups of version 2 alone, in the cluster's directory `lib`.
+ONLY_V2 = "only_v2.so"
+
+
 @dataclass(frozen=True)
 class Daemon:
     """One daemon and the host it runs on; `ready(init_pid)` looks from outside, at that host's process 1."""
@@ -55,7 +59,8 @@ def table(spec: MiniSpec, site: Site) -> dict[str, Daemon]:
         Daemon("slurmctld", ("slurmctld", "-D", "-i"), "slurm", site.controller.host,
                _port(layout.SLURMCTLD_PORT), True),
     ]
-    slurmds = [Daemon(f"slurmd:{node.name}", ("slurmd", "-D", "-N", node.name), "root",
+    before = ("env", f"LD_PRELOAD={site.at.root}/lib/{ONLY_V2}") if spec.cgroups == "v2" else ()
+    slurmds = [Daemon(f"slurmd:{node.name}", (*before, "slurmd", "-D", "-N", node.name), "root",
                       site.nodes[node.name].host, _port(site.nodes[node.name].slurmd_port), True)
                for node in spec.all_nodes]
     return {daemon.name: daemon for daemon in [*mungeds, *slurm, *slurmds, *_gandiva(spec, site)]}

@@ -17,6 +17,9 @@ from functools import partial
 from typing import Any
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+CLONE_NEWCGROUP = 0x02000000
+#: Where control groups are, with version 2 beside version 1, and what of version 1 Slurm is given.
+ROOT, UNIFIED, V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/unified", ("freezer", "memory")
 LIBC = ctypes.CDLL(None, use_errno=True)
 #: Private memory for the overlays; nobody but root looks in.
 OVERLAYS = "/run/overlays"
@@ -25,9 +28,15 @@ OVERLAYS = "/run/overlays"
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     """mount(2), or OSError naming both ends."""
     args = [text.encode() if text is not None else None for text in (source, target, kind, data)]
-    if LIBC.mount(args[0], args[1], args[2], ctypes.c_ulong(flags), args[3]) != 0:
+    done = LIBC.mount(args[0], args[1], args[2], ctypes.c_ulong(flags), args[3])
+    checked(done, f"mount {source} on {target}")
+
+
+def checked(done: int, what: str) -> None:
+    """OSError naming `what` where a call of the C library failed."""
+    if done != 0:
         err = ctypes.get_errno()
-        raise OSError(err, f"mount {source} on {target}: {os.strerror(err)}")
+        raise OSError(err, f"{what}: {os.strerror(err)}")
 
 
 def make_target(target: str, is_dir: bool) -> None:
@@ -82,10 +91,35 @@ def own_copy(directory: str) -> None:
 
 def show_groups() -> None:
     """Let parked jobs be frozen: control groups of version 2, where the kernel has them."""
-    target = "/sys/fs/cgroup/unified"
     with contextlib.suppress(OSError):
-        os.makedirs(target)
-        mount("cgroup2", target, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        mount_groups(UNIFIED)
+
+
+def mount_groups(target: str) -> None:
+    """The hierarchy of version 2 at `target`, or that of version 1 which this controller's directory names."""
+    os.makedirs(target, exist_ok=True)
+    name = os.path.basename(target)
+    kind = ("cgroup", "cgroup", name) if name in V1 else ("cgroup2", "cgroup2", None)
+    mount(kind[0], target, kind[1], MS_NOSUID | MS_NODEV | MS_NOEXEC, kind[2])
+
+
+def own_groups(kind: str, name: str) -> None:
+    """Have a group `name` for this cluster in each hierarchy, which is their root for all inside."""
+    targets = [ROOT] if kind == "v2" else [UNIFIED, *(f"{ROOT}/{controller}" for controller in V1)]
+    for target in targets:
+        mount_groups(target)
+        os.makedirs(os.path.join(target, name), exist_ok=True)
+        with open(os.path.join(target, name, "cgroup.procs"), "w") as file:
+            file.write("0")
+        checked(LIBC.umount2(target.encode(), 0), f"umount {target}")
+    checked(LIBC.unshare(CLONE_NEWCGROUP), "a namespace of control groups")
+    for target in targets:
+        mount_groups(target)
+    if kind == "v2":  # as systemd has it: no process beside the groups that Slurm makes
+        for group in ("system.slice", "init.scope"):
+            os.mkdir(os.path.join(ROOT, group))
+        with open(os.path.join(ROOT, "init.scope", "cgroup.procs"), "w") as file:
+            file.write("0")
 
 
 def hold(path: str, identity: tuple[int, int]) -> int:
@@ -150,7 +184,10 @@ def build(plan: dict[str, Any]) -> None:
     for target, options in plan["covers"].items():
         if os.path.isdir(target):
             mount("tmpfs", target, "tmpfs", MS_NOSUID, options)
-    show_groups()
+    if plan["cgroups"]:
+        own_groups(plan["cgroups"], plan["group"])
+    else:
+        show_groups()
     os.mkdir(OVERLAYS, 0o700)
     show_all(plan, handles, held)
     own_copy("/etc")

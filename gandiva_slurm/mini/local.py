@@ -23,6 +23,13 @@ from gandiva_slurm.node import cgroups
 
 INIT = Path(__file__).with_name("init.py")
 INIT_OF_ANY_CLONE = b"/gandiva_slurm/mini/init.py"
+#: A daemon's words behind it: it begins in the cluster's own control groups.
+INTO_GROUPS = """\
+for file in /sys/fs/cgroup/*/cgroup.procs; do
+    [ ! -f "$file" ] || echo $$ >"$file" || exit 1
+done
+exec "$@"
+"""
 NAMESPACE_DEADLINE_S = 60.0
 DOWN_DEADLINE_S = 60.0
 
@@ -57,16 +64,22 @@ class LocalCluster(MiniCluster):
         def is_gone() -> bool:
             _kill(found := _holders(at))
             killed.update(found)
+            for group in _groups_of(at):  # what version 1 has frozen cannot be killed
+                for state in group.rglob("freezer.state"):
+                    cgroups.freeze(state.parent, False)
             return not any(probe.start_ticks(pid) == ticks for pid, ticks in killed.items())
 
         probe.wait_until(is_gone, f"the processes of {at.root} to end", DOWN_DEADLINE_S)
         root = cgroups.hierarchy()
         if root is not None:  # of no cluster alone: those of others that are in use stay
             cgroups.sweep(root / cgroups.OURS, 0)
+        for group in _groups_of(at):
+            cgroups.remove(group)
         remove_directory(at)
 
     def _enter(self, host: str) -> list[str]:
-        return namespaces(self.pids[host])
+        enter = namespaces(self.pids[host])
+        return [*enter, "sh", "-c", INTO_GROUPS, "sh"] if self.spec.cgroups else enter
 
 
 def _launch(at: Layout) -> int:
@@ -86,6 +99,13 @@ def _launch(at: Layout) -> int:
         broken=lambda: "" if probe.start_ticks(outer) is not None else "process 1 ended",
     )
     return probe.children(outer)[0]
+
+
+def _groups_of(at: Layout) -> list[Path]:
+    """The cluster's own control groups, a directory in each hierarchy of this machine's usual mounts."""
+    name = localfiles.group_of(at)
+    places = [Path("/sys/fs/cgroup", name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]
+    return [place for place in places if place.is_dir()]
 
 
 def _running_init(at: Layout) -> int | None:

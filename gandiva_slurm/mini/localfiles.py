@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from gandiva_slurm.mini import conffiles, layout, mounts, shares, trees
+from gandiva_slurm.mini.daemons import ONLY_V2
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.site import Address, NodeAddress, Owner, Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec
@@ -37,10 +38,18 @@ def write_all(spec: MiniSpec, site: Site) -> None:
     for node in spec.all_nodes:
         (at.spool / f"slurmd-{node.name}").mkdir(exist_ok=True)
     _install_plugin(site)
+    if spec.cgroups == "v2":
+        _build_only_v2(site)
     _write_host_files(at)
     plan = mounts.plan(at.root, *trees.python_trees(), shares.pin(spec))
-    plan |= {"directories": run_directories(site), "hostname": layout.HOSTNAME, "address": layout.ADDRESS}
+    plan |= {"directories": run_directories(site), "hostname": layout.HOSTNAME, "address": layout.ADDRESS,
+             "cgroups": spec.cgroups, "group": group_of(at)}
     conffiles.write(at.root / "init.json", json.dumps(plan, indent=1))
+
+
+def group_of(at: Layout) -> str:
+    """The control group, below the root of each hierarchy, that is the root of them all inside."""
+    return f"gandiva-mini.{at.root.name}"
 
 
 def run_directories(site: Site) -> list[tuple[str, int, int, int]]:
@@ -80,6 +89,15 @@ def _install_plugin(site: Site) -> None:
     target = Path(site.plugin)
     shutil.copyfile(built, target.with_suffix(".new"))
     os.replace(target.with_suffix(".new"), target)
+
+
+def _build_only_v2(site: Site) -> None:
+    """What slurmd of a cluster with version 2 is started behind (container/mini/only_v2.c)."""
+    source, target = CLONE / "container/mini/only_v2.c", site.at.root / "lib" / ONLY_V2
+    made = subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target), str(source)],
+                          capture_output=True, text=True, env={"PATH": layout.system_path()})
+    if made.returncode != 0:
+        raise GandivaError(f"{source} does not build: {made.stderr.strip()}")
 
 
 def _write_host_files(at: Layout) -> None:

@@ -24,6 +24,10 @@ MAX_GPUS_PER_NODE = 16
 BACKENDS = ("local", "docker")
 #: Debian releases the containers are made of, and Slurm's version there.
 SUITES = {"bookworm": "22.05", "trixie": "24.11", "forky": "26.05"}
+#: What `--cgroups` takes: version 1 for Slurm beside version 2 for gandivad, or version 2 for both.
+CGROUPS = ("hybrid", "v2")
+#: Names them where none are asked for.
+CGROUPS_VARIABLE = "GANDIVA_MINI_CGROUPS"
 #: Names the back end where none is asked for: `local`, or `docker:SUITE`.
 BACKEND_VARIABLE = "GANDIVA_MINI_BACKEND"
 #: Names the policy that decides where none is asked for.
@@ -69,6 +73,8 @@ class MiniSpec:
     client_wait_s: float = 30.0
     #: whether jobs that know no other way are moved by images of their processes, where criu is
     process_images: bool = False
+    #: the control groups Slurm has its jobs in: "" for none, "hybrid" (version 1, beside 2) or "v2"
+    cgroups: str = field(default_factory=lambda: os.environ.get(CGROUPS_VARIABLE, ""))
     #: the policy that decides
     policy: str = field(default_factory=lambda: default_policy())
 
@@ -79,6 +85,10 @@ class MiniSpec:
                              "use lower-case letters, digits and dashes, at most 31")
         if self.real_gpus and self.backend != "local":
             raise UsageError("--real-gpus: containers are given no GPUs; next: --backend local")
+        if self.cgroups not in ("", *CGROUPS):
+            raise UsageError(f"--cgroups {self.cgroups}: choose from {', '.join(CGROUPS)}")
+        if self.cgroups and self.backend != "local":
+            raise UsageError("--cgroups: containers are given none of their own; next: --backend local")
         if not 0.2 <= self.quantum_s <= 3600:
             raise UsageError(f"--quantum {self.quantum_s:g}: give seconds from 0.2 to 3600")
 

@@ -133,6 +133,15 @@ class SlurmJob:
         return self.priority == 0
 
 
+def is_reused(job: SlurmJob, user: str, submit_s: int) -> bool:
+    """True when a job has the number of another one, which was this user's and submitted last at this time.
+
+    slurmctld begins again with the numbers when it has come to the last, or has lost what it knew. A requeue
+    changes the submit time and counts; one that a killed slurmctld has forgotten is undone, or done anew.
+    """
+    return job.user != user or (job.restart == 0 and job.submit_s > submit_s)
+
+
 @dataclass(frozen=True)
 class SlurmNode:
     """A node: `state` holds Slurm's base state and flags, upper case (IDLE, DRAIN, NOT_RESPONDING …)."""

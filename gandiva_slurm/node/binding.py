@@ -192,6 +192,8 @@ class Admission:
         if any(member.stepd is not None and member.stepd in other.processes.stepds for other in others):
             raise PeerError(f"job {key}: this step was registered with another restart count")
         present = node.residents.get(key)
+        if present is not None and present.processes.uid != peer.uid:
+            raise PeerBusy(f"job {key} waits for the end of another user's, which had its number")
         if node.is_stale(key) or (present is not None and present.is_fenced):
             stepds = {member.stepd} if member.stepd is not None else set()
             stale = JobProcesses(key, peer.uid, node.settings.node, stepds, set())

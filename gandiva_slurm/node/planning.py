@@ -90,6 +90,10 @@ class Planning:
         led = {key: (resident.is_on, resident.leave.is_told) for key, resident in node.residents.items()}
         for key in planned:
             node.know(key)
+        for resident in list(node.residents.values()):
+            job = planned.get(resident.key)
+            if job is not None and job.uid != resident.processes.uid and not resident.is_ending:
+                self._watcher.fence(resident, "its number is another user's job's now")
         for resident in node.residents.values():
             job = planned.get(resident.key)
             resident.is_planned = job is not None

@@ -80,6 +80,7 @@ class Rest:
             return  # `behind` looks at it
         if now >= resident.awake_until_ns or not self._may_wake(resident):
             self._switcher.shut(resident)
+            self._node.note("asleep", resident, now)
 
     def _breathe(self, resident: Resident) -> None:
         self._node.freezer.open(resident)

@@ -128,3 +128,19 @@ def test_a_parked_job_whose_ranks_die_is_not_let_run_on(make_node):
     node.wait(lambda: node.events("freeze", 1))
     # The next training is stopped at its hello, after one step: that is not for the common check.
     (node.out / "steps.1.0").unlink()
+
+
+def test_a_number_that_is_another_users_now_is_handed_on_with_nothing_alive(make_node):
+    """slurmctld has lost what it knew, and gives the number again while the old processes live."""
+    node = make_node(gpus=1)
+    node.plan(a_planned_job(1, "user1", (0,)))
+    old = node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.plan(a_planned_job(1, "user2", (0,)))
+    assert old.wait(DEADLINE_S) == 1
+    assert node.events("fence", 1)[0]["why"] == "its number is another user's job's now"
+    for left in node.out.glob("*.1*"):
+        left.unlink()
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    assert {hold.user for hold in node.report().holds} == {"user1", "user2"}

@@ -21,6 +21,11 @@ def world() -> FakeWorld:
     return world
 
 
+def models(world: FakeWorld) -> list[str]:
+    """By what rates of the two are kept."""
+    return [world.engine.jobs[job].model for job in (1, 2)]
+
+
 def tell(world: FakeWorld, job_id: int, **measured: float) -> None:
     """Have the node tell what it has measured of a job."""
     seen = Measured(**measured)  # type: ignore[arg-type]
@@ -34,14 +39,15 @@ def test_a_row_that_one_user_has_poisoned_is_that_users_alone(world: FakeWorld, 
     kind = world.engine.state.nodes["n1"].node.gpu_type
     tell(world, 2, rate_alone=7.0)
     tell(world, 1, rate_alone=rate, rate_packed=rate, mate=2)
-    rates = world.engine.state.rates
-    assert rates.alone("1", 1, kind) == rate
-    assert rates.alone("2", 1, kind) == 7.0
-    assert rates.packed("2", "1", kind) is None, "nothing is known of a pair before both were measured"
+    rates, (one, two) = world.engine.state.rates, models(world)
+    assert rates.alone(one, 1, kind) == rate
+    assert rates.alone(two, 1, kind) == 7.0
+    assert rates.packed(two, one, kind) is None, "nothing is known of a pair before both were measured"
 
 
 def test_of_a_pair_each_is_measured_by_itself(world: FakeWorld) -> None:
     kind = world.engine.state.nodes["n1"].node.gpu_type
     tell(world, 1, rate_alone=5.0, rate_packed=1e9, mate=2)
     tell(world, 2, rate_alone=7.0, rate_packed=3.0, mate=1)
-    assert world.engine.state.rates.packed("2", "1", kind) == (3.0, 1e9)
+    one, two = models(world)
+    assert world.engine.state.rates.packed(two, one, kind) == (3.0, 1e9)

@@ -22,7 +22,7 @@ from gandiva_slurm.model.action import HoldAgain
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.reason import Reason, because, of_node
-from gandiva_slurm.model.snapshot import FINISHED, SlurmJob
+from gandiva_slurm.model.snapshot import FINISHED, SlurmJob, is_reused
 
 #: How an exit code ends when slurmd could not open a job's files: its error 4021, read as a wait status.
 NO_OUTPUT = ":53"
@@ -50,7 +50,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     """Take Slurm's picture of a job; one of an older incarnation, or of a job not ours, changes nothing."""
     job = event.job
     at.state.has_read_slurm = True
-    record = at.state.jobs.get(job.job_id)
+    record = _of_this_job(at, job)
     if job.options is None or (record is not None and job.restart < record.job.restart):
         return
     if record is not None and record.state == states.ENDED and job.state == "COMPLETING":
@@ -59,7 +59,8 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
         job_gone(at, ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code))
         return
     if record is None:
-        record = at.state.jobs[job.job_id] = JobRecord(job, since_ns=at.now_ns)
+        record = JobRecord(job, since_ns=at.now_ns, submitted_s=job.submit_s)
+        at.state.jobs[job.job_id] = record
     was, record.job = record.job, job
     record.travels.first_run_ns = record.travels.first_run_ns or job.start_s * SECOND_NS
     if record.code == "Limit" and _asks(was) != _asks(job):
@@ -78,6 +79,16 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
         _pending(at, record)
     elif job.state in ON_NODE and job.nodes:
         _on_node(at, record)
+
+
+def _of_this_job(at: Cycle, job: SlurmJob) -> JobRecord | None:
+    """The record of a job; what another job of its number has left is none of its."""
+    record = at.state.jobs.get(job.job_id)
+    if record is None or not is_reused(job, record.job.user, record.job.submit_s):
+        return record
+    _end(at, replace(record.job, state="", end_s=0))
+    del at.state.jobs[job.job_id]
+    return None
 
 
 def _asks(job: SlurmJob) -> tuple[object, ...]:

@@ -87,6 +87,8 @@ class JobRecord:
     #: what `gandiva update` gave it; None: the priority it was submitted with
     asked_priority: int | None = None
     story: list[StoryLine] = field(default_factory=list)
+    #: when it was submitted first; 0: an older release took it up
+    submitted_s: int = 0
 
     @property
     def key(self) -> JobKey:
@@ -100,8 +102,12 @@ class JobRecord:
 
     @property
     def model(self) -> str:
-        """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not."""
-        return str(self.job.array_job_id or self.job.job_id)
+        """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not.
+
+        A number that is used again is another user's, or was submitted later.
+        """
+        number = str(self.job.array_job_id or self.job.job_id)
+        return f"{number}.{self.job.user}.{self.submitted_s}" if self.submitted_s else number
 
     @property
     def order(self) -> tuple[int, int]:
