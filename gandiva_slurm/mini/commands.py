@@ -30,7 +30,7 @@ def mini() -> None:
 @click.option("--quantum", default=1.0, show_default=True, help="length of a time slice, seconds")
 @click.option("--daemons/--no-daemons", default=True, help="start gandivactld and gandivad too")
 @click.option("--cgroups", type=click.Choice(CGROUPS),
-              help="have Slurm put jobs into control groups, of version 1 beside 2, or of 2 (else $GANDIVA_MINI_CGROUPS)")
+              help="have Slurm put jobs into control groups: of version 1 beside 2, or of 2")
 @click.option("--packing/--no-packing", default=False, help="let jobs share a GPU at a time where both gain")
 @click.option("--policy", default=default_policy, metavar="NAME",
               help="what decides: gandiva_fair, fifo, tiresias, … (else $GANDIVA_MINI_POLICY)")
@@ -49,6 +49,7 @@ def up(backend: str | None, suite: str, asked: tuple[str, ...], keep_logs: str, 
     nodes = (own_gpus.node(),) if real else parse_nodes(what["nodes"])
     spec = MiniSpec(clusters.current_name(), nodes, what["quantum"], what["daemons"],
                     what["packing"], chosen_backend(backend, suite), real_gpus=real)
+    spec = replace(spec, cgroups=what["cgroups"] or spec.cgroups)
     spec = replace(spec, policy=what["policy"], keep_logs=require_log_folder(keep_logs) if keep_logs else "",
                    shares=shares.choose(asked, spec.backend, lambda text: click.echo(text, err=True)))
     made = MiniCluster.up(spec, lambda text: click.echo(text, err=True))

@@ -22,8 +22,8 @@ MEMORY_PER_NODE_MIB = 65536
 GPU_MEMORY_MIB = 16384
 #: What a policy takes a move for, seconds: light trainings are saved and started again within two or three.
 POLICY_MOVE_S = 1
-#: cgroup.conf by `--cgroups`. Fake nodes say they have more processors than there are: cores are not constrained;
-#: nor is memory where version 2 has no controller for it, as beside version 1.
+#: cgroup.conf by `--cgroups`. Fake nodes say they have more processors than there are: cores are not
+#: constrained; nor is memory where version 2 has no controller for it, as beside version 1.
 CGROUP_CONF = {
     "hybrid": "CgroupPlugin=cgroup/v1\nConstrainDevices=no\nConstrainCores=no\nConstrainRAMSpace=yes\n",
     "v2": "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nConstrainDevices=no\nConstrainCores=no\n"

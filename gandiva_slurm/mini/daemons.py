@@ -9,7 +9,6 @@ from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import MiniSpec
 from gandiva_slurm.model.errors import UsageError
 
-
 #: A library that shows slurmd control groups of version 2 alone, in the cluster's directory `lib`.
 ONLY_V2 = "only_v2.so"
 

@@ -96,7 +96,7 @@ def show_groups() -> None:
 
 
 def mount_groups(target: str) -> None:
-    """The hierarchy of version 2 at `target`, or that of version 1 which this controller's directory names."""
+    """The hierarchy of version 2 at `target`, or that of version 1 whose controller the directory names."""
     os.makedirs(target, exist_ok=True)
     name = os.path.basename(target)
     kind = ("cgroup", "cgroup", name) if name in V1 else ("cgroup2", "cgroup2", None)

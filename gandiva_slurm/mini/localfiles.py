@@ -94,8 +94,8 @@ def _install_plugin(site: Site) -> None:
 def _build_only_v2(site: Site) -> None:
     """What slurmd of a cluster with version 2 is started behind (container/mini/only_v2.c)."""
     source, target = CLONE / "container/mini/only_v2.c", site.at.root / "lib" / ONLY_V2
-    made = subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target), str(source)],
-                          capture_output=True, text=True, env={"PATH": layout.system_path()})
+    words = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target), str(source)]
+    made = subprocess.run(words, capture_output=True, text=True, env={"PATH": layout.system_path()})
     if made.returncode != 0:
         raise GandivaError(f"{source} does not build: {made.stderr.strip()}")
 

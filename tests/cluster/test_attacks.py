@@ -1,6 +1,6 @@
-"""Nobody works without paying under a Slurm that has its jobs in control groups: of version 1, and of version 2.
+"""Nobody works without paying under a Slurm that has its jobs in control groups, of version 1 or 2.
 
-The ways to cheat of tests/node, each a job of one user on a mini cluster, beside as many honest jobs of another.
+The ways to cheat of tests/node, each a job of one user on a mini cluster, beside as many honest jobs.
 `make attacks` has them work for a minute.
 """
 
@@ -38,14 +38,14 @@ class Duels:
         self.fleet, self.begin_ns, self.end_ns = fleet, 0, 0
         self.cheats = {way: self.cheat(way) for way in WAYS}
         self.honest = [fleet.train(HONEST, f"honest{way}") for way in WAYS]
-        wait_for(lambda: all(self.ticks(job) for job in self.cheats.values()), "the hostile to work", START_S)
-        wait_for(lambda: all(fleet.steps(HONEST, f"honest{way}") for way in WAYS), "the honest to work", START_S)
+        wait_for(lambda: all(self.ticks(job) for job in self.cheats.values()), "all cheats", START_S)
+        wait_for(lambda: all(fleet.steps(HONEST, f"honest{way}") for way in WAYS), "the honest", START_S)
         for way in WAYS:
             words = [str(int(number)) for number in signals_of(way)]
             if words:
                 self.beside(stack, "python", "pester.py", f"{way}.mark", *words)
-        job = str(self.cheats["second_step"])
-        self.beside(stack, "srun", "--jobid", job, "--overlap", "--mem=0", "-n1", "python", "cheat.py", "work_on")
+        step = ["srun", "--jobid", str(self.cheats["second_step"]), "--overlap", "--mem=0", "-n1"]
+        self.beside(stack, *step, "python", "cheat.py", "work_on")
         self.window()
 
     def cheat(self, way: str) -> int:
@@ -82,7 +82,8 @@ class Duels:
         lines = [line for node in NODES for line in self.fleet.events(node) if line.get("job") == job]
         ends = [line["mono_ns"] for line in lines if line["event"] in ("asleep", "grant")] + [self.end_ns]
         begins = [line["mono_ns"] for line in lines if line["event"] == "woken"]
-        return sum(self.within_s(at, min(end for end in ends if end >= at)) for at in begins if at <= self.end_ns)
+        begins = [at for at in begins if at <= self.end_ns]
+        return sum(self.within_s(at, min(end for end in ends if end >= at)) for at in begins)
 
     def within_s(self, begin_ns: int, end_ns: int) -> float:
         return max(0, min(end_ns, self.end_ns) - max(begin_ns, self.begin_ns)) / 1e9
@@ -113,7 +114,7 @@ def test_what_is_worked_is_charged_and_the_honest_have_their_share(cluster: Mini
             for way, job in duels.cheats.items()
         }
         honest_s = duels.charged_s(holds, set(duels.honest))
-        print(f"\n{kind}: window {window_s:.1f} s, the honest held {honest_s:.1f} GPU-seconds; worked, charged:")
+        print(f"\n{kind}: in {window_s:.1f} s the honest held {honest_s:.1f} GPU-seconds; worked, charged:")
         print("\n".join(f"  {way} {worked:.1f} {charged:.1f}" for way, (worked, charged) in told.items()))
         over = {way: pair for way, pair in told.items() if pair[0] > pair[1] * EXTRA + QUANTUM_S / 2}
         assert not over

@@ -74,10 +74,10 @@ def test_two_that_ran_out_of_memory_together_are_known_for_it() -> None:
     world.plan({one: (0,), two: (0,)})
     world.ooms = {two: 1}
     world.run(3)
-    rates = world.says.views[-1].rates
-    assert rates.packed(str(one), str(two), "v100") == rates.packed(str(two), str(one), "v100") == (0.0, 0.0)
+    rates, (a, b) = world.says.views[-1].rates, (world.engine.jobs[job].model for job in (one, two))
+    assert rates.packed(a, b, "v100") == rates.packed(b, a, "v100") == (0.0, 0.0)
     world.run(20)
-    assert world.says.views[-1].rates.packed(str(one), str(two), "v100") == pytest.approx((0.0, 0.0))
+    assert world.says.views[-1].rates.packed(a, b, "v100") == pytest.approx((0.0, 0.0))
 
 
 def test_a_job_that_ended_for_want_of_memory_is_known_for_it() -> None:
@@ -86,7 +86,8 @@ def test_a_job_that_ended_for_want_of_memory_is_known_for_it() -> None:
     world.says.runs = {two: (0,)}
     world.finish(one, "OUT_OF_MEMORY")
     world.run(3)
-    assert world.says.views[-1].rates.packed(str(one), str(two), "v100") == (0.0, 0.0)
+    a, b = (world.engine.jobs[job].model for job in (one, two))
+    assert world.says.views[-1].rates.packed(a, b, "v100") == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

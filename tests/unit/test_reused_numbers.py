@@ -19,12 +19,10 @@ from gandiva_slurm.wire.messages import Hold, NodeReport
 from tests.fake_world import FakeWorld
 
 S = 10**9
-OLD = SlurmJob(7, "user1", 1001, "lab", "gandiva", "RUNNING", submit_s=100, options=JobOptions(), nodes=("n1",))
-#: what may come with the number 7 after that, and the same user's last
-OTHERS = {
-    "another user's": SlurmJob(7, "user2", 1002, "lab", "gandiva", "PENDING", submit_s=100, options=JobOptions()),
-    "a later one": SlurmJob(7, "user1", 1001, "lab", "gandiva", "PENDING", submit_s=500, options=JobOptions()),
-}
+NEW = SlurmJob(7, "user1", 1001, "lab", "gandiva", "PENDING", submit_s=500, options=JobOptions())
+OLD = replace(NEW, state="RUNNING", submit_s=100, nodes=("n1",))
+#: what may come with the number 7 after that
+OTHERS = {"another user's": replace(NEW, user="user2", uid=1002, submit_s=100), "a later one": NEW}
 
 
 def hold(user: str, begin_s: int, seq: int) -> Hold:
@@ -37,7 +35,7 @@ def report(*holds: Hold) -> NodeReport:
 
 @pytest.mark.parametrize("new", OTHERS.values(), ids=OTHERS)
 def test_gandivactld_sees_the_old_one_gone_before_the_new_one(new: SlurmJob) -> None:
-    """One look in between: a policy keeps what it knows by the number of a job that it is shown all the time."""
+    """One look in between: a policy keeps what it knows of a number that it is shown all the time."""
     first = look(Snapshot((OLD,), ()), None, {})
     second = look(Snapshot((new,), ()), first, {7: OLD})
     assert slurm_events(first, second, (7,), ()) == [ev.JobGone(7, "", 0, "")]
@@ -98,7 +96,7 @@ def owners(path: Path) -> list[tuple[str, int, str, int]]:
 
 
 @pytest.mark.parametrize("new", OTHERS.values(), ids=OTHERS)
-def test_a_hold_that_is_told_late_is_of_the_job_that_held(ledger: Ledger, tmp_path: Path, new: SlurmJob) -> None:
+def test_a_late_hold_is_of_the_job_that_held(ledger: Ledger, tmp_path: Path, new: SlurmJob) -> None:
     new = replace(new, submit_s=500)
     ledger.record_jobs([OLD], {})
     ledger.record_report(report(hold("user1", 110, 1)))

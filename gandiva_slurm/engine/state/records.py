@@ -102,10 +102,7 @@ class JobRecord:
 
     @property
     def model(self) -> str:
-        """What it trains, as far as that is known: the tasks of an array are alike, other jobs are not.
-
-        A number that is used again is another user's, or was submitted later.
-        """
+        """What it trains: the tasks of an array are alike, other jobs are not, be their numbers the same."""
         number = str(self.job.array_job_id or self.job.job_id)
         return f"{number}.{self.job.user}.{self.submitted_s}" if self.submitted_s else number
 
