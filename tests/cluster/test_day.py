@@ -60,6 +60,7 @@ class Day(Chaos):
         self.live: list[int] = []
         #: by node: from when to when it had no gandivad, or a new one
         self.away: dict[str, list[tuple[int, int]]] = {node: [] for node in NODES}
+        self.struck: list[tuple[int, str]] = []
         for _ in range(CHEATS):
             self.cheat()
 
@@ -78,6 +79,7 @@ class Day(Chaos):
     def kill(self, victim: str) -> None:
         """Note for how long a node was without its gandivad."""
         begin_ns = time.monotonic_ns()
+        self.struck.append((begin_ns, victim))
         super().kill(victim)
         if victim.startswith("gandivad:"):
             span = (begin_ns, time.monotonic_ns() + round(BACK_S * 1e9))
@@ -89,14 +91,25 @@ class Day(Chaos):
         data = path.read_bytes() if path.exists() else b""
         return [at for (at,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8])]
 
-    def unpaid_s(self, job: int, holds: list[tuple[str, Held]]) -> tuple[float, float]:
-        """What a cheat has worked in all, and outside its holds while its nodes had their gandivads."""
+    def outside(self, job: int, holds: list[tuple[str, Held]]) -> list[int]:
+        """When a cheat has worked outside its holds while its nodes had their gandivads."""
         mine = [(node, hold) for node, hold in holds if hold.job_id == job]
         spans = [(hold.t0_ns, hold.t1_ns + round(2 * TICK_S * 1e9)) for _, hold in mine]
         spans += [span for node in {node for node, _ in mine} for span in self.away[node]]
-        ticks = self.ticks(job)
-        outside = sum(not any(begin <= at <= end for begin, end in spans) for at in ticks)
-        return len(ticks) * TICK_S, outside * TICK_S
+        return [at for at in self.ticks(job) if not any(begin <= at <= end for begin, end in spans)]
+
+    def when(self, job: int, holds: list[tuple[str, Held]]) -> list[str]:
+        """The beginnings of such times: how long after the last kill, and where between its holds."""
+        found, last_ns = [], 0
+        mine = sorted((hold.t0_ns, hold.t1_ns) for _, hold in holds if hold.job_id == job)
+        for at in self.outside(job, holds):
+            if at - last_ns > 1e9:
+                struck = [(at - when, victim) for when, victim in self.struck if when <= at][-1:]
+                ended = [at - end for _, end in mine if end <= at][-1:]
+                begins = [begin - at for begin, _ in mine if begin > at][:1]
+                found.append(f"struck {struck}, ended {ended}, begins {begins} ns")
+            last_ns = at
+        return found
 
 
 def test_a_day_of_the_honest_and_the_hostile(cluster: MiniCluster) -> None:
@@ -115,12 +128,15 @@ def test_a_day_of_the_honest_and_the_hostile(cluster: MiniCluster) -> None:
         fleet.finish()
         day.check_books()
         holds = [(node, hold) for node in NODES for hold in holds_of(fleet.events(node))]
-        work = {job: day.unpaid_s(job, holds) for job in day.cheats}
+        work = {
+            job: (len(day.ticks(job)) * TICK_S, len(day.outside(job, holds)) * TICK_S) for job in day.cheats
+        }
         charged = day.charged_s()
         held = dict.fromkeys((*HONEST, HOSTILE), 0.0)
         for job, seconds in charged.items():
             held[day.jobs.get(job, HOSTILE)] += seconds
         told = {f"{job} {way}": work[job] for job, way in day.cheats.items()}
+        print("\n".join(f"{job}: {day.when(job, holds)}" for job, (_, unpaid) in work.items() if unpaid > 0.1))
         print(f"\n{len(day.done)} strikes, held {held}, worked and unpaid {told}")
         for job, (worked, unpaid) in work.items():
             assert unpaid <= EXTRA * max(worked, 10 * QUANTUM_S), (job, day.cheats[job], told, day.done)
