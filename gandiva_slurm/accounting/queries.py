@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -101,14 +101,15 @@ def job_usage(
         raise UsageError(f"more than {MOST_JOBS} jobs; ask for less time (-S, -E), or for some users' (-u)")
     jobs = dict(sorted(jobs.items(), key=lambda item: (item[1]["job_id"], item[1]["submit_s"])))
     used = {ref: _Used() for ref in jobs}
-    newest = {job["job_id"]: ref for ref, job in jobs.items()}
+    newest = {(job["job_id"], job["user"]): ref for ref, job in jobs.items()}
     counted = window if wanted.is_cut else Window(0, window.now_ns, window.now_ns)
     for part in parts_in(db, counted, jobs):
         if part.ref in used:
             _add_part(used[part.ref], part)
     for hold in open_holds:
-        if hold.key.job_id in newest:
-            _add_part(used[newest[hold.key.job_id]], open_part(counted, hold))
+        ref = newest.get((hold.key.job_id, hold.user))
+        if ref is not None:
+            _add_part(used[ref], open_part(counted, hold))
     query = "SELECT runs.* FROM json_each(?) AS picked CROSS JOIN runs ON runs.ref = picked.value"
     rows = db.execute(query, (json.dumps([*jobs]),))
     for row in sorted(rows, key=lambda row: row["restart"]):
@@ -116,7 +117,17 @@ def job_usage(
         job = jobs[row["ref"]]
         job["gpus"] = row["gpus"] or job["gpus"]
         _add_run(used[row["ref"]], counted, job["gpus"], row)
-    return [_job_row(job, used[ref]) for ref, job in jobs.items()]
+    owners = _owners(db, {mate for one in used.values() for mate in one.packed})
+    return [_job_row(job, used[ref], owners) for ref, job in jobs.items()]
+
+
+def _owners(db: sqlite3.Connection, job_ids: Collection[int]) -> dict[int, list[tuple[str, str]]]:
+    """Return users and accounts of the jobs that have had these numbers."""
+    found: dict[int, list[tuple[str, str]]] = {job_id: [] for job_id in job_ids}
+    query = "SELECT DISTINCT job_id, user, account FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))"
+    for job_id, user, account in db.execute(query, (json.dumps(sorted(job_ids)),)) if job_ids else ():
+        found[job_id].append((user, account))
+    return found
 
 
 def _jobs_of(db: sqlite3.Connection, window: Window, wanted: Filter) -> Iterable[Any]:
@@ -210,8 +221,12 @@ def run_bounds(row: Any, window: Window) -> tuple[int, int]:
     return start_ns, row["end_s"] * NS_PER_S if row["end_s"] else window.now_ns
 
 
-def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
+def _job_row(
+    job: Mapping[str, Any], used: _Used, owners: Mapping[int, list[tuple[str, str]]]
+) -> dict[str, Any]:
+    """Return what `acct` tells; `mates` has whose `packed_with` are, for those from whom jobs are hidden."""
     packed = sum(used.packed.values())
+    mates = sorted(mate for mate, packed_ns in used.packed.items() if packed_ns)
     return {
         **{key: job[key] for key in _SHOWN},
         "submit_s": float(job["submit_s"]),
@@ -221,7 +236,8 @@ def _job_row(job: Mapping[str, Any], used: _Used) -> dict[str, Any]:
         "gpu_run_s": (used.held - used.parking) / (2 * NS_PER_S),
         "gpu_packed_s": packed / NS_PER_S,
         "gpu_parked_s": max(0, 2 * used.running - used.held - packed) / (2 * NS_PER_S),
-        "packed_with": sorted(mate for mate, packed_ns in used.packed.items() if packed_ns),
+        "packed_with": mates,
+        "mates": [(mate, owners[mate]) for mate in mates],
         "first_100_s": used.first_ns / NS_PER_S - job["submit_s"] if used.first_ns else None,
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,

@@ -63,9 +63,27 @@ def may_see_usage(row: Row, viewer: Viewer) -> bool:
     return all(viewer.sees(what, row["user"], accounts) for what in (JOBS, USAGE))
 
 
+def used(rows: Iterable[Row], viewer: Viewer) -> list[Row]:
+    """Return what jobs have used, as far as it is the viewer's to see; without mates that are not."""
+    shown = [row for row in rows if may_see_usage(row, viewer)]
+    return [_with_mates(row, viewer) for row in shown]
+
+
+def _with_mates(row: Row, viewer: Viewer) -> Row:
+    told = {name: value for name, value in row.items() if name != "mates"}
+    return told | {"packed_with": [mate for mate, owners in row["mates"] if _may_see(owners, viewer)]}
+
+
+def _may_see(owners: Iterable[tuple[str, str]], viewer: Viewer) -> bool:
+    """True for a number that only these have had; a job that nobody has seen is nobody's to see."""
+    seen = [viewer.sees(JOBS, user, [account]) for user, account in owners]
+    return viewer.sees_every(JOBS) or (bool(seen) and all(seen))
+
+
 def _node(row: Row, curtain: Curtain) -> Row:
     holders = [one if curtain.shows(one["job_id"]) else one | _NOBODY for one in row["holders"]]
     packs = [pack for pack in row["packs"] if all(map(curtain.shows, pack["jobs"]))]
     lists = {name: [one for one in row[name] if curtain.shows(one["job_id"])] for name in _LISTS}
+    lists["faults"] = [one | {"why": curtain.over(one["why"])} for one in row["faults"]]
     return row | lists | {"holders": holders, "packs": packs, "reason": curtain.over(row["reason"])}
 

@@ -136,8 +136,8 @@ def test_a_day_of_the_honest_and_the_hostile(cluster: MiniCluster) -> None:
         for job, seconds in charged.items():
             held[day.jobs.get(job, HOSTILE)] += seconds
         told = {f"{job} {way}": work[job] for job, way in day.cheats.items()}
-        print("\n".join(f"{job}: {day.when(job, holds)}" for job, (_, unpaid) in work.items() if unpaid > 0.1))
-        print(f"\n{len(day.done)} strikes, held {held}, worked and unpaid {told}")
+        when = {job: day.when(job, holds) for job, (_, unpaid) in work.items() if unpaid > 0.1}
+        print(f"\n{len(day.done)} strikes, held {held}, worked and unpaid {told}, {when}")
         for job, (worked, unpaid) in work.items():
             assert unpaid <= EXTRA * max(worked, 10 * QUANTUM_S), (job, day.cheats[job], told, day.done)
         assert min(held[user] for user in HONEST) >= LEAST_SHARE * sum(held.values()) / len(held), held

@@ -3,15 +3,17 @@
 import asyncio
 import json
 import re
+import time
 
 import pytest
 
 from gandiva_slurm.accounting import queries
-from gandiva_slurm.controller import privacy
+from gandiva_slurm.controller import curtained, privacy
 from gandiva_slurm.controller.api import Api
 from gandiva_slurm.controller.privacy import Curtain, Rules, Viewer, read_rules
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.slurm.accounts import Person
+from gandiva_slurm.wire.messages import Hold
 from tests.controller.test_controller_api import hold_now, running
 
 ROOT = 0
@@ -58,6 +60,25 @@ async def test_others_are_in_no_answer(world, ask):
     for name in ("queue", "top", "acct", "share", "report", "nodes", "ping", "why"):
         said = json.dumps(await ask(name, ONE, start_s=0, job_id=101, story=True, most=50))
         assert not OTHER.search(said), name
+
+
+async def test_a_mate_is_told_to_those_who_may_see_it(world, ask):
+    job, now_ns = world.slurm.jobs[101], time.time_ns()
+    hold = Hold(0, 101, 0, "user1", (0, 1), now_ns - 10**9, now_ns, 0, 102)
+    world.fleet[job.nodes[0]].open = [hold]
+    await world.cycles(3)
+    (mine,) = await ask("acct", ONE, start_s=0, mates=True)
+    assert mine["gpu_packed_s"] > 0 and mine["packed_with"] == [] and "mates" not in mine
+    told = {row["job_id"]: row for row in await ask("acct", ROOT, start_s=0)}
+    assert told[101]["packed_with"] == [102]
+
+
+def test_a_number_that_several_had_is_told_to_those_who_may_see_all_of_them():
+    viewer = Viewer("user1", hidden=frozenset({"jobs"}))
+    row = {"user": "user1", "account": "lab", "packed_with": [7, 8, 9]}
+    mates = [(7, [("user1", "lab")]), (8, [("user1", "lab"), ("user2", "lab")]), (9, [])]
+    assert curtained.used([row | {"mates": mates}], viewer)[0]["packed_with"] == [7]
+    assert curtained.used([row | {"mates": mates}], Viewer(""))[0]["packed_with"] == [7, 8, 9]
 
 
 async def test_others_jobs_do_not_make_an_answer_too_long(ask, monkeypatch):

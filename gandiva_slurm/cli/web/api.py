@@ -144,16 +144,14 @@ class Api:
         key = ("acct", *sorted(narrowed.items()), *sorted(users or ()))
         used = await self.windows.get(key, asker.user, lambda: self._accounted(arguments))
         wanted = parse_job_ids(words.get("job", ""))
-        rows = [
-            row
-            for row in used["jobs"]
-            if (not wanted or is_wanted(row, wanted)) and curtained.may_see_usage(row, asker.part.viewer)
-        ]
+        rows = curtained.used(
+            (row for row in used["jobs"] if not wanted or is_wanted(row, wanted)), asker.part.viewer
+        )
         told = _told("jobs", _cut(rows, part_of), part_of, len(rows))
         return written(asker.look, {"window": used["window"], **told})
 
     def _accounted(self, arguments: Row) -> Row:
-        rows = self.query("acct", arguments)
+        rows = self.query("acct", {**arguments, "mates": True})
         if len(rows) > MOST_ACCOUNTED:
             raise UsageError(f"more than {MOST_ACCOUNTED} jobs; next: name users or jobs, or less time")
         of_time = [arguments["start_s"], arguments["end_s"]]
