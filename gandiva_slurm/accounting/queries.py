@@ -202,7 +202,7 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     used.running += window.cut(start_ns, end_ns) * gpus if start_ns else 0
     used.suspends += row["suspends"]
     used.moves.add(row)
-    if row["released_ns"] and row["registered_ns"]:
+    if 0 < row["released_ns"] <= row["registered_ns"]:  # unless a clock was set back in between
         used.latency_ns = row["registered_ns"] - row["released_ns"]
     used.first_ns = used.first_ns or row["first_ns"]
     used.steps += row["steps"]
@@ -238,7 +238,7 @@ def _job_row(
         "gpu_parked_s": max(0, 2 * used.running - used.held - packed) / (2 * NS_PER_S),
         "packed_with": mates,
         "mates": [(mate, owners[mate]) for mate in mates],
-        "first_100_s": used.first_ns / NS_PER_S - job["submit_s"] if used.first_ns else None,
+        "first_100_s": first_s if (first_s := used.first_ns / NS_PER_S - job["submit_s"]) > 0 else None,
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,
         "gpu_seen_s": used.seen / NS_PER_S,

@@ -380,7 +380,7 @@ def _require_all(viewer: Viewer, what: str) -> None:
 
 def _until(hold: OpenHold, now_ns: int) -> OpenHold:
     """An open hold of a report a moment ago goes on."""
-    return dataclasses.replace(hold, t1_ns=now_ns) if now_ns - hold.t1_ns < 5 * NS_PER_S else hold
+    return dataclasses.replace(hold, t1_ns=now_ns) if abs(now_ns - hold.t1_ns) < 5 * NS_PER_S else hold
 
 
 def _folded(nodes: str) -> dict[str, Any]:

@@ -192,7 +192,8 @@ class Admission:
         if any(member.stepd is not None and member.stepd in other.processes.stepds for other in others):
             raise PeerError(f"job {key}: this step was registered with another restart count")
         present = node.residents.get(key)
-        if present is not None and present.processes.uid != peer.uid:
+        is_peers = any(job.key == key and job.uid == peer.uid for job in self._jobs())
+        if is_peers and present is not None and present.processes.uid != peer.uid:
             raise PeerBusy(f"job {key} waits for the end of another user's, which had its number")
         if node.is_stale(key) or (present is not None and present.is_fenced):
             stepds = {member.stepd} if member.stepd is not None else set()
@@ -229,6 +230,7 @@ class Admission:
             submitted_ns=planned.submitted_ns,
             processes=JobProcesses(planned.key, planned.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),
+            registered_ns=clock.mono(),
             name=planned.name,
             is_planned=is_planned,
             is_trusted=planned.is_trusted,
@@ -247,6 +249,7 @@ class Admission:
             return
         if not part.has_begun:
             resident.registered_real_ns = self._node.clock.real()
+            resident.registered_ns = self._node.clock.mono()
             resident.since_ns = resident.since_ns if resident.holds else self._node.clock.mono()
             resident.slots = ()
         part.has_begun = part.has_processes = True

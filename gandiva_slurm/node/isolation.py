@@ -195,7 +195,7 @@ class Isolation:
         for resident in self._concerned():
             if resident.key in shown:
                 resident.words.shown_ns = max(resident.words.shown_ns, begin)
-            elif resident.registered_real_ns < self._node.clock.real(begin):
+            elif resident.registered_ns < begin:
                 self._watcher.abandon(resident, f"{source} does not show it on this node any more")
 
     def _end_older(self, newest: JobKey, why: str) -> None:

@@ -165,6 +165,7 @@ class Resident:
     submitted_ns: int
     processes: JobProcesses
     registered_real_ns: int
+    registered_ns: int = 0
     name: str = ""
     #: False while no plan names it: it was placed here by the node itself
     is_planned: bool = True

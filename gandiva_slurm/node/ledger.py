@@ -83,12 +83,25 @@ class Ledger:
         if hold.shared_with == mate:
             return
         if now_ns > hold.t0_ns:
-            self.end(key, now_ns)
-            parked_at_ns = now_ns if hold.parked_at_ns else 0
-            hold = self.open[key] = OpenHold(hold.user, hold.gpus, now_ns, parked_at_ns)
-            self._append(_begun(self._host, key, hold))
+            hold = self._renew(key, now_ns, now_ns)
         hold.shared_with = mate
         self.on_change()
+
+    def redate(self, then_ns: int, now_ns: int) -> None:
+        """Dates jump from one moment to another: what lasts ends at the one, and begins anew at the other."""
+        for key in list(self.open):
+            self._renew(key, then_ns, now_ns)
+        self.on_change()
+
+    def _renew(self, key: JobKey, end_ns: int, begin_ns: int) -> OpenHold:
+        """Close a hold, unless it has just begun, and go on with it."""
+        old = self.open[key]
+        if end_ns > old.t0_ns:
+            self.end(key, end_ns)
+        parked_at_ns = begin_ns if old.parked_at_ns else 0
+        hold = self.open[key] = OpenHold(old.user, old.gpus, begin_ns, parked_at_ns, old.shared_with)
+        self._append(_begun(self._host, key, hold))
+        return hold
 
     def end(self, key: JobKey, now_ns: int) -> Hold:
         """Its last rank has released (or is dead): the hold is closed, numbered and written."""

@@ -151,6 +151,7 @@ class Planning:
             submitted_ns=job.submitted_ns,
             processes=JobProcesses(job.key, job.uid, self._node.settings.node, set(), set()),
             registered_real_ns=clock.real(),
+            registered_ns=clock.mono(),
             name=job.name,
             since_ns=clock.mono(),
             part=Part(job.span),

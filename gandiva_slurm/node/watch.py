@@ -89,7 +89,10 @@ class Watcher:
     def beat(self) -> None:
         """Tell every rank that its node lives; look at every page once."""
         node, now = self._node, self._node.clock.mono()
-        node.clock.correct()
+        if step_ns := node.clock.correct():
+            node.events.write("clock_step", step_s=round(step_ns / 1e9, 3))
+            node.ledger.redate(node.clock.real() - step_ns, node.clock.real())
+            node.save()
         if now - self._beat_ns > _SILENT_NS:
             self._silent_ns = now
         self._beat_ns = now

@@ -6,9 +6,12 @@ import time
 
 import pytest
 
+from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.controller import clock
 from gandiva_slurm.controller.api import Api
+from gandiva_slurm.controller.api import _until as until
 from gandiva_slurm.controller.privacy import read_rules
+from gandiva_slurm.model.ids import JobKey
 
 HOUR_NS = 3600 * 10**9
 STEPS = pytest.mark.parametrize("step_ns", [-HOUR_NS, HOUR_NS, -24 * HOUR_NS, 24 * HOUR_NS])
@@ -56,3 +59,11 @@ async def test_a_restart_after_a_step_moves_no_retry(world, set_clock):
     assert 0 < controller.engine.jobs[job].retry_ns - controller.clock.now_ns() < 30 * 10**9
     world.slurm.refuse_start = ""
     await world.until(lambda: world.runs(job), "the retry")
+
+
+@STEPS
+def test_an_open_hold_of_a_node_with_other_dates_is_not_drawn_out(step_ns):
+    """Its node's clock, or this one's, was set since."""
+    hold = OpenHold("n1", JobKey(1, 0), "user1", (0,), 100 * HOUR_NS, 101 * HOUR_NS, 0)
+    assert until(hold, hold.t1_ns + step_ns) == hold
+    assert until(hold, hold.t1_ns + 10**9).t1_ns == hold.t1_ns + 10**9
