@@ -35,6 +35,8 @@ CONF_ENV, SLURM_CONF_ENV = "GANDIVA_CONF", "SLURM_CONF"
 CONF_NAME, DEFAULT_DIRECTORY = "gandiva.yaml", "/etc/slurm"
 #: A configuration is small; more than this is another file.
 MAX_BYTES = 1024 * 1024
+#: So many things that are wrong are told one by one.
+MOST_COMPLAINTS = 20
 
 NS_PER_S = 1_000_000_000
 #: refusal_bound_s: auto. So often was it asked, and so many turns did the others lose, at the least.
@@ -159,7 +161,7 @@ def find_config(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> Config:
-    """Read and check the file; ConfigError has one line for each thing that is wrong."""
+    """Read and check the file; ConfigError has a line for each of the first things that are wrong."""
     file = Path(path) if path is not None else find_config()
     raw, lines = parse(_read(file), file)
     if not isinstance(raw, dict):
@@ -171,7 +173,10 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     except ValidationError as err:
         # A list whose items are wrong is reported as too short besides.
         details = [item for item in err.errors() if item["type"] != "too_short" or not item["input"]]
-        raise ConfigError("\n".join(_sentence(file, lines, detail) for detail in details)) from err
+        sentences = [_sentence(file, lines, detail) for detail in details[:MOST_COMPLAINTS]]
+        if more := len(details) - len(sentences):
+            sentences.append(f"{file}: {more} more like these")
+        raise ConfigError("\n".join(sentences)) from err
 
 
 #: Keys of former releases by section: the policy decides what they once did.

@@ -14,6 +14,12 @@ from gandiva_slurm.model.errors import ConfigError
 Lines = Mapping[tuple[str, ...], int]
 
 
+#: A configuration has fewer keys, items and values than this: a site of 10,000 nodes has 20,000 addresses.
+MOST_NODES = 50_000
+#: What is longer than this is no number that anybody means; YAML's base 60 would take its square in time.
+MOST_DIGITS = 64
+
+
 class _DuplicateKey(Exception):
     def __init__(self, path: str, line: int) -> None:
         super().__init__(path)
@@ -29,16 +35,26 @@ class _Alias(Exception):
 class _Loader(yaml.SafeLoader):
     """What a value cannot be (a month 13, a number of 5,000 digits) is told with its line; no aliases."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise _Alias(self.peek_event().start_mark.line + 1)  # type: ignore[no-untyped-call]
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            why, mark = f"more than {MOST_NODES:,} keys and values", self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, why, mark)
         return super().compose_node(parent, index)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        kind = node.tag.rpartition(":")[2]
         try:
+            if kind in ("int", "float") and len(node.value) > MOST_DIGITS:
+                raise ValueError(kind)
             return super().construct_object(node, deep)
-        except (ValueError, LookupError, TypeError, AttributeError) as err:
-            kind = node.tag.rpartition(":")[2]
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as err:
             raise yaml.constructor.ConstructorError(
                 None, None, f"cannot be read as {kind!r}; write a plain value", node.start_mark
             ) from err

@@ -39,7 +39,17 @@ VALUES = (
     b"=", b"@", b"`",
     b"%YAML 1.1\n---", b"---\n---", b"...", b"\t", b"2026-99-99", b"!!timestamp 2026-13-45", b"-1", b"1.5",
     b"!x y",
+    # what would take memory, or time, without end
+    b"0x" + b"f" * 5000, b"0b" + b"1" * 20_000, b"0" + b"7" * 9000, b"1:" * 9000 + b"1", b"1:" * 300 + b"1.5",
+    b"1" + b"_" * 9000, b"1e" + b"9" * 9000, b"1048576",
+    b"{" + b", ".join(b"k%d: 1" % n for n in range(500)) + b"}",
 )  # fmt: skip
+#: More than a configuration has, in a list and in a mapping.
+ENDLESS = (
+    b"[" + b"a, " * 60_000 + b"a]",
+    b"{" + b", ".join(b"a%d: {b: 1}" % n for n in range(30_000)) + b"}",
+    b"[" * 40_000,
+)
 _VALUE = re.compile(rb"(?<=: )[^\n{}\[\],]+|(?<=- )[^\n]+")
 #: A bomb as in XML's: each name nine times the one before.
 BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
@@ -53,6 +63,8 @@ def draw(chance: random.Random) -> bytes:
     """A text that was a configuration."""
     text = chance.choice((SMALL, FULL, FULL, BARE, EXAMPLE if chance.random() < 0.1 else FULL))
     way = chance.random()
+    if way < 0.002:
+        return text + chance.choice((b"parked: ", b"partitions: ", b"x: ")) + chance.choice(ENDLESS)
     if way < 0.02:
         return text + BOMB if way < 0.01 else BOMB + text
     if way < 0.7:
