@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from gandiva_slurm.mini import daemons
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.node import cgroups
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
@@ -137,6 +140,27 @@ def test_its_node_is_restarted(fleet: Fleet, parked: int) -> None:
     fleet.mini.kill("slurmd:n1")
     fleet.start_dead()
     fleet.wait_suspends(parked, 1)
+    fleet.stop("user1", "saving")
+    fleet.wait_ended(parked, "COMPLETED")
+
+
+@slow("40 s; other ways that a frozen job is left or ended are in make test")
+def test_its_node_is_cut_off_its_power(fleet: Fleet, parked: int) -> None:
+    """Nothing that ran on it lives: what is frozen is requeued by Slurm as what is not, and begins anew."""
+    mini = fleet.mini
+    gone = ("slurmd:n1", "gandivad:n1")
+    kept = {mini.daemon_pid(name) for name in daemons.table(mini.spec, mini.site) if name not in gone}
+    for pid in set(mini.processes()) - kept - {mini.init_pid}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not fleet.strays(), lambda: f"all to be gone: {fleet.strays()}")
+    fleet.start_dead()
+
+    def has_restarted() -> bool:
+        shown = fleet.mini.exec(["scontrol", "-o", "show", "job", str(parked)]).stdout
+        return "Restarts=1" in shown and "JobState=RUNNING" in shown
+
+    wait_for(has_restarted, lambda: f"the job to run again\n{fleet.told_of(parked)}", 120)
     fleet.stop("user1", "saving")
     fleet.wait_ended(parked, "COMPLETED")
 
