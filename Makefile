@@ -80,6 +80,9 @@ soak: setup ## the longest forms, outside CI; docs/testing.md has dates and resu
 	GANDIVA_MOMENTS=20 $(PYTEST) -s tests/cluster/test_demo.py || failed=1; \
 	GANDIVA_SPAN_WINDOW=330 $(PYTEST) -s --timeout 900 tests/cluster/test_spans.py -k "three_users or no_gpu or losses" || failed=1; \
 	GANDIVA_CHAOS=1 $(PYTEST) --timeout 900 tests/cluster/test_chaos.py || failed=1; \
+	for kind in hybrid v2; do \
+		GANDIVA_MINI_CGROUPS=$$kind $(PYTEST) tests/cluster/test_frozen.py tests/cluster/test_devices.py || failed=1; \
+	done; \
 	GANDIVA_DAY=1 $(PYTEST) -s --timeout 3600 tests/cluster/test_day.py || failed=1; \
 	$(PYTEST) $(REAL) -m soak || failed=1; \
 	$(PYTEST) tests/docker -m soak || failed=1; \
@@ -96,7 +99,7 @@ test-gpu: .setup-gpu ## the tests that need a CUDA GPU, and their figures; witho
 	@$(HAS_PYTHON)
 	@$(PYTHON_STEPS) --extras dev,nvml,vmm --cuda
 
-attacks: setup ## ways to work without paying, on a real gandivad (root; 2.5 min): what each worked and was charged
+attacks: setup ## ways to work without paying, on a real gandivad and under Slurm (root; 6 min): what each worked and was charged
 	GANDIVA_ATTACK_S=60 $(PY) -m pytest -q -s tests/node/test_attacks.py tests/cluster/test_attacks.py
 
 fuzz: setup ## mutated messages, random pages, hostile flags and configurations: FUZZ_S=3600 seconds each (SEED=n PARTS=pages)

@@ -15,7 +15,7 @@ Lines = Mapping[tuple[str, ...], int]
 
 
 #: A configuration has fewer keys, items and values than this: a site of 10,000 nodes has 20,000 addresses.
-MOST_NODES = 50_000
+MOST_NODES = 25_000
 #: What is longer than this is no number that anybody means; YAML's base 60 would take its square in time.
 MOST_DIGITS = 64
 

@@ -94,8 +94,8 @@ VARIANTS = (
     Variant(
         "value-that-cannot-be-built",
         "gandiva_slurm/yaml_lines.py:_Loader.construct_object",
-        "except (ValueError, LookupError, TypeError, AttributeError) as err:",
-        "except ArithmeticError as err:",
+        "except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as err:",
+        "except MemoryError as err:",
         "A date of month 13 in gandiva.yaml is an internal error.",
         (f"{DRAWN}[config]", "tests/unit/test_config.py"),
     ),

@@ -56,4 +56,12 @@ VARIANTS = (
         "A coordinator sees the jobs of accounts that are another's.",
         (f"{TESTS}::test_a_coordinator_of_another_account_does_not",),
     ),
+    Variant(
+        "a-hidden-mate-is-told",
+        "gandiva_slurm/controller/curtained.py:_with_mates",
+        "if _may_see(owners, viewer)",
+        "",
+        "`gandiva acct` tells with whose job one's own has shared a GPU though Slurm hides it.",
+        (f"{TESTS}::test_a_mate_is_told_to_those_who_may_see_it",),
+    ),
 )

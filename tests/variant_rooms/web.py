@@ -58,8 +58,8 @@ VARIANTS = (
     ),
     Variant(
         "windows-of-others",
-        f"{ROOM}/api.py:Api._acct",
-        "and curtained.may_see_usage(row, asker.part.viewer)",
+        "gandiva_slurm/controller/curtained.py:used",
+        "if may_see_usage(row, viewer)",
         "",
         "What others have used is told to a coordinator of another account.",
         (f"{TESTS}::test_a_coordinator_of_one_account_sees_no_other",),
