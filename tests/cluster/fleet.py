@@ -118,6 +118,10 @@ class Fleet:
         """What a `gandiva … --json` command tells root."""
         return json.loads(self.mini.exec(["gandiva", *words, "--json"]).stdout)
 
+    def accounts(self) -> list[dict[str, Any]]:
+        """All jobs of the accounts, of before midnight too."""
+        return list(self.ask("acct", "-a", "-S", "now-1day")["jobs"])
+
     def events(self, node: str = "n1") -> list[dict[str, Any]]:
         """The node's event log, oldest first."""
         path = self.mini.path("spool", "gandivad", node, "events.jsonl")

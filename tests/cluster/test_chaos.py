@@ -145,7 +145,7 @@ class Chaos:
         slurmctld, killed, may forget the newest submission and give its number to the next one.
         """
         found: dict[int, float] = {}
-        rows = [row for row in self.fleet.ask("acct", "-a", "-S", "now-1day")["jobs"] if row["gpu_held_s"]]
+        rows = [row for row in self.fleet.accounts() if row["gpu_held_s"]]
         for row in rows:
             found[row["job_id"]] = found.get(row["job_id"], 0.0) + row["gpu_held_s"]
         again = Counter(row["job_id"] for row in rows) - self.submitted

@@ -168,7 +168,7 @@ def records(run: Run) -> list[JobRecord]:
     for number in (*run.training.values(), *run.light.values()):
         run.fleet.wait_ended(number, "COMPLETED")
     rows = wait_for(
-        lambda: (found := {row["job_id"]: row for row in run.fleet.ask("acct", "-a")["jobs"]})
+        lambda: (found := {row["job_id"]: row for row in run.fleet.accounts()})
         and all(found[number]["end_s"] for number in run.training.values()) and found,
         "the accounts to be complete",
     )

@@ -150,7 +150,7 @@ def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:
     """What the jobs held, by each that tells of it."""
 
     def rows() -> dict[int, Any]:
-        found = {row["job_id"]: row for row in fleet.ask("acct", "-a")["jobs"] if row["end_s"]}
+        found = {row["job_id"]: row for row in fleet.accounts() if row["end_s"]}
         if not found.keys() >= {*jobs.values()}:
             return {}
         apart_s = [abs(found[job]["gpu_held_s"] - held_s(fleet, job)) for job in jobs.values()]

@@ -82,7 +82,7 @@ def test_an_earlier_copy_of_its_state_is_put_back(slurm_here: None) -> None:
         for user, job in jobs.items():
             fleet.stop(user, "one")
             fleet.wait_ended(job, "COMPLETED")
-        held = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct", "-a")["jobs"]}
+        held = {row["job_id"]: row["gpu_held_s"] for row in fleet.accounts()}
         for job in jobs.values():
             lines = [line for line in fleet.events() if line["event"] == "release" and line["job"] == job]
             assert 0 < held[job] <= sum(line["held_ms"] for line in lines) / 1e3 + NEAR_S
