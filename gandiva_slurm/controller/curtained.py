@@ -80,8 +80,13 @@ def _may_see(owners: Iterable[tuple[str, str]], viewer: Viewer) -> bool:
     return viewer.sees_every(JOBS) or (bool(seen) and all(seen))
 
 
+def _holder(one: Row, curtain: Curtain) -> Row:
+    shown = one if curtain.shows(one["job_id"]) else one | _NOBODY
+    return shown if curtain.shows(shown["packed_with"]) else shown | {"packed_with": None}
+
+
 def _node(row: Row, curtain: Curtain) -> Row:
-    holders = [one if curtain.shows(one["job_id"]) else one | _NOBODY for one in row["holders"]]
+    holders = [_holder(one, curtain) for one in row["holders"]]
     packs = [pack for pack in row["packs"] if all(map(curtain.shows, pack["jobs"]))]
     lists = {name: [one for one in row[name] if curtain.shows(one["job_id"])] for name in _LISTS}
     lists["faults"] = [one | {"why": curtain.over(one["why"])} for one in row["faults"]]

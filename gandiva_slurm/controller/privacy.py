@@ -28,6 +28,8 @@ FRESH_S, FIRST_S = 60.0, 2.0
 #: When it is asked again after it has not answered.
 AGAIN_S = 5.0
 _JOB = re.compile(r"\bjob (\d+)(?:_\d+)?\b")
+#: Several in a sentence: "jobs 7 and 8", "jobs (7, 8)".
+_JOBS = re.compile(r"\bjobs \(?\d+(?:(?:, | and )\d+)*\)?")
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +85,13 @@ class Curtain:
     def over(self, text: str) -> str:
         """Return the sentence without them."""
         text = _JOB.sub(lambda match: match[0] if self.shows(int(match[1])) else "another job", text)
+        text = _JOBS.sub(lambda match: match[0] if self._shows_all(match[0]) else "other jobs", text)
         for user in sorted((user for user in self.users if user in text), key=len, reverse=True):
             text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", "another user", text)
         return text
+
+    def _shows_all(self, text: str) -> bool:
+        return all(self.shows(int(number)) for number in re.findall(r"\d+", text))
 
     def over_all(self, texts: Iterable[str]) -> list[str]:
         """Return all of them without."""

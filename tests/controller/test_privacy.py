@@ -69,6 +69,9 @@ async def test_a_mate_is_told_to_those_who_may_see_it(world, ask):
     await world.cycles(3)
     (mine,) = await ask("acct", ONE, start_s=0, mates=True)
     assert mine["gpu_packed_s"] > 0 and mine["packed_with"] == [] and "mates" not in mine
+    for uid, mates in ((ONE, {None}), (ROOT, {None, 102})):
+        rows = await ask("nodes", uid)
+        assert {holder["packed_with"] for row in rows for holder in row["holders"]} == mates
     told = {row["job_id"]: row for row in await ask("acct", ROOT, start_s=0)}
     assert told[101]["packed_with"] == [102]
 
@@ -170,6 +173,7 @@ async def test_without_slurmdbd_root_alone_sees_everything():
         ("job 71_3 needs its place; job 5 waits", "another job needs its place; job 5 waits"),
         ("ann held 40 % of late, ann-2 none", "another user held 40 % of late, ann-2 none"),
         ("GPU 7 of n7", "GPU 7 of n7"),
+        ("jobs (5, 7) are packed, jobs 5 and 5 not", "other jobs are packed, jobs 5 and 5 not"),
     ],
 )
 def test_sentences_lose_what_is_hidden_and_nothing_else(said, shown):
