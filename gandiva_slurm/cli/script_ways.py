@@ -159,20 +159,10 @@ def why_never(script: Script) -> str:
     return f"Slurm may not start it again ({line})" if line else ""
 
 
-def why_not_own(script: Script) -> str:
-    """Say why a job that nobody attached is not moved by its own checkpoint, "" where it may be."""
-    if "elastic" in script.flags:
-        return f"an elastic job is not moved by its own checkpoint ({script.flags['elastic'][1]})"
-    line = script.marks.get("nodes")
-    if line is None or settle(script).saves_by == "self":
-        return ""
-    return f"of several nodes by its own checkpoint only --gandiva-checkpoint=self is moved ({line})"
-
-
 def why_not_tried(script: Script) -> str:
     """Say why a move by its own checkpoint is not tried here, "" where it is."""
     line = script.marks.get("nodes")
-    return why_not_own(script) or (f"of several nodes it is not tried here ({line})" if line else "")
+    return f"of several nodes it is not tried here ({line})" if line else ""
 
 
 def _command(words: Sequence[str]) -> list[str]:

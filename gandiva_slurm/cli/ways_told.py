@@ -15,20 +15,17 @@ _NOTHING = (
 
 def own_way(script: Script) -> str:
     """Return how it would be moved by its own checkpoint as it is, in a word; "" not at all."""
-    is_fixed = script_ways.why_never(script) or script_ways.why_not_own(script)
-    return "" if is_fixed else script_ways.settle(script).saves_by
+    return "" if script_ways.why_never(script) else script_ways.settle(script).saves_by
 
 
 def ways(script: Script, by: str) -> dict[str, str]:
     """Say of each --gandiva-checkpoint what it would do; `by`: how its ranks save it, where they do."""
-    never, why = script_ways.why_never(script), script_ways.why_not_own(script)
+    never = script_ways.why_never(script)
     if never:
         return {"auto": f"not: {never}"}
     if by:
         seen = _seen(script.marks.get("attach"), script.marks.get("trainer"))
         return {"auto": f"by {by}: its ranks save it, nothing is lost{seen}"}
-    if why:
-        return {"auto": f"not: {why}; next: gandiva.attach() in it"}
     choices = {"signal": _signal(script), "submitit": _submitit(script), "self": _self(script)}
     found = {name: text for name, text in choices.items() if text and name != own_way(script)}
     return {"auto": _auto(script, bool(found)), **found}

@@ -163,9 +163,10 @@ def stand_of(resident: Resident, settings: NodeSettings, now: int) -> PartStand:
     )
 
 
-def held_time(resident: Resident, settings: NodeSettings, now: int) -> HeldTime:
+def held_time(resident: Resident, settings: NodeSettings, now: int, keeps_turn: bool = False) -> HeldTime:
     """Return how long a resident has held its GPUs here so far, and whether they can be taken from it."""
     counts, key = resident.counts, resident.key
+    may_stay = keeps_turn or resident.must_stay(settings.client_wait_ns)
     return HeldTime(
         key.job_id,
         key.restart,
@@ -174,7 +175,7 @@ def held_time(resident: Resident, settings: NodeSettings, now: int) -> HeldTime:
         counts.held_ns - counts.shared_ns // 2,
         counts.over_ns,
         words.ENDED if resident.is_ending else words.ON if resident.holds else words.OFF,
-        must_stay=resident.holds and not resident.is_ending and resident.must_stay(settings.client_wait_ns),
+        must_stay=resident.holds and not resident.is_ending and may_stay,
         left_ns=_left_ns(resident, settings, now),
     )
 

@@ -69,6 +69,8 @@ class Parting:
         if is_loose != (order.at == 0):
             return f"told to stop at boundary {order.at}: its ranks have a world of {resident.world}"
         refusal = trouble_of(resident) or ("" if resident.has_client() else "not all its ranks can be parked")
+        if is_first and leaving.has_floor(node, resident):
+            refusal = "it keeps its turn, to save itself upon its signal"
         if is_first and refusal:
             return refusal
         if is_first:
@@ -105,6 +107,8 @@ class Parting:
             return ""
         if resident.state != RUNNING and phase_of(resident) not in (words.AIMING, words.HOLDING):
             return f"the part is {phase_of(resident)}"
+        if leaving.has_floor(self._node, resident):
+            return "it keeps its turn, to save itself upon its signal"
         _part(resident).wish = OUT
         self._switcher.freeze(resident)
         return ""

@@ -19,6 +19,7 @@ from gandiva_slurm.model.job import SUSPENDED, SUSPENDING
 from gandiva_slurm.model.span import MISS, NO, ORDERS, STALE
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
+from gandiva_slurm.node.leaving import has_floor
 from gandiva_slurm.node.part import IN, has_ended, has_missed, held_time, notice, phase_of, stand_of
 from gandiva_slurm.node.parting import Parting
 from gandiva_slurm.node.slicer import Slicer
@@ -200,7 +201,8 @@ class Spans:
         told = self._parts() if is_whole else [resident] if resident is not None else []
         here = [job for job in told if node.residents.get(job.key) is job]
         node.past = {key: row for key, row in node.past.items() if now - row[1] < _PAST_NS}
-        held = [held_time(job, node.settings, now) for job in node.residents.values()]
+        own = node.residents.values()
+        held = [held_time(job, node.settings, now, has_floor(node, job)) for job in own]
         held += [row for row, _ in node.past.values()]
         return SpanAnswer(
             node=node.settings.node,

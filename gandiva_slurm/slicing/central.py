@@ -283,7 +283,8 @@ class Domain:
             return ""
         if phases & WITHOUT:
             return self._silent(key) or "some of its parts hold their GPUs: the others follow"
-        return self._silent(key) or self._why_unparkable(key)
+        keeps = "it saves itself upon its signal, to be moved" if self.spans[key].keeps_turn else ""
+        return self._silent(key) or self._why_unparkable(key) or keeps
 
     def _why_unparkable(self, key: JobKey) -> str:
         parts, luck = list(self.parts(key).values()), self.lucks.of(key)
@@ -315,7 +316,8 @@ class Domain:
 
     def _is_to_save(self, key: JobKey) -> bool:
         """True when it is to be moved, is on, and all its ranks can be asked to save themselves now."""
-        if not self.spans[key].is_leaving or not self._is_on(key) or self.lucks.of(key).rest:
+        plan = self.spans[key]
+        if not plan.is_leaving or plan.keeps_turn or not self._is_on(key) or self.lucks.of(key).rest:
             return False
         can_park = not self._silent(key) and not self._why_unparkable(key)
         return can_park and has_all_ranks(list(self.parts(key).values()))

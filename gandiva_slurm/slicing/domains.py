@@ -34,6 +34,8 @@ class PlannedPart(Protocol):
     @property
     def is_leaving(self) -> bool: ...
     @property
+    def own_save_s(self) -> int: ...
+    @property
     def is_on(self) -> bool | None: ...
 
 
@@ -50,6 +52,8 @@ class Planned(NamedTuple):
     is_leaving: bool = False
     #: a policy decides: whether it is to hold its GPUs; None: the stride of its domain decides
     is_on: bool | None = None
+    #: it leaves by a checkpoint of its own, for which it keeps its turn
+    keeps_turn: bool = False
 
     @property
     def group(self) -> str:
@@ -76,9 +80,8 @@ def whole_jobs(plans: Mapping[str, Iterable[PlannedPart]]) -> dict[JobKey, Plann
             tickets = part.tickets + (known.tickets if known else 0)
             places = part.span or ((node, part.gpus),)
             order, is_spare = part.submitted_ns, part.is_opportunistic
-            jobs[part.key] = Planned(
-                part.key, part.user, tickets, order, places, is_spare, part.vc, part.is_leaving, part.is_on
-            )
+            ways = (is_spare, part.vc, part.is_leaving, part.is_on, part.is_leaving and part.own_save_s > 0)
+            jobs[part.key] = Planned(part.key, part.user, tickets, order, places, *ways)
     return jobs
 
 

@@ -312,6 +312,16 @@ def test_a_gang_over_nodes_goes_on_from_its_own_file(fleet: Fleet) -> None:
     assert row["lost_steps"] - (done - found[done]) in (0, 1) and row["ckpt_s"] == 0, row
 
 
+@slow("30 s; unit/test_engine_own_checkpoint and test_engine_central have it without Slurm")
+def test_a_gang_over_nodes_saves_itself_upon_its_signal(fleet: Fleet) -> None:
+    """Slurm sends it to the ranks on both nodes; it ends non-zero, and goes on as one, nothing done twice."""
+    script = OVER_NODES.replace(f"{GANG.name} ENDLESS", OWN_GANG.name)
+    gang, (*lines, end) = move_gang(fleet, f"#SBATCH --gandiva-checkpoint=signal:USR1@60\n{script}")
+    assert (list(map(int, lines)), end) == ([*range(len(lines))], "end")
+    (row,) = fleet.ask("acct", "-a", "-j", str(gang))["jobs"]
+    assert row["lost_steps"] == 0 and 0 < row["ckpt_s"] < 60, row
+
+
 def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
     """The job saves itself and waits; the next gandivactld takes the move on where it stands."""
     crowd = light(fleet, "saving")

@@ -184,6 +184,26 @@ def test_one_that_is_to_be_moved_saves_itself_at_once_and_then_has_no_turn(is_en
     assert domain.decide({})[ONE].where == IN, "told to stay"
 
 
+@pytest.mark.parametrize("is_end", [False, True])
+def test_one_that_saves_itself_upon_its_signal_keeps_its_turn(is_end: bool) -> None:
+    """Whoever is due; when the plan says so no more, it takes turns as ever."""
+    domain = a_domain(ONE, TWO)
+    on, off = (words.ON, words.ON), (words.OFF, words.OFF)
+    leave(domain, ONE)
+    jobs = {key: job._replace(keeps_turn=key == ONE) for key, job in domain.spans.items()}
+    domain.follow(dict.fromkeys(NODES, 2), jobs)
+    for now_s in range(1, 9):
+        tell(domain, {ONE: on, TWO: off}, now_s)
+        domain.stride.charge_work(ONE, "user1", SECOND, 0)
+        verdicts = domain.decide({}, is_end)
+        assert (verdicts[ONE].where, verdicts[TWO].where) == (STAY, OUT)
+        assert "upon its signal" in verdicts[ONE].why and not verdicts[ONE].saves
+    domain.follow(dict.fromkeys(NODES, 2), {key: job._replace(keeps_turn=False) for key, job in jobs.items()})
+    leave(domain, ONE, is_leaving=False)
+    tell(domain, {ONE: on, TWO: off}, 10)
+    assert [domain.decide({})[key].where for key in (ONE, TWO)] == [OUT, IN]
+
+
 def test_the_bound_of_its_park_brings_one_that_has_saved_itself_not_back() -> None:
     domain = a_domain(ONE, TWO)
     leave(domain, ONE)

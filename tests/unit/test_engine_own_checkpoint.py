@@ -15,6 +15,7 @@ from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 
 TARGET = {"n2": (1,)}
+SPAN_TARGET = {"n3": (1,), "n4": (0,)}
 SIGNAL, TO_BATCH = "signal:USR1@20", "signal:B:TERM@20"
 
 
@@ -50,28 +51,64 @@ def test_one_that_goes_on_from_its_own_file_is_requeued_at_once() -> None:
     assert kinds(world.run(120)) == []
 
 
-@pytest.mark.parametrize("checkpoint", ("self", SIGNAL))
-def test_of_several_nodes_it_is_moved_by_its_own_file_alone(checkpoint: str) -> None:
-    """Nodes hear nothing of it: there is nothing to save. No turn over nodes is kept for a signal."""
+def leaving_span(checkpoint: str) -> FakeWorld:
+    """A world in which job 1, of two nodes, has just been told to leave for two others."""
     world = FakeWorld({f"n{n}": 2 for n in range(1, 5)})
     world.submit(gpus=2, span=2, checkpoint=checkpoint)
     world.rigid.add(1)
     world.run(5)
     record = world.engine.jobs[1]
-    is_own = checkpoint == "self"
-    assert moves_by(world.engine.state, record) == ("self" if is_own else "")
+    assert moves_by(world.engine.state, record) == record.options.saves_by
     at = Cycle(world.engine.state, world.settings, world.now_ns)
-    assert bool(why_bound(at, record)) != is_own
-    if is_own:
-        begin_move(at, record, {"n3": (1,), "n4": (0,)}, "they are empty")
-        world.refuse_requeues = True
-        assert kinds(world.cycle()) == ["Requeue"]
-        plans = [place for name in record.nodes for place in world.engine.plan_jobs(name)]
-        assert [place.is_leaving for place in plans] == [False, False]
-        world.refuse_requeues = False
-        assert kinds(world.run(30)) == ["Requeue"]
-        assert (record.places, record.job.restart) == ({"n3": (1,), "n4": (0,)}, 1)
-        assert kinds(world.run(120)) == []
+    assert not why_bound(at, record)
+    begin_move(at, record, SPAN_TARGET, "they are empty")
+    return world
+
+
+def test_of_several_nodes_it_is_moved_by_its_own_file() -> None:
+    """Nodes hear nothing of it: there is nothing to save."""
+    world = leaving_span("self")
+    record = world.engine.jobs[1]
+    world.refuse_requeues = True
+    assert kinds(world.cycle()) == ["Requeue"]
+    plans = [place for name in record.nodes for place in world.engine.plan_jobs(name)]
+    assert [place.is_leaving for place in plans] == [False, False]
+    world.refuse_requeues = False
+    assert kinds(world.run(30)) == ["Requeue"]
+    assert (record.places, record.job.restart) == (SPAN_TARGET, 1)
+    assert kinds(world.run(120)) == []
+
+
+def test_of_several_nodes_it_is_signalled_when_all_keep_its_turn() -> None:
+    """One signal, which Slurm sends to all nodes; then it is placed anew as one."""
+    world = leaving_span(SIGNAL)
+    world.on_signal = world.requeue
+    world.mute = {"n2"}
+    assert kinds(world.run(5)) == []
+    world.mute = set()
+    assert kinds(world.run(30)) == ["Signal"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, world.signals) == (states.RUNNING, SPAN_TARGET, [(1, "USR1")])
+    assert kinds(world.run(120)) == []
+
+
+@pytest.mark.parametrize("checkpoint", ("self", SIGNAL))
+def test_an_elastic_one_is_moved_at_its_size(checkpoint: str) -> None:
+    """By how many ranks its own checkpoint can be loaded nobody knows."""
+    world = FakeWorld({"n1": 4, "n2": 4})
+    world.submit(gpus=2, elastic="1-4", checkpoint=checkpoint)
+    world.rigid.add(1)
+    world.on_signal = world.requeue
+    assert kinds(world.run(4000, 10)) == []
+    record = world.engine.jobs[1]
+    assert record.places == {"n1": (0, 1)}
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    begin_move(at, record, {"n2": (1, 2)}, "n2 is empty")
+    world.run(30)
+    assert record.places == {"n2": (1, 2)}
+    world.requeue(1)
+    world.run(30)
+    assert record.job.restart == 2 and len(*record.places.values()) == 2
 
 
 @pytest.mark.parametrize("framework", ("", "lightning"))

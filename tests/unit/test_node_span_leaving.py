@@ -22,9 +22,9 @@ def attached(floor):
     return node
 
 
-def tell(node, is_leaving=True):
+def tell(node, is_leaving=True, own_save_s=0):
     """Send the plan that tells the span to leave, or to stay."""
-    node.planned[SPAN] = replace(node.planned[SPAN], is_leaving=is_leaving)
+    node.planned[SPAN] = replace(node.planned[SPAN], is_leaving=is_leaving, own_save_s=own_save_s)
     node.plan()
 
 
@@ -76,6 +76,28 @@ def test_told_to_save_all_its_ranks_have_left_when_they_are_freed(floor):
     assert node.order(words.FREE).ok
     assert told(node).has_left and part(node).has_saved
     assert [line["event"] for line in node.events() if "saved" in line["event"]] == ["saved"]
+
+
+def test_one_that_is_to_be_signalled_keeps_its_turn_whatever_is_ordered(floor):
+    """An order that was on its way when the plan came must not park it in the middle of its save."""
+    node = running(floor)
+    tell(node, own_save_s=20)
+    assert told(node).has_floor
+    for answer in (node.order(words.AIM, at=110), node.order(words.FREEZE)):
+        assert (answer.code, answer.why) == (words.NO, "it keeps its turn, to save itself upon its signal")
+    assert node.phase() == words.ON
+    tell(node, is_leaving=False)
+    assert not told(node).has_floor and node.order(words.AIM, at=110).code == words.LATE
+
+
+def test_one_that_is_being_parked_does_not_keep_its_turn(floor):
+    node = running(floor)
+    node.order(words.AIM, at=110)
+    tell(node, own_save_s=20)
+    assert not told(node).has_floor
+    node.order(words.RUN)
+    node.say(wire.RUN)
+    assert told(node).has_floor
 
 
 def test_one_that_has_left_is_woken_by_no_bound_but_by_a_long_silence(floor):

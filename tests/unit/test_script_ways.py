@@ -157,8 +157,10 @@ TOLD = {
     ),
     "two nodes": (
         JOB.format("#SBATCH --nodes=2 --gandiva-checkpoint=signal:USR1@90", ""), LOADS, "",
-        {"auto": "not: of several nodes by its own checkpoint only --gandiva-checkpoint=self is moved "
-         "(job.sh:3: #SBATCH --nodes=2 --gandiva-checkpoint=signal:USR1@90); next: gandiva.attach() in it"},
+        {"auto": BY_SIGNAL.format("USR1", "steps", 90)
+         + " (job.sh:3: #SBATCH --nodes=2 --gandiva-checkpoint=signal:USR1@90); no handler was seen: without "
+         "one the signal ends it, as by self",
+         "self": f"--gandiva-checkpoint=self, if {AGAIN} (train.py:3: state = torch.load('last.pt'))"},
     ),
     "two nodes, from its own file": (
         JOB.format("#SBATCH --nodes=2 --gandiva-checkpoint=self", ""), LOADS, "",
@@ -167,8 +169,7 @@ TOLD = {
     ),
     "elastic": (
         JOB.format("#SBATCH --gandiva-elastic=1-2\n#SBATCH --gandiva-checkpoint=self", ""), LOADS, "",
-        {"auto": "not: an elastic job is not moved by its own checkpoint (job.sh:3: "
-         "#SBATCH --gandiva-elastic=1-2); next: gandiva.attach() in it"},
+        {"auto": f"by self: {AGAIN} (job.sh:4: #SBATCH --gandiva-checkpoint=self)"},
     ),
 }  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.engine.lifecycle.moving import saves_by
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import Sighting
 from gandiva_slurm.model import job as states
@@ -41,7 +40,7 @@ def _oddity(at: Cycle, node: str, key: JobKey) -> tuple[Reason, bool] | None:
     if key.restart < record.job.restart:
         # two live incarnations must never be: as soon as the newer may run, the older goes; before that where
         # both would write the same files
-        is_urgent = record.is_placed or (record.job.state == "PENDING" and bool(saves_by(record)))
+        is_urgent = record.is_placed or (record.job.state == "PENDING" and bool(record.options.saves_by))
         return because("Stale", key=key, newest=record.key), is_urgent
     if record.state in states.RESIDENT and node not in record.job.nodes:
         return because("Elsewhere", key=key, node=node, home=",".join(record.nodes)), False

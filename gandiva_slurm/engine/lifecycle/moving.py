@@ -73,7 +73,7 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
     silent = [name for name, home in zip(record.nodes, homes, strict=True) if not home or not home.has_daemon]
     if silent:
         return f"gandivad on {','.join(silent)} does not answer"
-    if not is_attached(at.state, record) and not saves_by(record):
+    if not is_attached(at.state, record) and not record.options.saves_by:
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = (sighting.measured.unmoved for sighting in seen if sighting is not None)
         return f"it cannot save itself: {next(filter(None, told), NOT_ATTACHED)}"
@@ -86,17 +86,7 @@ def is_attached(state: EngineState, record: JobRecord) -> bool:
     if not seen or any(each is None or not each.measured.is_movable for each in seen):
         return False
     is_by_image = any(each is not None and each.measured.framework == IMAGE for each in seen)
-    return not is_by_image or not (saves_by(record) or is_elastic(record))
-
-
-def saves_by(record: JobRecord) -> str:
-    """How a job saves itself where its ranks do not: self, signal, submitit; "" it does not.
-
-    Of several nodes' turns only rounds have command: none is kept for a signal.
-    """
-    how = record.options.saves_by
-    is_kept = record.options.nodes == 1 or how == BY_SELF
-    return how if is_kept and not is_elastic(record) else ""
+    return not is_by_image or not (record.options.saves_by or is_elastic(record))
 
 
 def moves_by(state: EngineState, record: JobRecord) -> str:
@@ -104,7 +94,7 @@ def moves_by(state: EngineState, record: JobRecord) -> str:
     if why_fixed(record):
         return ""
     if not is_attached(state, record):
-        return saves_by(record)
+        return record.options.saves_by
     named = {state.sightings[name, record.key].measured.framework for name in record.nodes}
     return (named.pop() if len(named) == 1 else "") or "attached"
 
@@ -117,7 +107,7 @@ def own_signal(settings: EngineSettings, record: JobRecord) -> OwnSignal | None:
 
 def told_way(settings: EngineSettings, record: JobRecord) -> str:
     """Say how a job saves itself where its ranks do not, "" where it does not."""
-    own, how = own_signal(settings, record), saves_by(record)
+    own, how = own_signal(settings, record), record.options.saves_by
     if how == "self":
         return "it can be moved: it goes on from its own newest file, and does again what it did since"
     if not how or own is None:
@@ -135,7 +125,7 @@ def begin_move(
 ) -> None:
     """Have a job leave for a target, which may be none; `why` is a sentence."""
     record.target = dict(target)
-    own = "" if is_attached(at.state, record) else saves_by(record)
+    own = "" if is_attached(at.state, record) else record.options.saves_by
     deadline_s = at.settings.move_deadline_ns // SECOND_NS
     reason = because(code, to=record.target_text, why=why, deadline_s=deadline_s)
     record.move(states.CHECKPOINTING, reason, at.now_ns)
@@ -152,12 +142,12 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     travels.peak_bytes = max(travels.peak_bytes, event.measured.peak_bytes)
     if event.measured.rate_alone > 0 and home is not None:
         note_rate(record, home.node.gpu_type, event.measured.rate_alone)
-    if event.measured.is_movable:
-        note_size(record, event.measured.is_elastic)
+    if event.measured.is_movable or record.options.saves_by:
+        note_size(record, event.measured.is_movable and event.measured.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
         at.left.add((event.key.job_id, event.node))
     if event.has_floor and record.state == states.CHECKPOINTING:
-        at.ready.add(event.key.job_id)
+        at.ready.add((event.key.job_id, event.node))
     trains = event.reason not in _NOT_BACK if travels.by else event.measured.is_movable
     is_back = trains and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
@@ -245,7 +235,7 @@ def _watch_leaving(at: Cycle, record: JobRecord) -> None:
         _stay_here(at, record, why)
     elif _has_left(at, record):
         _ask_requeue(at, record)
-    elif travels.by == BY_SIGNAL and not travels.signalled_ns and record.job.job_id in at.ready:
+    elif travels.by == BY_SIGNAL and not travels.signalled_ns and _has_turn(at, record):
         _ask_signal(at, record)
 
 
@@ -289,6 +279,11 @@ def _has_left(at: Cycle, record: JobRecord) -> bool:
     if record.travels.by:
         return record.travels.by == BY_SELF or is_coming_back(record, record.job.state)
     return all((record.job.job_id, node) in at.left for node in record.nodes)
+
+
+def _has_turn(at: Cycle, record: JobRecord) -> bool:
+    """True when each of its nodes has just said that the job has its turn there, and keeps it."""
+    return all((record.job.job_id, node) in at.ready for node in record.nodes)
 
 
 def _ask_requeue(at: Cycle, record: JobRecord) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from gandiva_slurm.engine.lifecycle.event_handlers import hold_again
 from gandiva_slurm.engine.lifecycle.limits import take_back_limited
-from gandiva_slurm.engine.lifecycle.moving import saves_by
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
@@ -51,7 +50,7 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
         return because("Dependency", dependency=job.dependency)
     if record.retry_ns > at.now_ns:
         return record.reason
-    return _still_there(at, record) if saves_by(record) else None
+    return _still_there(at, record) if record.options.saves_by else None
 
 
 def _still_there(at: Cycle, record: JobRecord) -> Reason | None:

@@ -20,7 +20,7 @@ class Cycle:
     #: jobs told to leave, each with a node that has just said that all it has of it has left
     left: set[tuple[int, str]] = field(default_factory=set)
     #: jobs that have just been said to keep their turn, to save themselves upon a signal
-    ready: set[int] = field(default_factory=set)
+    ready: set[tuple[int, str]] = field(default_factory=set)
     #: by job: where a start of it that is not the newest still is; None: nobody has asked
     former: dict[int, tuple[str, JobKey]] | None = None
     #: the policy took too long in this cycle (of a recording)

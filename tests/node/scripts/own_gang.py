@@ -1,11 +1,14 @@
 """A gang of gloo ranks that knows nothing of Gandiva: it goes on from its own file, which rank 0 saves.
 
+Where each rank is told so by SIGUSR1 it saves itself at once, and ends with exit code 3.
+
 Usage: own_gang.py. Rank 0 appends a line a mini-batch, its number, to $OUT/loss.JOB, and "end" behind the
 last, which comes when $OUT/stop.JOB exists.
 """
 
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,6 +20,8 @@ from tests.stopping import is_told_to_stop, leave_group
 out, job = Path(os.environ["OUT"]), os.environ["SLURM_JOB_ID"]
 saved = out / f"saved.{job}"
 
+told = torch.zeros(1)
+signal.signal(signal.SIGUSR1, lambda *_: told.fill_(1))
 dist.init_process_group("gloo")
 torch.manual_seed(7)
 torch.set_num_threads(1)
@@ -35,9 +40,14 @@ with open(out / f"loss.{job}", "a", buffering=1) as losses:
         optimizer.step()
         if rank == 0:
             print(number, file=losses)
-        if rank == 0 and number % 50 == 49:
+        heard = told.clone()
+        dist.all_reduce(heard, dist.ReduceOp.MIN)  # all of them have
+        if rank == 0 and (heard or number % 50 == 49):
             torch.save((number + 1, model.state_dict(), optimizer.state_dict()), f"{saved}.new")
             os.replace(f"{saved}.new", saved)
+        if heard:
+            dist.barrier()
+            os._exit(3)
         if is_told_to_stop(str(out / f"stop.{job}")):
             break
     if rank == 0:
