@@ -227,9 +227,9 @@ VARIANTS = (
     ),
     Variant(
         "resized-by-its-own-checkpoint",
-        "gandiva_slurm/engine/apply/picture.py:Picture._job",
-        "may_resize = job.can_migrate and is_attached(at.state, record)",
-        "may_resize = job.can_migrate",
+        "gandiva_slurm/engine/lifecycle/moving.py:note_resident",
+        "if event.measured.is_movable or record.options.saves_by:",
+        "if event.measured.is_movable:",
         "An elastic job that its own checkpoint moves is resized to what that cannot be loaded by.",
         (f"{OWN}::test_an_elastic_one_is_moved_at_its_size",),
     ),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gandiva_slurm.engine.lifecycle.moving import is_attached, why_bound, why_fixed
+from gandiva_slurm.engine.lifecycle.moving import why_bound, why_fixed
 from gandiva_slurm.engine.lifecycle.placing import need_of, site_of
 from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
 from gandiva_slurm.engine.state.cells import Cells, parts_of
@@ -114,8 +114,7 @@ class Picture:
         job.cell = _cell(known.need)
         if not self.cluster.share(job.gpus, job.cell):  # it was there before gandiva.yaml told its cells
             job.cell = NODE
-        may_resize = job.can_migrate and is_attached(at.state, record)
-        if is_elastic(record) and job.gpus and not may_resize:  # it takes its turns with what it has
+        if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has
             job.size = job.min_size = job.max_size = len(job.gpus)
         job.is_running = job_id in at.state.on and record.state in states.SLICED
         job.restart_ns = record.travels.cost_ns
