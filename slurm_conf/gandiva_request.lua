@@ -46,6 +46,8 @@ local SIGNALS = set_of {"HUP", "INT", "USR1", "USR2", "TERM"}
 
 local function is_checkpoint(text)
     if one_of("auto", "signal", "submitit", "self", "none")(text) then return true end
+    local directory = text:match("^self:([%w_./%%+,=@-]+)$")
+    if directory then return #directory <= 200 end
     local name, seconds = text:match("^signal:(%w+)$"), nil
     if not name then name, seconds = text:match("^signal:(%w+)@(%d%d?%d?%d?)$") end
     return SIGNALS[name] == true and (seconds == nil or whole_number(seconds, 1, 3600) ~= nil)
@@ -63,7 +65,7 @@ local RULES = {
     {"pack", "auto", one_of("auto", "never"), "auto or never"},
     {"migrate", "auto", one_of("auto", "never"), "auto or never"},
     {"hook", "auto", one_of("auto", "none"), "auto or none"},
-    {"checkpoint", "auto", is_checkpoint, "auto, signal[:NAME[@SECONDS]], submitit, self or none"},
+    {"checkpoint", "auto", is_checkpoint, "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none"},
 }
 
 local function json_text(text)

@@ -8,6 +8,7 @@
 
 /* Longest name of a GPU type, a partition or a virtual cluster. */
 #define NAME_MAX_CHARS 64
+#define PATH_MAX_CHARS 200
 /* No node has more GPUs than fit into five digits. */
 #define GPU_DIGITS 5
 
@@ -131,11 +132,20 @@ static bool is_signal(const char *text)
 	return is_one_of(name, names);
 }
 
+static bool is_directory(const char *text)
+{
+	size_t length = strlen(text);
+
+	return length > 0 && length <= PATH_MAX_CHARS && strspn(text, NAME_CHARS "/%+,=@") == length;
+}
+
 bool gandiva_is_checkpoint(const char *text)
 {
 	static const char *const words[] = {"auto", "signal", "submitit", "self", "none", NULL};
 	static const char prefix[] = "signal:";
 
+	if (strncmp(text, GANDIVA_SELF_FILES, strlen(GANDIVA_SELF_FILES)) == 0)
+		return is_directory(text + strlen(GANDIVA_SELF_FILES));
 	if (strncmp(text, prefix, sizeof(prefix) - 1) == 0)
 		return is_signal(text + sizeof(prefix) - 1);
 	return is_one_of(text, words);

@@ -8,6 +8,9 @@
 /* Longest value of an option; what is longer is wrong in every one of them. */
 #define GANDIVA_VALUE_MAX 255
 
+/* How a value of --gandiva-checkpoint begins that names the directory of the job's own files. */
+#define GANDIVA_SELF_FILES "self:"
+
 bool gandiva_is_tickets(const char *text);
 bool gandiva_is_priority(const char *text);
 bool gandiva_is_class(const char *text);

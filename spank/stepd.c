@@ -273,5 +273,6 @@ int gandiva_stepd_task_init(spank_t sp)
 		return 0;
 	gandiva_set_variable(sp, "GANDIVA_SOCKET", path);
 	gandiva_set_hook(sp);
+	gandiva_set_files(sp);
 	return 0;
 }

@@ -71,6 +71,15 @@ void gandiva_set_hook(spank_t sp)
 		gandiva_set_variable(sp, "PYTHONPATH", longer);
 }
 
+void gandiva_set_files(spank_t sp)
+{
+	char asked[GANDIVA_VALUE_MAX + 1];
+
+	gandiva_asked(sp, OPT_CHECKPOINT, asked, sizeof(asked));
+	if (strncmp(asked, GANDIVA_SELF_FILES, strlen(GANDIVA_SELF_FILES)) == 0)
+		gandiva_set_variable(sp, "GANDIVA_CHECKPOINT_FILES", asked + strlen(GANDIVA_SELF_FILES));
+}
+
 /* True when the variable of the job is one whole number. */
 static bool job_number(spank_t sp, const char *name, char *value, int size)
 {

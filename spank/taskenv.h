@@ -22,6 +22,9 @@ const char *gandiva_asked(spank_t sp, enum gandiva_option option, char *value, i
 /* Put the hook before PYTHONPATH, where it is wanted. */
 void gandiva_set_hook(spank_t sp);
 
+/* Name the directory of the job's own checkpoints to its ranks, where it named one. */
+void gandiva_set_files(spank_t sp);
+
 /* Let srun start as many tasks of an elastic job as there are now. */
 void gandiva_set_size(spank_t sp);
 

@@ -381,7 +381,7 @@ class FakeWorld:
 
     def _check_saved(self, job: SlurmJob, key: JobKey) -> None:
         """Nobody is requeued for a move before he has saved himself."""
-        if job.options is not None and job.options.checkpoint == "self":
+        if job.options is not None and job.options.saves_by == "self":
             return
         here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]
         assert all(proc.has_left for proc in here), f"{key} is requeued and has not saved itself"

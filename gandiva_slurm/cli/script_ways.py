@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 import click
 
 from gandiva_slurm.model.errors import UsageError
-from gandiva_slurm.model.snapshot import JobOptions, OwnSignal
+from gandiva_slurm.model.snapshot import OWN_FILES, JobOptions, OwnSignal
 
 #: Signals that jobs catch.
 SIGNALS = ("HUP", "INT", "USR1", "USR2", "TERM")
-TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self or none"
-_ASKED = re.compile(rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?", re.ASCII)
+TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none"
+_ASKED = re.compile(
+    rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?|{OWN_FILES.pattern}",
+    re.ASCII,
+)
 _SIGNAL = re.compile(r"(?:([A-Z]*):)?([A-Za-z0-9]+)@?(\d*)", re.ASCII)
 #: The options of sbatch that matter here and take a value, by their letters; `--requeue` and its opposite.
 _VALUED, _LETTERS = ("signal", "ntasks", "ntasks-per-node", "nodes"), {"n": "ntasks", "N": "nodes"}

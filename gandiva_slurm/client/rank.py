@@ -204,8 +204,9 @@ class Rank:
     def _join(self) -> None:
         if monotonic_ns() < self._again_ns:
             return
+        identity = find_identity()
         try:
-            page = join(self._socket_path, hello(find_identity(), self.kind))
+            page = join(self._socket_path, hello(identity, self.kind))
         except NotJoined as err:
             say(f"{err}; training goes on and cannot be parked until it does")
             self._again_ns = monotonic_ns() + min(JOIN_AGAIN_NS << self._tries, JOIN_LONGEST_NS)
@@ -221,6 +222,10 @@ class Rank:
         self.tell_unmoved(self._unmoved)
         self.share = Share(page.words)
         self.stop.save, self.stop.capture = self.save, self.capture
+        if identity.rank == 0 and "GANDIVA_CHECKPOINT_FILES" in os.environ:
+            from gandiva_slurm.client.newest import directory, watch
+
+            watch(page.words, directory() or ".")
         if wants_to_move():
             from gandiva_slurm.client.roots import watch_modules
 

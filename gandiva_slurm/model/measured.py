@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+#: Of `saved_s`: there is no whole file. The same as in wire.page, which the training process has, too.
+NO_FILE = 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -29,6 +32,8 @@ class Measured:
     held_bytes: int = 0
     #: how often its ranks asked for more GPU memory than there was
     ooms: int = 0
+    #: when the newest whole file of its own checkpoints was written, in unix seconds; NO_FILE: there is none
+    saved_s: int = 0
     #: the job beside which `rate_packed` was measured; 0: none
     mate: int = 0
 

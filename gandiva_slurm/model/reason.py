@@ -168,7 +168,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "it requeues itself, or ends non-zero; after {grace_s} s it goes on where it is",
     ),
     "GoesBack": (
-        "is requeued to go on on {to} from its own newest file; what it did since is done again",
+        "is requeued to go on on {to} from its own newest file{age}; what it did since is done again",
         "Slurm requeues it",
     ),
     "EndedToMove": (

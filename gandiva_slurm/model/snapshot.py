@@ -32,6 +32,8 @@ UNHEARD = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN", "POWERED_DOWN", "POWER
 
 #: A settled checkpoint by a signal: how, whether to the batch shell, which, seconds.
 OWN_SIGNAL = re.compile(r"(signal|submitit):(B:)?([A-Z][A-Z0-9]{2,3})@([1-9][0-9]{0,3})")
+#: One by the job's own newest file, with the directory by whose newest file its age is seen.
+OWN_FILES = re.compile(r"self:([A-Za-z0-9_./%+,=@-]{1,200})")
 
 
 class OwnSignal(NamedTuple):
@@ -65,7 +67,7 @@ class JobOptions:
     user_hold: bool = False
     reservation: str = ""
     nodes: int = 1
-    #: how it saves itself, as job_submit.lua settled it: auto and none (not at all), self, or
+    #: how it saves itself, as job_submit.lua settled it: auto and none (not at all), self[:DIRECTORY], or
     #: signal:[B:]NAME@SECONDS and submitit:NAME@SECONDS
     checkpoint: str = "auto"
 
@@ -74,6 +76,12 @@ class JobOptions:
         """The signal upon which it saves itself; None where there is none."""
         match = OWN_SIGNAL.fullmatch(self.checkpoint)
         return OwnSignal(match[3], bool(match[2]), int(match[4])) if match else None
+
+    @property
+    def own_files(self) -> str:
+        """The directory by whose newest file its own checkpoint's age is seen; "" where it named none."""
+        match = OWN_FILES.fullmatch(self.checkpoint)
+        return match[1] if match else ""
 
     @property
     def saves_by(self) -> str:

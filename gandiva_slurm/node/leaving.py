@@ -81,6 +81,12 @@ def is_elastic(resident: Resident) -> bool:
     return is_movable(resident) and all(rank.look()[wire.W_ELASTIC] == 1 for rank in resident.ranks)
 
 
+def saved_s(node: Node, resident: Resident) -> int:
+    """Return when the newest file of its own checkpoints was written, by its ranks' word; 0: not known."""
+    told = max((rank.look()[wire.W_FILE_S] for rank in resident.ranks), default=0)
+    return told if told <= node.clock.real(node.clock.mono()) // NS_PER_S else 0
+
+
 def has_left(resident: Resident) -> bool:
     """True when it was told to leave, is parked, and every rank of it has saved itself."""
     if not resident.leave.is_told or resident.state != SUSPENDED:

@@ -75,6 +75,7 @@ def _resident(node: Node, job: Job) -> Resident:
         has_left=leaving.has_left(job),
         has_floor=leaving.has_floor(node, job),
         is_elastic=leaving.is_elastic(job),
+        saved_s=leaving.saved_s(node, job),
         # Mini-batches of which its GPUs know nothing are nobody's measure.
         rate_alone=0.0 if is_doubted else round(job.gauge.alone.rate, 6),
         rate_packed=0.0 if is_doubted else round(job.gauge.packed.rate, 6),

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gandiva_slurm.model.snapshot import OWN_SIGNAL, JobOptions
+from gandiva_slurm.model.snapshot import OWN_FILES, OWN_SIGNAL, JobOptions
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,9 @@ def _choice(record: Mapping[str, Any], key: str, job_id: int) -> str:
 
 def _checkpoint(record: Mapping[str, Any], job_id: int) -> str:
     value = record.get("checkpoint", _DEFAULTS["checkpoint"])
-    if value in ("auto", "self", "none") or (isinstance(value, str) and OWN_SIGNAL.fullmatch(value)):
-        return str(value)
+    text = value if isinstance(value, str) else ""
+    if text in ("auto", "self", "none") or OWN_SIGNAL.fullmatch(text) or OWN_FILES.fullmatch(text):
+        return text
     return str(_default("checkpoint", job_id))
 
 

@@ -253,6 +253,22 @@ def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
     assert ckpt_s == 0
 
 
+@slow("70 s; unit/test_client_newest and test_engine_own_checkpoint have it without Slurm")
+def test_the_age_of_its_own_newest_file_is_told_and_it_is_moved_by_it(fleet: Fleet) -> None:
+    saves = "mkdir -p saves-$SLURM_JOB_ID; SAVE_EVERY=600 exec python own.py saves-$SLURM_JOB_ID/run"
+    crowd = Crowd(fleet, "aged", f"#SBATCH --gandiva-checkpoint=self:saves-%j\n{saves}")
+    told, out = "its newest file in saves-%j is", f"saves-{crowd.job}/run"
+    wait_for(lambda: told in fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout, "its file's age", 120)
+    crowd.make_room()
+    crowd.wait_moved()
+    story = fleet.mini.exec(["gandiva", "why", str(crowd.job), "--story"]).stdout
+    (age,) = re.findall(r"from its own newest file, (\d+) s old; what it did since is done again", story)
+    assert 0 < int(age) <= 90
+    wait_for(lambda: rows(fleet, f"{out}.out")[-1].startswith("1 "), "it to go on", 90)
+    fleet.home("user1", f"{out}.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+
+
 def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     """Its own #SBATCH --signal and --requeue say so; nothing is done twice."""
     script = "#SBATCH --signal=B:USR1@30\n#SBATCH --requeue\n" + TRAPS.format("signal")

@@ -12,7 +12,7 @@ GOOD = [
     ("hook", "auto"), ("hook", "none"),
     ("checkpoint", "auto"), ("checkpoint", "signal:USR1"), ("checkpoint", "signal:TERM@1"),
     ("checkpoint", "signal:USR2@3600"), ("checkpoint", "submitit"), ("checkpoint", "self"),
-    ("checkpoint", "none"),
+    ("checkpoint", "none"), ("checkpoint", "self:/data/run-%j/ckpt_1"), ("checkpoint", "self:" + "a" * 200),
 ]
 
 BAD = [
@@ -30,8 +30,10 @@ BAD = [
     ("pack", "yes"), ("migrate", "no"), ("hook", "never"), ("pack", "auto\x1b[31m"), ("hook", "auto\n"),
     ("checkpoint", "yes"), ("checkpoint", "signal:"), ("checkpoint", "signal:KILL"),
     ("checkpoint", "signal:USR1@"), ("checkpoint", "signal:USR1@0"), ("checkpoint", "signal:USR1@3601"),
-    ("checkpoint", "signal:USR1@5x"), ("checkpoint", "signal:B:USR1"), ("checkpoint", "self:/x"),
-    ("checkpoint", "signal:USR1;x"),
+    ("checkpoint", "signal:USR1@5x"), ("checkpoint", "signal:B:USR1"), ("checkpoint", "self:"),
+    ("checkpoint", "self:/a b"),
+    ("checkpoint", "signal:USR1;x"), ("checkpoint", "self:$(reboot)"), ("checkpoint", "self:" + "a" * 201),
+    ("checkpoint", 'self:"'), ("checkpoint", "self:a\nb"),
 ]
 
 #: What our sentence says an option takes.
@@ -46,5 +48,5 @@ TAKES = {
     "pack": "auto or never",
     "migrate": "auto or never",
     "hook": "auto or none",
-    "checkpoint": "auto, signal[:NAME[@SECONDS]], submitit, self or none",
+    "checkpoint": "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none",
 }

@@ -89,6 +89,21 @@ def test_rank_registers_at_its_first_boundary_only(node, tmp_path, monkeypatch):
     assert words[page.W_KIND] == page.KIND_HOOK and words[page.W_GROUP_MS] == 33_000
 
 
+def test_first_rank_shows_when_its_jobs_newest_file_was_written(node, tmp_path, monkeypatch):
+    """In a thread of its own; a boundary waits for no file system."""
+    monkeypatch.setenv("GANDIVA_CHECKPOINT_FILES", "out-%j")
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (tmp_path / "out-7").mkdir()
+    (tmp_path / "out-7/last.pt").write_text("weights")
+    os.utime(tmp_path / "out-7/last.pt", (1234, 1234))
+    trainer = Trainer(Rank(str(tmp_path / "node.sock")))
+    trainer.start()
+    node.serve()
+    node.wait(lambda: words_of(node)[page.W_FILE_S] == 1234, "the file's time on the page")
+    trainer.finish()
+
+
 def test_rank_keeps_its_page_open_for_the_nodes_return(node, training):
     fd = node.peers[0].page_fd
     assert os.fstat(fd).st_ino == os.fstat(node.peers[0].page.fd).st_ino

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.controller.books import moves_among
-from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way, why_bound
+from gandiva_slurm.engine.lifecycle import own_files
+from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way, watch_moves, why_bound
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
+from gandiva_slurm.model.measured import NO_FILE
+from gandiva_slurm.wire import page
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 
@@ -63,6 +66,48 @@ def leaving_span(checkpoint: str) -> FakeWorld:
     assert not why_bound(at, record)
     begin_move(at, record, SPAN_TARGET, "they are empty")
     return world
+
+
+@pytest.mark.parametrize(
+    ("age_s", "ran_s", "why"),
+    [
+        (None, 7200, ""),
+        (40, 7200, ""),
+        (399, 7200, ""),
+        (600, 7200, "it would do 600 s of 7200 s again: its newest file in /out is 600 s old"),
+        (99_999, 50, ""),
+        (99_999, 90, "it would do 90 s of 90 s again: its newest file in /out is 99999 s old"),
+        ("none", 50, ""),
+        ("none", 7200, "it would do 7200 s of 7200 s again: there is no whole file in /out"),
+    ],
+)
+def test_by_the_age_of_its_newest_file_it_is_moved_or_not(
+    age_s: int | str | None, ran_s: int, why: str
+) -> None:
+    """A twentieth of what it has run, or a minute, may be done again; where nobody knows, it is moved."""
+    world = FakeWorld({"n1": 2})
+    world.submit(checkpoint="self:/out")
+    world.rigid.add(1)
+    world.run(5)
+    state, record = world.engine.state, world.engine.jobs[1]
+    told = {None: 0, "none": NO_FILE}
+    saved_s = told[age_s] if age_s in told else world.now_ns // SECOND_NS - int(age_s or 0)
+    at = ("n1", record.key)
+    measured = replace(state.sightings[at].measured, saved_s=saved_s)
+    state.sightings[at] = replace(state.sightings[at], measured=measured, held_ns=ran_s * SECOND_NS)
+    assert moves_by(state, record) == "self"
+    cycle = Cycle(state, world.settings, world.now_ns)
+    assert why_bound(cycle, record) == why
+    (line,) = own_files.told(state, record, world.now_ns)
+    assert line == (why.partition("again: ")[2] or line) and "/out" in line
+    begin_move(cycle, record, {"n1": (1,)}, "it is empty")
+    watch_moves(cycle)
+    gone = next(text.text for text in record.story if text.code == "GoesBack")
+    assert ("file;" in gone) == (age_s in told)
+
+
+def test_the_words_for_no_file_are_one() -> None:
+    assert NO_FILE == page.NO_FILE
 
 
 def test_of_several_nodes_it_is_moved_by_its_own_file() -> None:

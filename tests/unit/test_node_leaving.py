@@ -271,6 +271,17 @@ def test_the_framework_that_saves_it_is_told(floor, numbers, want):
     assert not floor.told(1).is_movable and floor.told(1).framework == ""
 
 
+def test_when_its_newest_file_was_written_is_told_as_its_ranks_say_and_never_from_the_future(floor):
+    job = floor.train(1, 2, kind=wire.KIND_HOOK)
+    assert floor.told(1).saved_s == 0
+    now_s = floor.clock.real(floor.clock.mono()) // S
+    job.ranks[0].page.write([(wire.W_FILE_S, now_s - 5)])
+    assert floor.told(1).saved_s == now_s - 5
+    for lie in (now_s + 60, (1 << 64) - 1):
+        job.ranks[0].page.write([(wire.W_FILE_S, lie)])
+        assert floor.told(1).saved_s == 0
+
+
 def test_it_is_elastic_while_all_its_ranks_say_so_and_behind_that(floor):
     """Whoever has left keeps what he said last: that is what he saved."""
     job = floor.train(1, 2)

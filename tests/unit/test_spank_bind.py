@@ -87,6 +87,14 @@ def test_the_sites_checkpoint_directory_gives_way_to_the_users_own(node: Node) -
     assert outcome.set["GANDIVA_JOB"] == "5" and outcome.infos == outcome.errors == []
 
 
+def test_the_directory_of_a_jobs_own_files_is_named_to_its_ranks(node: Node) -> None:
+    node.serve(answer(OK))
+    outcome = node.task("opt:gandiva-checkpoint=self:/data/run-%j")
+    assert outcome.set["GANDIVA_CHECKPOINT_FILES"] == "/data/run-%j"
+    for other in ("self", "signal:USR1@60", "self:/a b"):
+        assert "GANDIVA_CHECKPOINT_FILES" not in node.task(f"opt:gandiva-checkpoint={other}").set
+
+
 def test_a_batch_task_asks_and_gets_its_gpus(node: Node) -> None:
     daemon = node.serve(answer(OK))
     slots = ["env:SLURM_JOB_GPUS=3,7", "env:CUDA_VISIBLE_DEVICES=3,7"]

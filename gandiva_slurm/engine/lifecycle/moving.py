@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gandiva_slurm.engine.lifecycle import own_files
 from gandiva_slurm.engine.lifecycle.event_handlers import (
     ON_NODE,
     REQUEUE_PAUSE_NS,
@@ -77,6 +78,8 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = (sighting.measured.unmoved for sighting in seen if sighting is not None)
         return f"it cannot save itself: {next(filter(None, told), NOT_ATTACHED)}"
+    if dear := own_files.too_dear(at.state, record, at.now_ns):
+        return dear
     return "its last move failed not long ago" if record.travels.wait_until_ns > at.now_ns else ""
 
 
@@ -292,15 +295,18 @@ def _ask_requeue(at: Cycle, record: JobRecord) -> None:
     if travels.asked_ns and at.now_ns - travels.asked_ns < at.settings.retry_ns:
         return  # asked again without an error, too: a controller may have died before it could ask
     has_ended = is_coming_back(record, record.job.state)
-    record.stay(_leaves(record, has_ended), at.now_ns)
+    record.stay(_leaves(at, record, has_ended), at.now_ns)
     travels.asked_ns, travels.error = at.now_ns, ""
     at.actions.append(Requeue(_requeue_id(record), record.key, record.code, record.text, has_ended))
 
 
-def _leaves(record: JobRecord, has_ended: bool) -> Reason:
+def _leaves(at: Cycle, record: JobRecord, has_ended: bool) -> Reason:
     if has_ended:
         return because("EndedToMove", to=record.target_text, exit=record.job.exit_code)
-    return because("GoesBack" if record.travels.by == BY_SELF else "Saved", to=record.target_text)
+    if record.travels.by != BY_SELF:
+        return because("Saved", to=record.target_text)
+    age_s = own_files.age_s(at.state, record, at.now_ns)
+    return because("GoesBack", to=record.target_text, age="" if age_s is None else f", {age_s} s old")
 
 
 def _ask_signal(at: Cycle, record: JobRecord) -> None:

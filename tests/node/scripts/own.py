@@ -11,7 +11,7 @@ import time
 
 import torch
 
-name, told = sys.argv[1], []
+name, told, every = sys.argv[1], [], int(os.environ.get("SAVE_EVERY", 50))
 signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
 weight, begin = torch.zeros(1, requires_grad=True), 0
 optimizer = torch.optim.AdamW([weight])
@@ -30,7 +30,7 @@ with open(name + ".out", "a", buffering=1) as out:
         weight.grad = torch.ones(1)
         optimizer.step()
         print(os.environ.get("SLURM_RESTART_COUNT", 0), number, file=out)
-        if told or number % 50 == 49:
+        if told or number % every == every - 1:
             save(number + 1)
         if told or os.path.exists(name + ".stop"):
             break
