@@ -135,6 +135,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "parked: its memory would not fit in beside what others keep on its GPU while they are parked",
         "they end, are moved away, or keep less",
     ),
+    "NoMemoryToBegin": (
+        "has not begun: its memory would not fit in beside what others keep on its GPU while they are parked",
+        "they end, are moved away, or keep less",
+    ),
     "ResumeFailed": (
         "parked: its memory could not be taken back onto its GPU, and its turn was given on",
         "it is tried again, ever more seldom; others end, or keep less of its GPU",
@@ -203,6 +207,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Elsewhere": ("incarnation {key} is on {node}, Slurm shows it on {home}", "{node} stops it"),
     "Strange": ("Slurm does not know a job {job}", "its node stops it"),
 }
+
+
+#: What a node says of a job whose tasks are stopped before their program begins.
+UNBORN = ("WaitingTurn", "NoMemoryToBegin")
 
 
 def because(code: str, *evidence: str, **facts: object) -> Reason:

@@ -126,8 +126,10 @@ def _why_still(node: Node, job: Job, detail: str) -> tuple[str, str]:
     if failed := returning.told(node, job):
         return "ResumeFailed", failed
     short = lack(node, job)
+    if not job.counts.suspends and short:
+        return "NoMemoryToBegin", short
     if not job.counts.suspends:
-        return "WaitingTurn", short or detail or "its tasks are stopped before they begin"
+        return "WaitingTurn", detail or "its tasks are stopped before they begin"
     if short:
         return "NoGpuMemory", short
     if job.is_frozen:

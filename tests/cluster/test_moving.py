@@ -258,10 +258,11 @@ def test_the_age_of_its_own_newest_file_is_told_and_it_is_moved_by_it(fleet: Fle
     saves = "mkdir -p saves-$SLURM_JOB_ID; SAVE_EVERY=600 exec python own.py saves-$SLURM_JOB_ID/run"
     crowd = Crowd(fleet, "aged", f"#SBATCH --gandiva-checkpoint=self:saves-%j\n{saves}")
     told, out = "its newest file in saves-%j is", f"saves-{crowd.job}/run"
-    wait_for(lambda: told in fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout, "its file's age", 120)
+    why = ["gandiva", "why", str(crowd.job)]
+    wait_for(lambda: told in fleet.mini.exec(why).stdout, "its file's age", 120)
     crowd.make_room()
     crowd.wait_moved()
-    story = fleet.mini.exec(["gandiva", "why", str(crowd.job), "--story"]).stdout
+    story = fleet.mini.exec([*why, "--story"]).stdout
     (age,) = re.findall(r"from its own newest file, (\d+) s old; what it did since is done again", story)
     assert 0 < int(age) <= 90
     wait_for(lambda: rows(fleet, f"{out}.out")[-1].startswith("1 "), "it to go on", 90)

@@ -45,6 +45,7 @@ MAKEMORE = Repository("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad1162583
 LIGHTNING = Repository("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 ACCELERATE = Repository("huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b83")
 TRL = Repository("huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8")
+TRANSFORMERS = Repository("huggingface/transformers", "00d481d18f914b55e65faa31e82321629691eadb")
 SENTENCE = Repository("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 _MOCKED = (("TESTING_MOCKED_DATALOADERS", "1"),)
@@ -52,6 +53,10 @@ _TRL = (
     "--model_name_or_path model --output_dir out --use_cpu --per_device_train_batch_size 2 --max_steps 400 "
     "--max_length 64 --bf16 False --gradient_checkpointing False --report_to none --save_strategy no "
     "--dataset_name "
+)
+_EXAMPLE = (
+    "--do_train --output_dir out --use_cpu --per_device_train_batch_size 2 --max_steps 400 --report_to none "
+    "--save_strategy no"
 )
 _BASICS, _FABRIC, _BERT = "examples/pytorch/basics", "examples/fabric", "bert:bert-base-cased:2"
 _TEXTS = (("train", 3000), ("valid", 30), ("test", 30))
@@ -141,6 +146,17 @@ SCRIPTS = (
         ACCELERATE, "examples/by_feature/checkpointing.py", "--cpu --checkpointing_steps 10",
         (_BERT, "metric:glue", "mrpc:tests/test_samples/MRPC"),
         tree="examples/by_feature tests/test_samples", place=".", env=_MOCKED,
+    ),
+    Script(
+        TRANSFORMERS, "examples/pytorch/language-modeling/run_clm.py",
+        f"{_EXAMPLE} --model_name_or_path model --train_file texts.txt --block_size 32",
+        ("llama:model:", "text:texts.txt:2000"),
+    ),
+    Script(
+        TRANSFORMERS, "examples/pytorch/text-classification/run_glue.py",
+        f"{_EXAMPLE} --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
+        "--max_seq_length 32",
+        ("bert:bert:2", "metric:accuracy", "mrpc:."),
     ),
     Script(TRL, "trl/scripts/sft.py", f"{_TRL} texts", ("llama:model:", "table:texts:text")),
     Script(

@@ -15,6 +15,9 @@ from tests.fake_world import FakeWorld, an_engine, starts
 
 NOW_NS = 2_000_000 * SECOND_NS
 
+#: What a node says of one that is parked, and whether it has not begun.
+BORN_OR_NOT = [("WaitingTurn", True), ("NoMemoryToBegin", True), ("Parked", False)]
+
 
 @pytest.fixture
 def world() -> FakeWorld:
@@ -158,7 +161,7 @@ def test_what_outlives_its_job_for_long_is_fenced(world: FakeWorld) -> None:
     assert world.procs == {}
 
 
-@pytest.mark.parametrize(("reason", "fenced"), [("WaitingTurn", True), ("Parked", False)])
+@pytest.mark.parametrize(("reason", "fenced"), BORN_OR_NOT)
 def test_job_cancelled_before_its_first_turn_is_fenced_at_once(reason: str, fenced: bool) -> None:
     """slurmstepd signals no task that has not begun; one that has begun gets its time to end."""
     world = FakeWorld({"n1": 4})
@@ -170,7 +173,7 @@ def test_job_cancelled_before_its_first_turn_is_fenced_at_once(reason: str, fenc
     assert [action.code for action in actions] == ["Leftover"] * fenced
 
 
-@pytest.mark.parametrize(("reason", "fenced"), [("WaitingTurn", True), ("Parked", False)])
+@pytest.mark.parametrize(("reason", "fenced"), BORN_OR_NOT)
 def test_job_requeued_before_its_first_turn_is_fenced_at_once(reason: str, fenced: bool) -> None:
     """Slurm shows the new incarnation while the old one ends, whose tasks hear nothing of it."""
     world = FakeWorld({"n1": 4})

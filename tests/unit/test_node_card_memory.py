@@ -55,7 +55,7 @@ def test_one_that_would_not_fit_waits_for_what_nvml_sees_and_the_other_goes_on(s
     node.look(60, 0.5)
     assert node.holders() == {1}
     word = "of GPU 0's 81920 MiB job 1 keeps 61440 MiB; it needs 41472 MiB"
-    assert node.says(2) == ("WaitingTurn", word)
+    assert node.says(2) == ("NoMemoryToBegin", word)
     node.quantum(10)
     assert node.holders() == {1}, "it would keep as much again"
 

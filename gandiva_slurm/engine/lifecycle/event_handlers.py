@@ -21,7 +21,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
-from gandiva_slurm.model.reason import Reason, because, of_node
+from gandiva_slurm.model.reason import UNBORN, Reason, because, of_node
 from gandiva_slurm.model.snapshot import FINISHED, SlurmJob, is_reused
 
 #: How an exit code ends when slurmd could not open a job's files: its error 4021, read as a wait status.
@@ -153,7 +153,7 @@ def resident_seen(at: Cycle, event: ev.ResidentSeen) -> None:
     """Take a node's word on a job's state and GPUs, where Slurm shows that incarnation running there."""
     sighting = at.state.sightings.setdefault((event.node, event.key), Sighting())
     sighting.gpus = tuple(sorted(event.gpus))
-    sighting.is_unborn = event.state == states.SUSPENDED and event.reason == "WaitingTurn"
+    sighting.is_unborn = event.state == states.SUSPENDED and event.reason in UNBORN
     new, old = event.measured, sighting.measured
     sighting.measured = replace(
         new,

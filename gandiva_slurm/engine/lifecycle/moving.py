@@ -30,7 +30,7 @@ from gandiva_slurm.engine.state.sizes import is_elastic, lost_size, note_rate, n
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
 from gandiva_slurm.model.event import ActionDone, ResidentSeen
-from gandiva_slurm.model.reason import Reason, because
+from gandiva_slurm.model.reason import UNBORN, Reason, because
 from gandiva_slurm.model.snapshot import OwnSignal
 
 #: The longest rest after moves that failed.
@@ -43,7 +43,7 @@ BY_SIGNAL, BY_SELF = "signal", "self"
 #: What a node says of how a job is saved that goes on from an image of its processes (ADR 0054).
 IMAGE = "image"
 #: What of a node's words says that a job has not come to train yet.
-_NOT_BACK = ("WarmingUp", "WaitingTurn")
+_NOT_BACK = ("WarmingUp", *UNBORN)
 _COUNTS = {1: "one", 2: "two", 3: "three"}
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]

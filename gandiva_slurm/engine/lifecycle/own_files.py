@@ -1,4 +1,4 @@
-"""What a move of a job would lose that goes on from its own newest file, by that file's age (ADR 0063)."""
+"""What a move of a job would lose that goes on from its own newest file, by that file's age (ADR 0045)."""
 
 from __future__ import annotations
 
