@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.sections import (
     ControllerConfig,
+    IdleConfig,
     MetricsConfig,
     MovesConfig,
     Name,
@@ -72,6 +73,7 @@ class Config(Section):
     slurm: SlurmConfig = SlurmConfig()
     moves: MovesConfig = MovesConfig()
     packing: PackingConfig = PackingConfig()
+    idle: IdleConfig = IdleConfig()
     metrics: MetricsConfig = MetricsConfig()
     web: WebConfig = WebConfig()
     #: GPUs that each owns, by type; dealt out in this order (ADR 0035)
@@ -188,6 +190,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("slurm",): SlurmConfig,
     ("moves",): MovesConfig,
     ("packing",): PackingConfig,
+    ("idle",): IdleConfig,
     ("metrics",): MetricsConfig,
     ("web",): WebConfig,
 }

@@ -154,6 +154,23 @@ class PackingConfig(Section):
     floor: float = Field(default=1.05, ge=1, le=2)
 
 
+class IdleConfig(Section):
+    """What is done about jobs that hold GPUs and do nothing with them, by NVML (ADR 0063); off by default."""
+
+    #: so long of the time it holds its GPUs they may be idle; then that is told. 0: never
+    tell_after_s: float = Field(default=0, ge=0, le=604800)
+    #: when they have been idle for so long besides, all others go before it; 0: never
+    park_after_s: float = Field(default=0, ge=0, le=604800)
+    #: one that can be saved is requeued then where others need its room; else it is not moved while it idles
+    requeue: bool = False
+
+    @model_validator(mode="after")
+    def _told_first(self) -> IdleConfig:
+        if (self.park_after_s and not self.tell_after_s) or (self.requeue and not self.park_after_s):
+            raise ValueError("a job is told first (tell_after_s), then parked (park_after_s), then requeued")
+        return self
+
+
 class MetricsConfig(Section):
     """What `gandiva metrics` shows a Prometheus, and where (docs/metrics.md)."""
 

@@ -86,6 +86,8 @@ class FakeWorld:
         self.card_bytes = 1 << 40
         self.peaks: dict[int, int] = {}
         self.ooms: dict[int, int] = {}
+        #: by job: for how many seconds its GPUs were idle while it held them
+        self.idle: dict[int, int] = {}
         #: GPU types of nodes that have another than the rest
         self.types: dict[str, str] = {}
         self.wanted_nodes: dict[int, tuple[str, ...]] = {}
@@ -278,6 +280,7 @@ class FakeWorld:
             card_bytes=self.card_bytes,
             peak_bytes=self.peaks.get(key.job_id, 1),
             ooms=self.ooms.get(key.job_id, 0),
+            idle_s=self.idle.get(key.job_id, 0),
         )
         words = (proc.reason, detail)
         stand = (name, key, proc.state, proc.gpus)

@@ -21,7 +21,7 @@ from gandiva_slurm.cli.queue import FIELDS
 from gandiva_slurm.cli.table import Row, choose_fields, printable, squeue_lines
 from gandiva_slurm.model.errors import GandivaError, PeerError
 
-COLUMNS = "JobID,User,State,GPUs,Node(GPUs),Share,Rate,Parked,Reason"
+COLUMNS = "JobID,User,State,GPUs,Node(GPUs),Share,Rate,Parked,When,Reason"
 #: Letters of jobs on the time lines; the next job after the last has the first again.
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 IDLE, UNKNOWN = ".", "?"

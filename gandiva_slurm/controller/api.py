@@ -140,8 +140,7 @@ class Api:
         ]
         rows = queue_rows(world, records, await self._shares_of_nodes(records))
         if args.get("when"):
-            told = await self._foretold([record.job.job_id for record in records])
-            rows = [row | {"when": foretold.brief(told, row["job_id"])} for row in rows]
+            rows = await self._with_forecasts(rows)
         return curtained.queue(rows, self._curtain(viewer))
 
     async def _top(self, args: Args, viewer: Viewer) -> dict[str, Any]:
@@ -156,6 +155,7 @@ class Api:
         seen = [record for record in records if viewer.sees(JOBS, record.job.user, [record.job.account])]
         shown, counts = topmost.chosen(seen, users, text(args, "match") or "", most)
         rows = queue_rows(self._world(), shown, await self._shares_of_nodes(shown))
+        rows = await self._with_forecasts(rows)
         return {"rows": curtained.queue(rows, self._curtain(viewer)), "counts": counts}
 
     async def _acct(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
@@ -224,6 +224,10 @@ class Api:
             asked = parse_wish(next(iter(shown)), wish)
             return curtained.wished(await self.what_if.ask(asked), self._curtain(viewer))
         return curtained.when(await self._foretold([*shown]), shown, self._curtain(viewer))
+
+    async def _with_forecasts(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        told = await self._foretold([row["job_id"] for row in rows])
+        return [row | {"when": foretold.brief(told, row["job_id"])} for row in rows]
 
     async def _foretold(self, job_ids: list[int]) -> foretold.Told:
         folder = Path(self._controller.config.controller.state_dir)

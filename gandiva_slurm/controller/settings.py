@@ -30,6 +30,9 @@ def engine_settings(config: Config) -> EngineSettings:
         move_deadline_ns=round(moves.deadline_s * NS_PER_S),
         packing=packing.enabled,
         pack_floor=packing.floor,
+        idle_tell_ns=round(config.idle.tell_after_s * NS_PER_S),
+        idle_park_ns=round(config.idle.park_after_s * NS_PER_S),
+        idle_requeue=config.idle.requeue,
         virtual_clusters=config.virtual_clusters,
         cells={name: {str(cell): gpus for cell, gpus in told.items()} for name, told in config.cells.items()},
     )

@@ -10,7 +10,7 @@ from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.lifecycle import moving, own_files, owners, promotion, time_limits
+from gandiva_slurm.engine.lifecycle import idleness, moving, own_files, owners, promotion, time_limits
 from gandiva_slurm.engine.state import cells, packs, sizes
 from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
 from gandiva_slurm.engine.state.sizes import gpus_of
@@ -137,7 +137,9 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
 def _reason(world: World, record: JobRecord) -> Reason:
     """The dominant reason: whatever a job does meanwhile, that it is set aside."""
     aside = world.engine.state.aside.get(record.job.job_id)
-    return record.reason if aside is None else aside.reason
+    if aside is not None:
+        return aside.reason
+    return idleness.reason_of(world.engine.state, record) or record.reason
 
 
 def _evidence(world: World, record: JobRecord) -> Iterable[str]:
@@ -155,6 +157,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
     yield from moving.told(record, world.now_ns)
+    yield from idleness.told(engine.settings, engine.state, record, world.now_ns)
     yield from own_files.told(engine.state, record, world.now_ns)
     fixed = moving.why_fixed(record)
     if fixed:

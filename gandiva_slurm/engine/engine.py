@@ -16,6 +16,7 @@ from typing import Any
 from gandiva_slurm.engine.apply.decider import Decider, Leader
 from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits
 from gandiva_slurm.engine.lifecycle.fencing import fence_strays
+from gandiva_slurm.engine.lifecycle.idleness import watch_idle
 from gandiva_slurm.engine.lifecycle.owners import note_owners
 from gandiva_slurm.engine.lifecycle.placing import ask_holds, in_order, need_of, watch_starts
 from gandiva_slurm.engine.lifecycle.setting_aside import bring_back_of_other_releases, pass_on, set_aside
@@ -194,6 +195,7 @@ class Engine:
         self._watch_nodes(at)
         ask_holds(at)
         held.follow_plan(at)
+        watch_idle(at)
         self.decider.decide(at)
         time_limits.give_back(at)
         fence_strays(at)

@@ -34,6 +34,8 @@ class Measured:
     ooms: int = 0
     #: when the newest whole file of its own checkpoints was written, in unix seconds; NO_FILE: there is none
     saved_s: int = 0
+    #: seconds in which it has held its GPUs since NVML saw it use them last
+    idle_s: int = 0
     #: the job beside which `rate_packed` was measured; 0: none
     mate: int = 0
 

@@ -148,6 +148,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "waits: users with less GPU time for their tickets go first",
         "its turn comes, and a slot that it may have",
     ),
+    "IdleGpus": (
+        "holds GPUs that have been idle for {idle_s} s of that time, by NVML",
+        "it uses them, or all others go before it where the site has that on",
+    ),
+    "IdleParked": (
+        "has only what all others leave: its GPUs were idle for {idle_s} s of the time it held them, by NVML",
+        "it uses them in a turn that nobody else wants, or in one that it gets after a long wait",
+    ),
     "Resuming": ("comes back to its GPUs", "its ranks are back"),
     "Frozen": ("frozen whole until its next turn", "its turn comes, or the bound of a freeze is reached"),
     # being moved

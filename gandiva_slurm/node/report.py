@@ -17,6 +17,7 @@ from gandiva_slurm.wire.messages import NodeReport, Resident
 
 #: A running rank that passes no boundary for so long is worth a word.
 QUIET_NS = 60_000_000_000
+_MINUTE_S = 60
 NS_PER_S = 1_000_000_000
 
 
@@ -87,6 +88,7 @@ def _resident(node: Node, job: Job) -> Resident:
         ooms=memory.ooms,
         duty=sharing.duty_of(node, job),
         gpu_percent=job.usage.percent,
+        idle_s=_idle_s(job),
         first_ns=counts.first_ns,
         begun=job.stand()[0],
         save_ns=job.leave.save_ns,
@@ -95,6 +97,12 @@ def _resident(node: Node, job: Job) -> Resident:
         mate=job.mate,
         is_doubted=is_doubted,
     )
+
+
+def _idle_s(job: Job) -> int:
+    """Whole minutes once it is more than one: a job that idles for days is no news each few seconds."""
+    idle_s = job.usage.idle_ns // NS_PER_S
+    return idle_s if idle_s < _MINUTE_S else idle_s // _MINUTE_S * _MINUTE_S
 
 
 def _why(node: Node, job: Job, now: int) -> tuple[str, str]:

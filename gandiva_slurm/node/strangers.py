@@ -110,7 +110,7 @@ class Strangers:
         self._charge_strangers(strangers)
         node.strangers = tuple(strangers.values())
         for resident, own in found.items():
-            _note_usage(node, resident, own)
+            _note_usage(node, resident, own, self._now_ns - self._last_ns)
             if resident.state == SUSPENDED and asked_ns > resident.since_ns:
                 resident.kept = (resident.usage.memory, asked_ns)
             self._look_at_parked(resident)
@@ -175,14 +175,19 @@ def _is_of(proc: ProcId, owner: Resident) -> bool:
     return uids is not None and uids[0] == owner.processes.uid and proc not in owner.processes.stepds
 
 
-def _note_usage(node: Node, resident: Resident, uses: list[Use]) -> None:
-    """Keep what its processes take; doubt what it says of its progress when they leave the GPU idle."""
+def _note_usage(node: Node, resident: Resident, uses: list[Use], since_ns: int) -> None:
+    """Keep what its processes take; doubt what it says of its progress when they leave the GPU idle.
+
+    `since_ns`: how long ago the last look was. Where NVML tells of no process how busy it is, none is idle.
+    """
     known = [use.percent for use in uses if use.percent >= 0]
     last, steps = resident.usage, resident.steps()
     is_odd = resident.state == RUNNING and bool(known) and not any(known) and steps > last.steps > 0
     idle = last.idle_looks + 1 if is_odd else 0
     percent = min(100, sum(known)) if known else -1
-    resident.usage = Usage(sum(use.memory for use in uses), percent, steps, idle)
+    ran_ns = min(since_ns, node.clock.mono() - resident.since_ns) if resident.state == RUNNING else 0
+    idle_ns = 0 if any(known) else last.idle_ns + (ran_ns if known or not uses else 0)
+    resident.usage = Usage(sum(use.memory for use in uses), percent, steps, idle, idle_ns)
     if idle == DOUBT_LOOKS:
         node.note("doubt", resident, steps=steps, rate=round(resident.counts.rate, 3))
         log.warning("job %s reports mini-batches, but NVML sees it leave its GPUs idle", resident.key)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from gandiva_slurm.mini.cluster import MiniCluster
@@ -34,7 +35,9 @@ while not os.path.exists(sys.argv[2]):
 
 
 @contextmanager
-def card_cluster(name: str, library: Path, quantum_s: float) -> Iterator[MiniCluster]:
+def card_cluster(
+    name: str, library: Path, quantum_s: float, **settings: dict[str, Any]
+) -> Iterator[MiniCluster]:
     """One node with one card. What runs inside has the card in its environment, gandivad and jobs alike."""
     plain = MiniCluster.environment
 
@@ -47,7 +50,7 @@ def card_cluster(name: str, library: Path, quantum_s: float) -> Iterator[MiniClu
     memory = {"gpu_memory_mib": TOTAL // MIB}
     with (
         mock.patch.object(MiniCluster, "environment", with_card),
-        own_cluster(name, "v100:1x1", quantum_s, node=memory) as made,
+        own_cluster(name, "v100:1x1", quantum_s, node=memory, **settings) as made,
     ):
         yield made
 

@@ -311,3 +311,30 @@ def test_rates_of_a_job_that_uses_no_gpu_are_not_told(world):
     train(world, 2, 0)
     (told,) = make_report(world.node).residents
     assert (told.rate_alone, told.rate_packed) == (0.0, 0.0)
+
+
+def idle_s(world):
+    (told,) = [item for item in make_report(world.node).residents if item.job_id == 1]
+    return told.idle_s
+
+
+def test_how_long_its_gpus_were_idle_counts_while_it_holds_them(world):
+    world.homes = {os.getpid(): 1}
+    take_after(world, 5)
+    assert idle_s(world) == 5, "it has not even opened its GPU"
+    take_after(world, 5, Use(0, os.getpid(), GIB, 0))
+    assert idle_s(world) == 10
+    take_after(world, 5, Use(0, os.getpid(), GIB, -1))
+    assert idle_s(world) == 10, "how busy it is nobody knows"
+    world.job.state, world.job.since_ns = SUSPENDED, world.clock.now_ns
+    take_after(world, 500)
+    world.job.state, world.job.since_ns = RUNNING, world.clock.now_ns
+    take_after(world, 3, Use(0, os.getpid(), GIB, 0))
+    assert idle_s(world) == 13, "what is parked is not idle"
+    take_after(world, 5, Use(0, os.getpid(), GIB, 7))
+    assert idle_s(world) == 0
+
+
+def test_of_one_that_idles_for_long_whole_minutes_are_told(world):
+    take_after(world, 3599)
+    assert idle_s(world) == 3540

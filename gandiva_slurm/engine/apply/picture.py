@@ -25,7 +25,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.placement.needs import Need
 from gandiva_slurm.policy.placement.sites import Site
-from gandiva_slurm.policy.port import CELLS, GUARANTEED, NODE, Cluster, Host, JobView, View
+from gandiva_slurm.policy.port import CELLS, GUARANTEED, NODE, OPPORTUNISTIC, Cluster, Host, JobView, View
 
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
@@ -108,7 +108,7 @@ class Picture:
             known = self._known[job_id] = _Known(record.job, need_of(record), job)
         job = known.view
         job.vc, job.priority = record.vc, record.priority
-        job.job_class = GUARANTEED if record.is_promoted else record.options.job_class
+        job.job_class = OPPORTUNISTIC if record.is_opportunistic else GUARANTEED
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
         job.cell = _cell(known.need)
@@ -146,8 +146,9 @@ def _note_memory(at: Cycle, record: JobRecord, job: JobView) -> bool:
 
 def may_leave(at: Cycle, record: JobRecord) -> bool:
     """True for a resident job that can be saved now, to go on elsewhere or later."""
+    is_idle = record.idle.parked_ns > 0 and not at.settings.idle_requeue
     may_move = at.settings.moves and record.state in states.SLICED and not _is_kept(at, record)
-    return may_move and not why_bound(at, record)
+    return may_move and not is_idle and not why_bound(at, record)
 
 
 def _is_kept(at: Cycle, record: JobRecord) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from gandiva_slurm.engine.lifecycle.placing import tell
 from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.idle import Idle
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import because
@@ -24,7 +25,12 @@ def follow_promotions(at: Cycle, promoted: Mapping[int, Promotion], ready: Conta
     """Take over what a policy promotes, and since when others wait; `ready`: jobs that could be placed."""
     for job_id, (waited_ns, why) in promoted.items():
         record = at.state.jobs.get(job_id)  # an answer holds for longer than some jobs live
-        if record is not None and record.is_opportunistic:
+        if record is not None and record.idle.parked_ns:  # a turn, in which it may show that it works
+            seen = (at.state.sightings.get((name, record.key)) for name in record.nodes)
+            tried_s = max((each.measured.idle_s for each in seen if each is not None), default=0)
+            record.idle = Idle(record.idle.told_ns, 0, max(1, tried_s))
+            record.without_ns = 0
+        elif record is not None and record.is_opportunistic:
             record.is_promoted, record.without_ns = True, 0
             tell(at, record, because("Promoted", waited_s=waited_ns // SECOND_NS, why=why))
     for job_id, record in at.state.jobs.items():

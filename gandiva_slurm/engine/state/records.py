@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from gandiva_slurm.engine.state.aside import Aside
+from gandiva_slurm.engine.state.idle import Idle
 from gandiva_slurm.engine.state.migration_record import Travels
 from gandiva_slurm.engine.state.packs import Pack
 from gandiva_slurm.engine.state.plain import build, plain, readable
@@ -80,6 +81,7 @@ class JobRecord:
     #: whether it is guaranteed by now (`promotion`)
     without_ns: int = 0
     is_promoted: bool = False
+    idle: Idle = field(default_factory=Idle)
     #: where there are virtual clusters (`owners`): its own
     vc: str = ""
     #: GPU time it has held so far, as nodes told it, all its incarnations together; of a shared GPU half
@@ -125,7 +127,8 @@ class JobRecord:
     @property
     def is_opportunistic(self) -> bool:
         """True while it has what guaranteed jobs leave."""
-        return self.options.job_class != GUARANTEED and not self.is_promoted
+        has_asked = self.options.job_class != GUARANTEED and not self.is_promoted
+        return has_asked or self.idle.parked_ns > 0
 
     @property
     def is_placed(self) -> bool:
@@ -385,6 +388,7 @@ def _job_record(raw: Mapping[str, Any]) -> JobRecord:
     record = build(JobRecord, {**raw, "job": None, "reason": None, "story": ()})
     record.job = build(SlurmJob, job)
     record.reason = build(Reason, raw["reason"])
+    record.idle = build(Idle, raw.get("idle", {}))
     record.places = {node: tuple(gpus) for node, gpus in raw["places"].items()}
     record.target = {node: tuple(gpus) for node, gpus in raw.get("target", {}).items()}
     record.travels = Travels.from_json(raw.get("travels", {}))

@@ -50,6 +50,13 @@ class EngineSettings:
     #: What the normalised rates of two must sum to.
     pack_floor: float = 1.05
 
+    # idle GPUs (`idleness`)
+    #: How long a job may hold GPUs idle until it is told of, and so much longer until others go before it; 0:
+    #: never. Whether one that can be saved makes way then for others that wait for room.
+    idle_tell_ns: int = 0
+    idle_park_ns: int = 0
+    idle_requeue: bool = False
+
     #: By virtual cluster, in the order in which they are dealt to: GPUs of each type.
     virtual_clusters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
