@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 #: Where NVML lists the processes of a GPU: as a rule in the first, clients of MPS in the second.
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
+#: NVML's error where no process used the GPU since it was asked last.
+_NOT_FOUND = 6
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ class Use(NamedTuple):
     pid: int
     memory: int
     percent: int
+    #: the driver samples how busy processes keep this GPU, and has no sample of this one: it did not use it
+    is_quiet: bool = False
 
 
 class Library(Protocol):
@@ -75,10 +79,11 @@ class Nvml:
         """Return which processes have a context on which GPU now."""
         found = []
         for gpu, handle in enumerate(self._handles):
-            busy = self._busy(gpu, handle)
+            busy, are_sampled = self._busy(gpu, handle)
             for process in self._running(gpu, handle):
                 memory = process.usedGpuMemory or 0  # None where the driver does not tell it
-                found.append(Use(gpu, int(process.pid), int(memory), busy.get(int(process.pid), -1)))
+                pid, percent = int(process.pid), busy.get(int(process.pid), -1)
+                found.append(Use(gpu, pid, int(memory), percent, are_sampled and percent < 0))
         return found
 
     def _running(self, gpu: int, handle: Any) -> Iterable[Any]:
@@ -97,14 +102,14 @@ class Nvml:
                     found[int(process.pid)] = process
         return found.values()
 
-    def _busy(self, gpu: int, handle: Any) -> dict[int, int]:
-        """Mean utilisation by process since the last look; empty where the driver keeps none."""
+    def _busy(self, gpu: int, handle: Any) -> tuple[dict[int, int], bool]:
+        """Mean utilisation by process since the last look, and whether the driver tells that."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen[gpu])
-        except self._nvml.NVMLError:
-            return {}
+        except self._nvml.NVMLError as err:
+            return {}, getattr(err, "value", None) == _NOT_FOUND
         by_pid: dict[int, list[int]] = {}
         for sample in samples:
             self._seen[gpu] = max(self._seen[gpu], int(sample.timeStamp))
             by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
-        return {pid: round(sum(values) / len(values)) for pid, values in by_pid.items()}
+        return {pid: round(sum(values) / len(values)) for pid, values in by_pid.items()}, True

@@ -186,7 +186,8 @@ def _note_usage(node: Node, resident: Resident, uses: list[Use], since_ns: int) 
     idle = last.idle_looks + 1 if is_odd else 0
     percent = min(100, sum(known)) if known else -1
     ran_ns = min(since_ns, node.clock.mono() - resident.since_ns) if resident.state == RUNNING else 0
-    idle_ns = 0 if any(known) else last.idle_ns + (ran_ns if known or not uses else 0)
+    is_still = all(use.percent == 0 or use.is_quiet for use in uses)
+    idle_ns = 0 if any(known) else last.idle_ns + (ran_ns if is_still else 0)
     resident.usage = Usage(sum(use.memory for use in uses), percent, steps, idle, idle_ns)
     if idle == DOUBT_LOOKS:
         node.note("doubt", resident, steps=steps, rate=round(resident.counts.rate, 3))

@@ -12,7 +12,7 @@ from tests.device import build
 from tests.skips import NO_CARD
 from tests.slow import slow
 
-pytestmark = [pytest.mark.local, slow("60 s; unit/test_idleness and test_node_strangers have it without Slurm")]
+pytestmark = [pytest.mark.local, slow("60 s; unit/test_idleness has it without Slurm")]
 
 IDLE = {"tell_after_s": 10, "park_after_s": 10}
 

@@ -99,7 +99,7 @@ def test_the_library_tells_memory_and_how_busy_each_process_keeps_its_gpu():
     fake = Fake()
     library = Nvml(fake)
     assert library.cards() == (80, 40)
-    assert library.uses() == [Use(0, 20, 7, 40), Use(0, 21, 8, -1), Use(1, 22, 0, -1)]
+    assert library.uses() == [Use(0, 20, 7, 40), Use(0, 21, 8, -1, True), Use(1, 22, 0, -1)]
     assert [use.percent for use in library.uses()] == [-1, -1, -1], "no sample is counted twice"
     assert fake.asked[-2:] == [(0, 101), (1, 0)]
 
@@ -131,3 +131,13 @@ def test_without_a_driver_there_is_no_library(monkeypatch):
     assert nvml.load() is None
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert nvml.load() is None
+
+
+def test_where_no_process_used_a_gpu_the_driver_says_not_found():
+    class Quiet(Fake):
+        def nvmlDeviceGetProcessUtilization(self, handle, since):
+            error = self.NVMLError("Not Found")
+            error.value = 6 if handle == 0 else 3
+            raise error
+
+    assert Nvml(Quiet()).uses() == [Use(0, 20, 7, -1, True), Use(0, 21, 8, -1, True), Use(1, 22, 0, -1)]

@@ -326,11 +326,14 @@ def test_how_long_its_gpus_were_idle_counts_while_it_holds_them(world):
     assert idle_s(world) == 10
     take_after(world, 5, Use(0, os.getpid(), GIB, -1))
     assert idle_s(world) == 10, "how busy it is nobody knows"
+    take_after(world, 0.5, Use(0, os.getpid(), GIB, -1, True))
+    take_after(world, 0.5, Use(0, os.getpid(), GIB, 0), Use(0, os.getpid(), GIB, -1, True))
+    assert idle_s(world) == 11, "the driver has no sample of it"
     world.job.state, world.job.since_ns = SUSPENDED, world.clock.now_ns
     take_after(world, 500)
     world.job.state, world.job.since_ns = RUNNING, world.clock.now_ns
     take_after(world, 3, Use(0, os.getpid(), GIB, 0))
-    assert idle_s(world) == 13, "what is parked is not idle"
+    assert idle_s(world) == 14, "what is parked is not idle"
     take_after(world, 5, Use(0, os.getpid(), GIB, 7))
     assert idle_s(world) == 0
 
