@@ -46,8 +46,11 @@ local SIGNALS = set_of {"HUP", "INT", "USR1", "USR2", "TERM"}
 
 local function is_checkpoint(text)
     if one_of("auto", "signal", "submitit", "self", "none")(text) then return true end
-    local directory = text:match("^self:([%w_./%%+,=@-]+)$")
-    if directory then return #directory <= 200 end
+    local head, directory = text:match("^(self):([%w_./%%+,=@-]+)$")
+    if not directory then head, directory = text:match("^(signal:%w+@%d+):([%w_./%%+,=@-]+)$") end
+    if directory and #directory > 200 then return false end
+    if head == "self" then return true end
+    text = head or text
     local name, seconds = text:match("^signal:(%w+)$"), nil
     if not name then name, seconds = text:match("^signal:(%w+)@(%d%d?%d?%d?)$") end
     return SIGNALS[name] == true and (seconds == nil or whole_number(seconds, 1, 3600) ~= nil)
@@ -65,7 +68,7 @@ local RULES = {
     {"pack", "auto", one_of("auto", "never"), "auto or never"},
     {"migrate", "auto", one_of("auto", "never"), "auto or never"},
     {"hook", "auto", one_of("auto", "none"), "auto or none"},
-    {"checkpoint", "auto", is_checkpoint, "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none"},
+    {"checkpoint", "auto", is_checkpoint, "auto, signal[:NAME[@SECONDS[:DIR]]], submitit, self[:DIR] or none"},
 }
 
 local function json_text(text)
@@ -183,13 +186,13 @@ local function settle_checkpoint(desc, asked, sent)
     if asked == "submitit" then own = own or {to = "", name = "USR2", seconds = 90} end
     if asked == "submitit" then return string.format("submitit:%s@%d", own.name, own.seconds) end
     if asked:sub(1, 6) ~= "signal" then return asked end
-    local name, seconds = asked:match("^signal:(%w+)@?(%d*)$")
+    local name, seconds, files = asked:match("^signal:(%w+)@?(%d*)(.*)$")
     if not name and not own then
         refuse("--gandiva-checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
                .. "signal:USR1@60")
     end
     seconds = tonumber(seconds) or own and own.seconds or 60
-    return string.format("signal:%s%s@%d", own and own.to or "", name or own.name, seconds)
+    return string.format("signal:%s%s@%d%s", own and own.to or "", name or own.name, seconds, files or "")
 end
 
 --- Everything the job asks, checked; raises the refusal of what cannot be met. most_nodes: there are no more.

@@ -9,6 +9,8 @@
 /* Longest name of a GPU type, a partition or a virtual cluster. */
 #define NAME_MAX_CHARS 64
 #define PATH_MAX_CHARS 200
+/* How a value of --gandiva-checkpoint begins that may name a directory at once. */
+#define GANDIVA_SELF_FILES "self:"
 /* No node has more GPUs than fit into five digits. */
 #define GPU_DIGITS 5
 
@@ -117,7 +119,39 @@ bool gandiva_is_auto_or_none(const char *text)
 	return is_one_of(text, words);
 }
 
-/* signal[:NAME[@SECONDS]] behind the word: a name that jobs catch, 1 to 3600 seconds. */
+static bool is_directory(const char *text)
+{
+	size_t length = strlen(text);
+
+	return length > 0 && length <= PATH_MAX_CHARS && strspn(text, NAME_CHARS "/%+,=@") == length;
+}
+
+/* SECONDS[:DIRECTORY] */
+static bool is_seconds(const char *text)
+{
+	char seconds[8];
+	size_t length = strcspn(text, ":");
+
+	if (length >= sizeof(seconds) || (text[length] == ':' && !is_directory(text + length + 1)))
+		return false;
+	memcpy(seconds, text, length);
+	seconds[length] = '\0';
+	return is_between(seconds, 1, 3600);
+}
+
+const char *gandiva_own_files(const char *text)
+{
+	static const char prefix[] = "signal:";
+
+	if (strncmp(text, GANDIVA_SELF_FILES, strlen(GANDIVA_SELF_FILES)) == 0)
+		return text + strlen(GANDIVA_SELF_FILES);
+	if (strncmp(text, prefix, sizeof(prefix) - 1) != 0)
+		return NULL;
+	text = strchr(text + sizeof(prefix) - 1, ':');
+	return text == NULL ? NULL : text + 1;
+}
+
+/* signal[:NAME[@SECONDS[:DIRECTORY]]] behind the word: a name that jobs catch, 1 to 3600 seconds. */
 static bool is_signal(const char *text)
 {
 	static const char *const names[] = {"HUP", "INT", "USR1", "USR2", "TERM", NULL};
@@ -125,18 +159,11 @@ static bool is_signal(const char *text)
 	char name[8];
 	size_t length = at == NULL ? strlen(text) : (size_t)(at - text);
 
-	if (length >= sizeof(name) || (at != NULL && !is_between(at + 1, 1, 3600)))
+	if (length >= sizeof(name) || (at != NULL && !is_seconds(at + 1)))
 		return false;
 	memcpy(name, text, length);
 	name[length] = '\0';
 	return is_one_of(name, names);
-}
-
-static bool is_directory(const char *text)
-{
-	size_t length = strlen(text);
-
-	return length > 0 && length <= PATH_MAX_CHARS && strspn(text, NAME_CHARS "/%+,=@") == length;
 }
 
 bool gandiva_is_checkpoint(const char *text)

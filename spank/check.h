@@ -8,9 +8,6 @@
 /* Longest value of an option; what is longer is wrong in every one of them. */
 #define GANDIVA_VALUE_MAX 255
 
-/* How a value of --gandiva-checkpoint begins that names the directory of the job's own files. */
-#define GANDIVA_SELF_FILES "self:"
-
 bool gandiva_is_tickets(const char *text);
 bool gandiva_is_priority(const char *text);
 bool gandiva_is_class(const char *text);
@@ -21,6 +18,9 @@ bool gandiva_is_elastic(const char *text);
 bool gandiva_is_auto_or_never(const char *text);
 bool gandiva_is_auto_or_none(const char *text);
 bool gandiva_is_checkpoint(const char *text);
+
+/* The directory of the job's own files in a value of --gandiva-checkpoint that is good; NULL: it names none. */
+const char *gandiva_own_files(const char *text);
 
 /* The whole number of at most four digits, or -1. */
 int gandiva_seconds(const char *text);

@@ -24,7 +24,7 @@ static const struct rule rules[OPT_COUNT] = {
 	[OPT_PACK] = {"auto or never", gandiva_is_auto_or_never},
 	[OPT_MIGRATE] = {"auto or never", gandiva_is_auto_or_never},
 	[OPT_HOOK] = {"auto or none", gandiva_is_auto_or_none},
-	[OPT_CHECKPOINT] = {"auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none", gandiva_is_checkpoint},
+	[OPT_CHECKPOINT] = {"auto, signal[:NAME[@SECONDS[:DIR]]], submitit, self[:DIR] or none", gandiva_is_checkpoint},
 };
 
 static int on_option(int val, const char *optarg, int remote);
@@ -47,7 +47,8 @@ static struct spank_option table[OPT_COUNT] = {
 	OPTION(OPT_MIGRATE, "gandiva-migrate", "WORD", "auto (default) or never move to another node"),
 	OPTION(OPT_HOOK, "gandiva-hook", "WORD", "auto (default) or none: find mini-batches in the script"),
 	OPTION(OPT_CHECKPOINT, "gandiva-checkpoint", "HOW",
-	       "how the job itself saves: auto (default), signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none"),
+	       "how the job itself saves: auto (default), signal[:NAME[@SECONDS[:DIR]]],"
+	       " submitit, self[:DIR] or none"),
 };
 
 struct choice {

@@ -75,9 +75,10 @@ void gandiva_set_files(spank_t sp)
 {
 	char asked[GANDIVA_VALUE_MAX + 1];
 
-	gandiva_asked(sp, OPT_CHECKPOINT, asked, sizeof(asked));
-	if (strncmp(asked, GANDIVA_SELF_FILES, strlen(GANDIVA_SELF_FILES)) == 0)
-		gandiva_set_variable(sp, "GANDIVA_CHECKPOINT_FILES", asked + strlen(GANDIVA_SELF_FILES));
+	const char *files = gandiva_own_files(gandiva_asked(sp, OPT_CHECKPOINT, asked, sizeof(asked)));
+
+	if (files != NULL)
+		gandiva_set_variable(sp, "GANDIVA_CHECKPOINT_FILES", files);
 }
 
 /* True when the variable of the job is one whole number. */

@@ -86,8 +86,8 @@ class FakeWorld:
         self.card_bytes = 1 << 40
         self.peaks: dict[int, int] = {}
         self.ooms: dict[int, int] = {}
-        #: by job: for how many seconds its GPUs were idle while it held them
-        self.idle: dict[int, int] = {}
+        #: by job: seconds for which its GPUs were idle while it held them; when its newest file was written
+        self.idle, self.saved_s = dict[int, int](), dict[int, int]()
         #: GPU types of nodes that have another than the rest
         self.types: dict[str, str] = {}
         self.wanted_nodes: dict[int, tuple[str, ...]] = {}
@@ -281,10 +281,10 @@ class FakeWorld:
             peak_bytes=self.peaks.get(key.job_id, 1),
             ooms=self.ooms.get(key.job_id, 0),
             idle_s=self.idle.get(key.job_id, 0),
+            saved_s=self.saved_s.get(key.job_id, 0),
         )
-        words = (proc.reason, detail)
-        stand = (name, key, proc.state, proc.gpus)
-        return ev.ResidentSeen(*stand, *words, 0, proc.has_left, measured, proc.has_floor)
+        stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
+        return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
@@ -384,7 +384,7 @@ class FakeWorld:
 
     def _check_saved(self, job: SlurmJob, key: JobKey) -> None:
         """Nobody is requeued for a move before he has saved himself."""
-        if job.options is not None and job.options.saves_by == "self":
+        if job.options is not None and (job.options.saves_by == "self" or job.options.own_files):
             return
         here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]
         assert all(proc.has_left for proc in here), f"{key} is requeued and has not saved itself"

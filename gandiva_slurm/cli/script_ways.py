@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import click
 
 from gandiva_slurm.model.errors import UsageError
-from gandiva_slurm.model.snapshot import OWN_FILES, JobOptions, OwnSignal
+from gandiva_slurm.model.snapshot import DIRECTORY, OWN_FILES, JobOptions, OwnSignal
 
 #: Signals that jobs catch.
 SIGNALS = ("HUP", "INT", "USR1", "USR2", "TERM")
-TAKES = "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none"
+TAKES = "auto, signal[:NAME[@SECONDS[:DIR]]], submitit, self[:DIR] or none"
 _ASKED = re.compile(
-    rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}}))?|{OWN_FILES.pattern}",
+    rf"auto|signal|submitit|self|none|signal:({'|'.join(SIGNALS)})(@(\d{{1,4}})(:{DIRECTORY})?)?"
+    rf"|{OWN_FILES.pattern}",
     re.ASCII,
 )
 _SIGNAL = re.compile(r"(?:([A-Z]*):)?([A-Za-z0-9]+)@?(\d*)", re.ASCII)
@@ -129,16 +130,16 @@ def settle(script: Script, asked: str | None = None) -> JobOptions:
         return _by_signal("submitit", (own or _SUBMITIT)._replace(to_batch=False))
     if not asked.startswith("signal"):
         return JobOptions(checkpoint=asked)
-    name, _, seconds = asked.partition(":")[2].partition("@")
+    name, _, rest = asked.partition(":")[2].partition("@")
+    seconds, _, files = rest.partition(":")
     if not name and own is None:
         raise UsageError(
             "--checkpoint=signal: its script has no #SBATCH --signal; next: name the signal, as in "
             "signal:USR1@60"
         )
     default = own or OwnSignal(name, False, _SIGNAL_S)
-    return _by_signal(
-        "signal", OwnSignal(name or default.name, default.to_batch, int(seconds or default.grace_s))
-    )
+    own = OwnSignal(name or default.name, default.to_batch, int(seconds or default.grace_s))
+    return _by_signal("signal", own, files)
 
 
 def own_signal(script: Script) -> OwnSignal | None:
@@ -274,6 +275,6 @@ def _option(word: str) -> tuple[str, bool, str]:
     return name, bool(name and word[2:]), word[2:] if name else ""
 
 
-def _by_signal(how: str, own: OwnSignal) -> JobOptions:
-    to = "B:" if own.to_batch else ""
-    return JobOptions(checkpoint=f"{how}:{to}{own.name}@{own.grace_s}")
+def _by_signal(how: str, own: OwnSignal, files: str = "") -> JobOptions:
+    to, where = "B:" if own.to_batch else "", f":{files}" if files else ""
+    return JobOptions(checkpoint=f"{how}:{to}{own.name}@{own.grace_s}{where}")

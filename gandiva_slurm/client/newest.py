@@ -1,6 +1,6 @@
 """How old the newest file of the job's own checkpoints is: looked at by the training process, as its user.
 
-`--gandiva-checkpoint=self:DIRECTORY` names the directory, the SPANK plugin hands it on. The gang's first rank
+`--gandiva-checkpoint=self:DIR` (or signal:NAME@SECONDS:DIR) names the directory, the SPANK plugin hands it on. The gang's first rank
 looks there now and then in a thread of its own, so that a file system that hangs keeps no mini-batch waiting,
 and shows on its page when the newest file was written that is whole. Nothing of root's follows the path.
 """
@@ -16,7 +16,7 @@ from gandiva_slurm.client.start import job_id
 from gandiva_slurm.wire.page import NO_FILE, W_FILE_S
 
 #: Between two looks, in seconds.
-LOOK_S = 30.0
+LOOK_S = 10.0
 #: A file that was written to in the last of these seconds may not be whole.
 WHOLE_S = 10.0
 #: How deep, and at how many entries in all, it is looked; what lies beyond is not seen.

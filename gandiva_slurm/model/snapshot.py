@@ -30,10 +30,14 @@ FINISHED = frozenset(
 #: Words of a node that slurmctld does not hear, or has given up.
 UNHEARD = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN", "POWERED_DOWN", "POWERING_DOWN"})
 
-#: A settled checkpoint by a signal: how, whether to the batch shell, which, seconds.
-OWN_SIGNAL = re.compile(r"(signal|submitit):(B:)?([A-Z][A-Z0-9]{2,3})@([1-9][0-9]{0,3})")
-#: One by the job's own newest file, with the directory by whose newest file its age is seen.
-OWN_FILES = re.compile(r"self:([A-Za-z0-9_./%+,=@-]{1,200})")
+#: A directory of a job's own checkpoints, by whose newest file their age is seen.
+DIRECTORY = r"[A-Za-z0-9_./%+,=@-]{1,200}"
+#: A settled checkpoint by a signal: how, whether to the batch shell, which, seconds, the directory.
+OWN_SIGNAL = re.compile(
+    rf"(signal|submitit):(B:)?([A-Z][A-Z0-9]{{2,3}})@([1-9][0-9]{{0,3}})(?::({DIRECTORY}))?"
+)
+#: One by the job's own newest file, with the directory.
+OWN_FILES = re.compile(rf"self:({DIRECTORY})")
 
 
 class OwnSignal(NamedTuple):
@@ -68,7 +72,7 @@ class JobOptions:
     reservation: str = ""
     nodes: int = 1
     #: how it saves itself, as job_submit.lua settled it: auto and none (not at all), self[:DIRECTORY], or
-    #: signal:[B:]NAME@SECONDS and submitit:NAME@SECONDS
+    #: signal:[B:]NAME@SECONDS[:DIRECTORY] and submitit:NAME@SECONDS
     checkpoint: str = "auto"
 
     @property
@@ -80,8 +84,9 @@ class JobOptions:
     @property
     def own_files(self) -> str:
         """The directory by whose newest file its own checkpoint's age is seen; "" where it named none."""
-        match = OWN_FILES.fullmatch(self.checkpoint)
-        return match[1] if match else ""
+        by_file, by_signal = OWN_FILES.fullmatch(self.checkpoint), OWN_SIGNAL.fullmatch(self.checkpoint)
+        named = by_file[1] if by_file else by_signal[5] if by_signal else None
+        return named or ""
 
     @property
     def saves_by(self) -> str:

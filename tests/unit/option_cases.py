@@ -12,7 +12,8 @@ GOOD = [
     ("hook", "auto"), ("hook", "none"),
     ("checkpoint", "auto"), ("checkpoint", "signal:USR1"), ("checkpoint", "signal:TERM@1"),
     ("checkpoint", "signal:USR2@3600"), ("checkpoint", "submitit"), ("checkpoint", "self"),
-    ("checkpoint", "none"), ("checkpoint", "self:/data/run-%j/ckpt_1"), ("checkpoint", "self:" + "a" * 200),
+    ("checkpoint", "none"), ("checkpoint", "self:/data/run-%j/ckpt_1"),
+    ("checkpoint", "signal:USR1@60:out/%j"), ("checkpoint", "self:" + "a" * 200),
 ]
 
 BAD = [
@@ -32,6 +33,8 @@ BAD = [
     ("checkpoint", "signal:USR1@"), ("checkpoint", "signal:USR1@0"), ("checkpoint", "signal:USR1@3601"),
     ("checkpoint", "signal:USR1@5x"), ("checkpoint", "signal:B:USR1"), ("checkpoint", "self:"),
     ("checkpoint", "self:/a b"),
+    ("checkpoint", "signal:USR1:/x"), ("checkpoint", "signal:USR1@60:"), ("checkpoint", "signal:USR1@:/x"),
+    ("checkpoint", "signal:USR1@60:a b"), ("checkpoint", "signal:USR1@60:" + "a" * 201),
     ("checkpoint", "signal:USR1;x"), ("checkpoint", "self:$(reboot)"), ("checkpoint", "self:" + "a" * 201),
     ("checkpoint", 'self:"'), ("checkpoint", "self:a\nb"),
 ]
@@ -48,5 +51,5 @@ TAKES = {
     "pack": "auto or never",
     "migrate": "auto or never",
     "hook": "auto or none",
-    "checkpoint": "auto, signal[:NAME[@SECONDS]], submitit, self[:DIRECTORY] or none",
+    "checkpoint": "auto, signal[:NAME[@SECONDS[:DIR]]], submitit, self[:DIR] or none",
 }

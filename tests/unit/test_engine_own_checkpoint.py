@@ -124,6 +124,19 @@ def test_of_several_nodes_it_is_moved_by_its_own_file() -> None:
     assert kinds(world.run(120)) == []
 
 
+def test_one_that_saves_itself_upon_its_signal_and_lives_on_is_requeued_when_its_file_is_whole() -> None:
+    """Slurm's own requeue would have come from the job; here nobody else asks for it."""
+    world = leaving(f"{SIGNAL}:/out")
+    old_s = world.now_ns // SECOND_NS - 5
+    world.saved_s[1] = old_s
+    assert kinds(world.run(6)) == ["Signal"], "the file is of before the signal"
+    world.saved_s[1] = world.now_ns // SECOND_NS - 1
+    assert kinds(world.run(30)) == ["Requeue"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, record.job.restart) == (states.RUNNING, TARGET, 1)
+    assert codes(world)[3:6] == ["Leaving", "Signalled", "Saved"]
+
+
 def test_of_several_nodes_it_is_signalled_when_all_keep_its_turn() -> None:
     """One signal, which Slurm sends to all nodes; then it is placed anew as one."""
     world = leaving_span(SIGNAL)

@@ -216,7 +216,7 @@ def test_job_that_may_not_be_moved_is_not(tried):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--checkpoint=signal:KILL",), "got 'signal:KILL', takes auto, signal[:NAME[@SECONDS]], submitit, "),
+        (("--checkpoint=signal:KILL",), "got 'signal:KILL', takes auto, signal[:NAME[@SECONDS[:DIR]]], "),
         (
             ("--checkpoint=signal",),
             "its script has no #SBATCH --signal; next: name the signal, as in signal:",

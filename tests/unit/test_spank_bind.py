@@ -91,7 +91,9 @@ def test_the_directory_of_a_jobs_own_files_is_named_to_its_ranks(node: Node) -> 
     node.serve(answer(OK))
     outcome = node.task("opt:gandiva-checkpoint=self:/data/run-%j")
     assert outcome.set["GANDIVA_CHECKPOINT_FILES"] == "/data/run-%j"
-    for other in ("self", "signal:USR1@60", "self:/a b"):
+    outcome = node.task("opt:gandiva-checkpoint=signal:USR1@60:out")
+    assert outcome.set["GANDIVA_CHECKPOINT_FILES"] == "out"
+    for other in ("self", "signal:USR1@60", "signal", "self:/a b"):
         assert "GANDIVA_CHECKPOINT_FILES" not in node.task(f"opt:gandiva-checkpoint={other}").set
 
 

@@ -277,10 +277,11 @@ def _has_left(at: Cycle, record: JobRecord) -> bool:
     """True when each of its nodes has just said that all of it there has saved itself, and is parked.
 
     A job that goes on from its own newest file may leave at any time, one that saves itself upon a signal
-    when it has ended.
+    when it has ended, or has written its file and lives on.
     """
     if record.travels.by:
-        return record.travels.by == BY_SELF or is_coming_back(record, record.job.state)
+        has_ended = is_coming_back(record, record.job.state)
+        return record.travels.by == BY_SELF or has_ended or own_files.has_saved(at.state, record)
     return all((record.job.job_id, node) in at.left for node in record.nodes)
 
 

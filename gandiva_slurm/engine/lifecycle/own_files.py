@@ -21,13 +21,20 @@ def age_s(state: EngineState, record: JobRecord, now_ns: int) -> int | None:
 
 def too_dear(state: EngineState, record: JobRecord, now_ns: int) -> str:
     """Say why it is not to be moved now, as it would lose too much; "" where it would not."""
-    if not record.options.own_files or not _saved_s(state, record):
+    is_told = record.options.saves_by == "self" and record.options.own_files
+    if not is_told or not _saved_s(state, record):
         return ""
     ran_s, age = _ran_s(state, record), age_s(state, record, now_ns)
     lost_s = ran_s if age is None else min(age, ran_s)
     if lost_s <= max(LEAST_LOST_S, ran_s // LOST_PART):
         return ""
     return f"it would do {lost_s} s of {ran_s} s again: {_told_age(record, age)}"
+
+
+def has_saved(state: EngineState, record: JobRecord) -> bool:
+    """True for one whose newest whole file was written since it was sent its signal: it may be requeued."""
+    sent_ns = record.travels.signalled_ns
+    return bool(sent_ns and record.options.own_files) and _saved_s(state, record) * SECOND_NS >= sent_ns
 
 
 def told(state: EngineState, record: JobRecord, now_ns: int) -> Iterator[str]:
