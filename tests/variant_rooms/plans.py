@@ -362,7 +362,7 @@ VARIANTS = (
     Variant(
         "plan-forgets-whom-it-promoted",
         "gandiva_slurm/engine/apply/picture.py:Picture._job",
-        "GUARANTEED if record.is_promoted else record.options.job_class",
+        "OPPORTUNISTIC if record.is_opportunistic else GUARANTEED",
         "record.options.job_class",
         "Another policy takes a job that was promoted for opportunistic again.",
         ("tests/unit/test_decider.py",),
