@@ -1,9 +1,9 @@
 """How old the newest file of the job's own checkpoints is: looked at by the training process, as its user.
 
 `--gandiva-checkpoint=self:DIR`, or `signal:NAME@SECONDS:DIR`, names the directory; the SPANK plugin hands it
-on. The gang's first rank looks there now and then, in a thread of its own, so that a file system that hangs keeps
-no mini-batch waiting, and shows on its page when the newest file was written that is whole. Nothing of root's
-follows the path.
+on. The gang's first rank looks there now and then, in a thread of its own, so that a file system that hangs
+keeps no mini-batch waiting, and shows on its page when the newest file was written that is whole. Nothing of
+root's follows the path.
 """
 
 from __future__ import annotations
