@@ -87,7 +87,7 @@ async def test_two_hundred_at_once_are_one_question(site, monkeypatch):  # noqa:
     for _ in range(3):
         told = await asyncio.gather(*(site.get("/api/v1/jobs", f"user{n}") for n in range(200)))
         assert {status for status, _ in told} == {200}
-    assert site.asked == ["overview"]
+    assert site.asked.count("overview") == 1 and len(site.asked) <= 2, "and one of what is foretold"
 
 
 async def test_those_who_ask_for_one_story_are_one_question(site, monkeypatch):  # noqa: F811

@@ -67,6 +67,17 @@ class Place(Shape):
     gpus: list[int]
 
 
+class Foretold(Shape):
+    """What is foretold of a job: low end, middle and high end in unix seconds, null: later than was run."""
+
+    turn: list[float | None] | None
+    start: list[float | None] | None
+    end: list[float | None] | None
+    why: str = Field(description="why no time can be told")
+    of_s: float = Field(description="the forecast's moment")
+    reached_s: float | None
+
+
 class Job(Shape):
     """A row of `gandiva queue --json`; `reason` and `detail` are the code and the text of `gandiva why`."""
 
@@ -100,6 +111,7 @@ class Job(Shape):
     world: int
     ranks: int
     moves_by: str | None
+    when: Foretold | None = Field(description="null: no forecast, or none yet")
 
 
 class Paged(Answer):

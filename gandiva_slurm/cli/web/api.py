@@ -30,6 +30,7 @@ from gandiva_slurm.cli.web.lane import Lane
 from gandiva_slurm.cli.web.login import Login
 from gandiva_slurm.cli.web.look import Look, Looks, Part
 from gandiva_slurm.cli.web.refusal import Refused
+from gandiva_slurm.cli.web.whens import Whens
 from gandiva_slurm.controller import curtained
 from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError, SlurmUnreachable, UsageError
 
@@ -58,6 +59,7 @@ class Api:
     query: Query
     login: Login
     looks: Looks = field(init=False)
+    whens: Whens = field(init=False)
     #: stories of jobs, and windows of the ledger, which take longer
     stories: Lane = field(default_factory=Lane)
     windows: Lane = field(default_factory=Lane)
@@ -65,6 +67,7 @@ class Api:
     def __post_init__(self) -> None:
         """Have looks taken by the same way."""
         self.looks = Looks(lambda: dict(self.query("overview", {})))
+        self.whens = Whens(self.query)
         self._answers = {
             "health": self._health,
             "jobs": self._jobs,
@@ -94,12 +97,14 @@ class Api:
         part, part_of = asker.part, pages(words)
         wanted = tuple(sorted((name, text) for name, text in words.items() if name not in _PAGES))
         rows = part.once(("rows", wanted), lambda: _queue(words, part.rows))
+        shown = _cut(rows, part_of)
+        whens = self.whens.of([row["job_id"] for row in shown])
 
         def make() -> bytes:
-            shown = curtained.queue(_cut(rows, part_of), part.curtain)
-            return _inside(_told("jobs", shown, part_of, len(rows)))
+            told = curtained.queue((row | {"when": whens[row["job_id"]]} for row in shown), part.curtain)
+            return _inside(_told("jobs", told, part_of, len(rows)))
 
-        return written(asker.look, {}, part.once(("jobs", wanted, part_of), make))
+        return written(asker.look, {}, part.once(("jobs", wanted, part_of, self.whens.version), make))
 
     async def _nodes(self, words: Words, asker: Asker) -> bytes:
         part, part_of = asker.part, pages(words)
@@ -118,6 +123,7 @@ class Api:
             raise Refused(404, f"Gandiva has no job {text[:40]} now; next: {ROOT}acct?job={wanted.job_id}")
         arguments = {"job_id": row["job_id"], "story": True}
         told = await self.stories.get(row["job_id"], asker.user, lambda: self.query("why", arguments))
+        row = row | {"when": self.whens.of([row["job_id"]])[row["job_id"]]}
         (shown,) = curtained.queue([row], asker.part.curtain)
         return written(asker.look, {**curtained.why(told, asker.part.curtain), "job": shown})
 

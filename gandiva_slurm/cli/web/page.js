@@ -40,6 +40,7 @@ const COLUMNS = [
   ["Share", (row) => row.share === null ? "" : `${Math.round(row.share * 100)}%`],
   ["Rate", (row) => row.rate ? `${row.rate.toFixed(1)}/s` : ""],
   ["Parked", (row) => row.parked_s === null ? "" : span(row.parked_s)],
+  ["When", (row) => when(row)],
   ["Why", (row) => row.reason],
   ["Name; why in words", (row) => `${row.name}; ${row.detail}`],
 ];
@@ -51,6 +52,18 @@ function id(row) {
 function span(seconds) {
   const whole = Math.round(seconds), two = (number) => String(number).padStart(2, "0");
   return `${two(Math.floor(whole / 3600))}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+}
+
+// What comes next of a job, and how long after the forecast's moment.
+function when(row) {
+  const told = row.when;
+  if (!told || row.state === "ENDED") return "";
+  if (told.why) return "unknown";
+  const waits = ["HELD", "STARTING", "REQUEUED"].includes(row.state);
+  let what = row.state === "RUNNING" ? "end" : waits ? "start" : "turn";
+  const has = (name) => told[name] && told[name][1] !== null;
+  if (what === "start" && has("start") && told.start[1] < told.of_s) what = "turn";
+  return has(what) ? `${what}+${span(told[what][1] - told.of_s)}` : `${what}+later`;
 }
 
 function inSight() {
