@@ -22,8 +22,11 @@ _SINCE_TOLD = "its GPUs have been idle for {} s of the time it held them"
 
 def watch_idle(at: Cycle) -> None:
     """Tell of jobs whose GPUs are idle, set them behind others, and take both back; once a cycle."""
-    if not at.settings.idle_tell_ns:
+    is_on = at.settings.idle_tell_ns > 0
+    if not is_on and at.state.may_have_idle:
         _forget(at.state)
+    at.state.may_have_idle = is_on
+    if not is_on:
         return
     for record in at.state.jobs.values():
         if record.state in states.SLICED and record.job.batch and record.places:

@@ -328,6 +328,7 @@ class EngineState:
     unread: tuple[str, ...] = field(default=(), compare=False)
     #: set by the first news from Slurm in this life: before it nothing is known to be missing there
     has_read_slurm: bool = False
+    may_have_idle: bool = field(default=True, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
