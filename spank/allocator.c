@@ -14,5 +14,6 @@ int gandiva_allocator_post_opt(spank_t sp)
 {
 	gandiva_apply_defaults(sp);
 	gandiva_hand_on_signal(sp);
+	gandiva_foretell();
 	return 0;
 }

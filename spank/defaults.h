@@ -13,6 +13,9 @@ void gandiva_forget_outer_job(void);
 /* After the command line was read: add the defaults for what it did not name. */
 void gandiva_apply_defaults(spank_t sp);
 
+/* Say what is foretold of a job that sbatch is asked to --test-only; nothing where there is no answer soon. */
+void gandiva_foretell(void);
+
 /* Hand on the signal that the job asks Slurm for by sbatch's --signal or SBATCH_SIGNAL, if it asks for one. */
 void gandiva_hand_on_signal(spank_t sp);
 

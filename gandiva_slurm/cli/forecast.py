@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import pwd
 import resource
 import select
 import signal
@@ -31,9 +32,10 @@ from gandiva_slurm.config import Config, load_config
 from gandiva_slurm.controller import foretold
 from gandiva_slurm.controller.present import read_present
 from gandiva_slurm.controller.settings import leader, leader_of
+from gandiva_slurm.controller.what_if import NEW
 from gandiva_slurm.engine.apply.decider import Leader, ask
 from gandiva_slurm.model.errors import ConfigError, GandivaError
-from gandiva_slurm.model.wish import parse_wish
+from gandiva_slurm.model.wish import NEW_ID, Wish, parse_wish
 from gandiva_slurm.sim.forecast.lengths import Lengths, Past
 from gandiva_slurm.sim.forecast.memory import Memory
 from gandiva_slurm.sim.forecast.ranges import Forecast, Present
@@ -44,6 +46,8 @@ from gandiva_slurm.sim.forecast.ranges import forecast as make_forecast
 EVERY_S, WORK_S, WAIT_S, DEADLINE_S = 30.0, 20.0, 30.0, 45.0
 #: What each of the two forecasts of a `when --if` may take.
 WISH_S = 2.5
+#: The same of one of a job that is not submitted yet: somebody waits at sbatch.
+NEW_S = 0.3
 #: What it may have of memory.
 MEMORY_BYTES = 4 << 30
 NICE = 19
@@ -169,6 +173,8 @@ def _what_if(config: Config, job: str, text: str) -> dict[str, object]:
     """What is foretold of a job as it is, and as it is wished, by the same draws; or an error."""
     try:
         _bound()
+        if job == NEW:
+            return _newcomer(config, text)
         job_id = int(job)
         present = _present(config, forecast_memory.load(Path(config.controller.state_dir)))
         rows: dict[str, object] = {}
@@ -186,6 +192,20 @@ def _what_if(config: Config, job: str, text: str) -> dict[str, object]:
         return rows | {"wish": text}
     except (GandivaError, MemoryError, OSError, ValueError, sqlite3.Error) as err:
         return {"error": str(err) or type(err).__name__}
+
+
+def _newcomer(config: Config, text: str) -> dict[str, object]:
+    """What is foretold of a job that is not submitted yet, as `WhatIf` tells it."""
+    present = _present(config, forecast_memory.load(Path(config.controller.state_dir)))
+    told = json.loads(text)
+    with contextlib.suppress(KeyError):  # one that has no name here has no job, nor shares of its own
+        told["user"] = pwd.getpwuid(told["uid"]).pw_name
+    wish = Wish(NEW_ID, "new", json.dumps({"user": "", **told}))
+    left = _time_left(NEW_S, NEW_S)
+    made = make_forecast(replace(present, wish=wish), present.now_ns, time_left=left)
+    row = next(row for row in made.jobs if row.job_id == NEW_ID)
+    meta = {"of_s": made.of_s, "reached_s": made.reached_s, "runs": made.draws}
+    return {"new": row.to_json(), "forecast": meta}
 
 
 def _coarser(config: Config, quantum_ns: int) -> Leader:

@@ -9,9 +9,11 @@ import click
 
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import find_jobs, parse_job_id
+from gandiva_slurm.cli.newcomer import newcomer_of
 from gandiva_slurm.cli.times import format_duration, format_time
+from gandiva_slurm.model.errors import UsageError
 from gandiva_slurm.model.job import ENDED
-from gandiva_slurm.model.wish import parse_wish
+from gandiva_slurm.model.wish import NEW_FORMS, parse_new, parse_wish
 
 Row = Mapping[str, Any]
 #: How long an answer may take: `--if` is worked out when it is asked.
@@ -26,15 +28,27 @@ ASSUMES = (
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("job")
+@click.argument("words", nargs=-1, metavar="JOB")
+@click.option("--new", "new", metavar="WHAT", help=f"Of a job that is not submitted yet: {NEW_FORMS}.")
+@click.option("--test-only", "script", hidden=True, help="The same, by sbatch's words and this script.")
 @click.option("--if", "wish", metavar="WISH", help="What if: tickets=200, gpus=2 or type=k80.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 @click.pass_obj
-def when(config: str | None, job: str, wish: str | None, as_json: bool) -> None:
+def when(config: str | None, /, **options: Any) -> None:
     """Say when JOB has its next turn, when it starts and when it ends.
 
     The range is one in which it falls eight times of ten.
     """
+    words, new, script, wish = (options[name] for name in ("words", "new", "script", "wish"))
+    as_json = options["as_json"]
+    if script is not None:
+        new = newcomer_of(words, script)
+    if new is not None:
+        _tell_newcomer(config, new, as_json)
+        return
+    if len(words) != 1:
+        raise UsageError("name one job, or what one would ask for: --new gpus=2")
+    (job,) = words
     wanted = parse_job_id(job)
     job_ids = [wanted.job_id] if wanted.task is None else find_jobs(config, wanted, job)
     args: dict[str, Any] = {"job_ids": job_ids}
@@ -47,6 +61,20 @@ def when(config: str | None, job: str, wish: str | None, as_json: bool) -> None:
         return
     for line in explain(data, job) if wish is None else explain_wish(data, job):
         click.echo(line)
+
+
+def _tell_newcomer(config: str | None, new: str, as_json: bool) -> None:
+    parse_new(new)
+    data = query(config, "when", {"new": new}, ANSWER_S)
+    if as_json:
+        click.echo(to_json({**data, "assumes": ASSUMES}))
+        return
+    row, told = data["new"], data["forecast"]
+    if row["why"]:
+        click.echo(f"submitted now it would wait: {row['why']}")
+        return
+    for name in ("start", "end"):
+        click.echo(f"submitted now: {WHAT[name]:<5} {range_words(row[name], told)}")
 
 
 def explain_wish(data: Row, job: str) -> Iterator[str]:

@@ -122,8 +122,8 @@ class Api:
         if ask == "holds" and uid not in self._operators:
             raise GandivaError("holds are shown to root and SlurmUser only; `gandiva acct` shows their sums")
         viewer = await self._privacy.viewer(uid)
-        if ask not in READING or args.get("if") is not None:  # a process of its own reads for that
-            return await self._asks[ask](args, viewer)
+        if ask not in READING or {"if", "new"} & args.keys():  # a process of its own reads for that
+            return await self._asks[ask](args | {"uid": uid}, viewer)
         async with self._turns.setdefault(uid, asyncio.Lock()):
             return await self._asks[ask](args, viewer)
 
@@ -209,6 +209,10 @@ class Api:
 
     async def _when(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         """Return what is foretold of these jobs, or of all; GandivaError: one of these is not here."""
+        new = text(args, "new")
+        if new is not None and self.what_if is not None:
+            told = await self.what_if.ask_new(new, args["uid"], self._controller.config.partitions[0])
+            return curtained.newcomer(told, self._curtain(viewer))
         wanted, jobs = numbers(args, "job_ids"), self._controller.engine.jobs
         shown = {
             job_id: jobs[job_id]

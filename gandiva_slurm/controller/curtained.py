@@ -52,6 +52,11 @@ def wished(told: Row, curtain: Curtain) -> Row:
     return told | rows
 
 
+def newcomer(told: Row, curtain: Curtain) -> Row:
+    """Return what is foretold of a job of the asker's that is not submitted yet, without others."""
+    return told | {"new": told["new"] | {"why": curtain.over(str(told["new"]["why"]))}}
+
+
 def nodes(rows: Iterable[Row], curtain: Curtain) -> list[Row]:
     """Return the nodes; of jobs that may not be seen only that their GPUs are held."""
     return [_node(row, curtain) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,6 +145,13 @@ def check_forecast(fleet: Fleet, jobs: dict[str, int]) -> None:
     assert wished["then"]["end"] and wished["forecast"]["runs"] >= 1
     refused = fleet.mini.exec(["gandiva", "when", str(job), "--if", "gpus=2"], check=False)
     assert refused.returncode == 1 and f"job {job} has begun" in refused.stderr
+    new = fleet.mini.exec(["gandiva", "when", "--new", "gpus=1,limit=600", "--json"], user="user1").stdout
+    assert json.loads(new)["new"]["start"] and json.loads(new)["forecast"]["runs"] >= 1
+    began_s = time.monotonic()
+    words = ["sbatch", "--gandiva", "--gres=gpu:1", "-p", "gandiva", "-t", "10", "--test-only", "--wrap=true"]
+    asked = fleet.mini.exec(words, user="user1", check=False)
+    print(f"sbatch --test-only took {time.monotonic() - began_s:.1f} s, and said: {asked.stderr}")
+    assert "to start at" in asked.stderr, "Slurm's own goes on, with an answer in a second or without"
 
 
 def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.cli import forecast as making
+from gandiva_slurm.controller import api as controller_api
 from gandiva_slurm.controller import what_if
 from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.model.errors import GandivaError, UsageError
@@ -17,7 +18,7 @@ from gandiva_slurm.model.wish import Wish, parse_wish
 from gandiva_slurm.sim.forecast.granting import grant
 from tests.builders import a_job
 from tests.controller.test_controller_api import ask, data, running  # noqa: F401
-from tests.unit.test_forward import engine
+from tests.unit.test_forward import NOW_NS, engine
 
 WISH = Wish(12, "tickets", "200")
 
@@ -58,7 +59,29 @@ async def test_one_at_a_time(monkeypatch):
         await asked.ask(WISH)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert not asked._is_asked
+    assert not any(asked._is_asked.values())
+
+
+async def test_of_a_job_that_is_not_submitted_yet_its_user_is_told(world, ask, monkeypatch):  # noqa: F811
+    await running(world, "user1", 2)
+    await world.cycles(3)
+    monkeypatch.setattr(making, "_bound", lambda: None)
+    words: list[str] = []
+
+    async def worked_out(self, job, text):
+        words[:] = [job, text]
+        return making._what_if(world.controller.config, job, text)
+
+    monkeypatch.setattr(WhatIf, "_answer", worked_out)
+    assert (await ask("when", new="gpus=1"))["ok"], "nobody is asked: one job's, or all"
+    made = WhatIf(Path("gandiva.yaml"))
+    here = property(lambda api: made, lambda api, value: None)
+    monkeypatch.setattr(controller_api.Api, "what_if", here, raising=False)
+    for text, word in (("gpus=1,limit=600", "start"), ("gpus=4096,nodes=1", "why")):
+        told = await data(ask, "when", new=text)
+        assert told["new"][word] and told["forecast"]["runs"] >= 1, told
+    assert words[0] == what_if.NEW and json.loads(words[1])["uid"] is not None
+    assert "invalid --new" in (await ask("when", new="gpus=x"))["error"]
 
 
 async def test_what_would_be_is_worked_out_beside_what_is(world, ask, monkeypatch):  # noqa: F811
@@ -87,11 +110,11 @@ def test_a_wish_that_is_none_is_refused(text):
 
 def test_wishes_are_granted():
     it, work = engine(a_job(1), a_job(2, gpus=4), gpus=2), {1: 100, 2: 100}
-    grant(Wish(2, "gpus", "2"), it, work)
-    grant(Wish(2, "tickets", "7"), it, work)
+    grant(Wish(2, "gpus", "2"), it, work, NOW_NS)
+    grant(Wish(2, "tickets", "7"), it, work, NOW_NS)
     options = it.jobs[2].options
     assert (options.gpus, options.tickets, work[2]) == (2, 7, 201)
-    grant(Wish(2, "type", "k80"), it, work)
+    grant(Wish(2, "type", "k80"), it, work, NOW_NS)
     assert it.jobs[2].options.gpu_type == "k80" and json.dumps(work)
     with pytest.raises(GandivaError, match="has begun"):
-        grant(Wish(1, "type", "k80"), it, work)
+        grant(Wish(1, "type", "k80"), it, work, NOW_NS)

@@ -96,7 +96,7 @@ def forecast(
         skew_ns = engine.state.skew_ns
         work = work_of(asks(engine, now_ns), present.lengths, Random(f"{seed}/{number}"))
         if present.wish is not None:
-            grant(present.wish, engine, work)
+            grant(present.wish, engine, work, now_ns)
         begun = time_left()
         forward = Forward(engine, work, now_ns, present.load_ns, present.coarser)
         runs.append(forward.go(now_ns + HORIZON_NS, partial(_used, begun, time_left)))
