@@ -26,7 +26,7 @@ class _Words(argparse.ArgumentParser):
 
 
 def newcomer_of(words: Sequence[str], script: str = "") -> str:
-    """Return it as `gandiva when --new` takes it; UsageError: it cannot be read here."""
+    """Return it as --new of `gandiva when` takes it; UsageError: it cannot be read here."""
     told = _options().parse_known_args([*_sbatch_lines(script), *words])[0]
     nodes = _number(told.nodes or "1", "--nodes")
     kind, per_node = _per_node(told, nodes)
