@@ -106,6 +106,16 @@ def test_by_the_age_of_its_newest_file_it_is_moved_or_not(
     assert ("file;" in gone) == (age_s in told)
 
 
+def test_one_that_its_ranks_save_loses_nothing_however_old_its_own_file_is() -> None:
+    world = FakeWorld({"n1": 1})
+    world.submit(checkpoint="self:/out")
+    world.saved_s[1] = NO_FILE
+    world.run(5000, 10)
+    at = Cycle(world.engine.state, world.settings, world.now_ns)
+    assert own_files.too_dear(world.engine.state, world.engine.jobs[1], world.now_ns)
+    assert why_bound(at, world.engine.jobs[1]) == ""
+
+
 def test_the_words_for_no_file_are_one() -> None:
     assert NO_FILE == page.NO_FILE
 

@@ -59,7 +59,7 @@ VARIANTS = (
     Variant(
         "moves-what-cannot-save",
         "gandiva_slurm/engine/lifecycle/moving.py:why_bound",
-        "if not is_attached(at.state, record) and not record.options.saves_by:",
+        "if not by_ranks and not record.options.saves_by:",
         "if False:",
         "A job that cannot save itself is told to move.",
         ("tests/unit/test_engine_moving.py::test_job_that_cannot_be_moved_stays",),

@@ -74,11 +74,13 @@ def why_bound(at: Cycle, record: JobRecord) -> str:
     silent = [name for name, home in zip(record.nodes, homes, strict=True) if not home or not home.has_daemon]
     if silent:
         return f"gandivad on {','.join(silent)} does not answer"
-    if not is_attached(at.state, record) and not record.options.saves_by:
+    by_ranks = is_attached(at.state, record)
+    if not by_ranks and not record.options.saves_by:
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = (sighting.measured.unmoved for sighting in seen if sighting is not None)
         return f"it cannot save itself: {next(filter(None, told), NOT_ATTACHED)}"
-    if dear := own_files.too_dear(at.state, record, at.now_ns):
+    dear = "" if by_ranks else own_files.too_dear(at.state, record, at.now_ns)
+    if dear:
         return dear
     return "its last move failed not long ago" if record.travels.wait_until_ns > at.now_ns else ""
 
