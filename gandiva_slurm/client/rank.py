@@ -32,6 +32,7 @@ from gandiva_slurm.wire.page import (
     KIND_RUN,
     NEVER,
     PAGE_BYTES,
+    STAMPS,
     UNMOVED_BYTES,
     UNMOVED_OFFSET,
     W_AT,
@@ -44,6 +45,7 @@ from gandiva_slurm.wire.page import (
     W_LAST_NS,
     W_PID,
     W_SEQ,
+    W_STAMPS,
     W_START,
     W_STATE,
     W_THROTTLE,
@@ -107,7 +109,7 @@ class Rank:
         words = self.words
         words[W_SEQ] = seq
         words[W_USER_STEPS] = steps
-        words[W_LAST_NS] = monotonic_ns()
+        words[W_LAST_NS] = words[W_STAMPS + seq % STAMPS] = monotonic_ns()
         if words[W_AT] <= seq or words[W_THROTTLE] != self.calm:
             self._leave_hot_path(seq)
 
@@ -164,6 +166,7 @@ class Rank:
         """In a forked child: a rank's child is no rank; another process's child may become one."""
         if self.owner is not None:
             self.owner, self.stop, self.words = _NOBODY, None, _private_words()
+            self.share.end()
 
     def finish(self) -> None:
         """At exit: tell the node that no boundary will come any more."""
@@ -193,7 +196,7 @@ class Rank:
                 step_ns = self._step_ns(self.stop.waited_ns)
                 self.stop.obey(seq, longest_hold_ns(step_ns), longest_drain_s(step_ns, self._park_deadline_s))
                 self.share.rest()
-                self.words[W_LAST_NS] = monotonic_ns()
+                self.words[W_LAST_NS] = self.words[W_STAMPS + seq % STAMPS] = monotonic_ns()
         except Exception as err:
             if is_from_signal_handler(err):
                 raise
@@ -248,6 +251,7 @@ class Rank:
         say(f"the client failed and takes no further part ({type(err).__name__}: {err}); training goes on")
         if self.stop is not None:
             self.stop.tell(err)
+        self.share.end()
         self.words, self.calm = _private_words(), 0
         self.words[W_AT] = NEVER
 

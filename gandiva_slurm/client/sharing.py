@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 
 from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.blame import is_from_signal_handler
+from gandiva_slurm.client.in_step import Layers
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.wire.page import (
     NEVER,
@@ -28,6 +29,8 @@ from gandiva_slurm.wire.page import (
 FULL = 100
 #: A pause ends so soon after the node has changed its mind, and when the node has been silent for so long.
 SLICE_S, SILENT_NS = 2e-3, 5_000_000_000
+#: Within a step it pauses once a part of it took so long: as a GPU's own slices between processes.
+PART_NS = 2_000_000
 #: How often its memory is told while it shares.
 TELL_NS = 1_000_000_000
 
@@ -47,6 +50,7 @@ class Share:
         self._over_ns = 0
         self._told_ns = 0
         self._is_broken = False
+        self._layers = Layers(self._within)
 
     def heed(self) -> int:
         """At a boundary: take the node's word on cap and duty, and pause for as long as the duty asks.
@@ -59,7 +63,11 @@ class Share:
             self._bound(cap if duty else 0)
             self._tell()
             if 0 < duty < FULL:
+                _finish_step()
                 self._pause(duty)
+                self._layers.watch()
+            else:
+                self._layers.leave()
         except Exception as err:
             if is_from_signal_handler(err):
                 raise
@@ -70,6 +78,10 @@ class Share:
     def rest(self) -> None:
         """The rank has been parked: that time was no step's."""
         self._since_ns = 0
+
+    def end(self) -> None:
+        """It is no rank any more: steps are left alone."""
+        self._layers.leave()
 
     def _bound(self, cap: int) -> None:
         if cap == self._cap or self._is_broken:
@@ -101,9 +113,24 @@ class Share:
             self._told_ns = now
             tell_memory(self.words)
 
+    def _within(self) -> None:
+        """Between two layers: pause once the part of the step since the last pause has been long enough."""
+        duty = self.words[W_THROTTLE]
+        if not self._since_ns or not 0 < duty < FULL or self.words[W_AT] != NEVER:
+            return
+        try:
+            _finish_layer()
+            if monotonic_ns() - self._since_ns >= PART_NS:
+                self._pause(duty)
+                self._since_ns = monotonic_ns()
+        except Exception as err:
+            if is_from_signal_handler(err):
+                raise
+            self._layers.leave()
+            say(f"it pauses between its steps only ({type(err).__name__}: {err}); training goes on")
+
     def _pause(self, duty: int) -> None:
-        """Wait until the step has taken `duty` percent of the time since the last boundary."""
-        _finish_step()
+        """Wait until what was done since the last pause has taken `duty` percent of the time since then."""
         now = monotonic_ns()
         took = now - self._since_ns if self._since_ns else 0
         until, words = now + took * (FULL - duty) // duty - self._over_ns, self.words
@@ -143,6 +170,13 @@ def ooms() -> int:
     if cuda is None:
         return 0
     return sum(cuda.memory_stats(device).get("num_ooms", 0) for device in devices_of(cuda))
+
+
+def _finish_layer() -> None:
+    """Wait for what this thread has queued: it takes no longer than one layer."""
+    cuda = accelerator.in_use()
+    if cuda is not None:
+        cuda.current_stream().synchronize()
 
 
 def _finish_step() -> None:

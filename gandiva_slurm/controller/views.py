@@ -195,6 +195,7 @@ def _told(item: Resident, way: str) -> Iterable[str]:
         yield way
     elif item.ranks:
         yield f"it cannot be moved: {_unmoved(item)}"
+    yield from _told_steps(item)
     if item.duty < 100:
         yield f"may run {item.duty} % of the time beside its guaranteed mate"
     if item.peak_bytes > 1:
@@ -205,6 +206,14 @@ def _told(item: Resident, way: str) -> Iterable[str]:
     if item.is_doubted:
         yield "its GPUs are idle by NVML though it reports mini-batches: is its loop the one that is counted?"
     yield f"suspended {item.suspends} times, parked {item.parked_ns / NS_PER_S:.1f} s in all"
+
+
+def _told_steps(item: Resident) -> Iterable[str]:
+    """Say what a mini-batch takes, to most of them and to the slowest in a hundred."""
+    beside = f"beside job {item.mate}" if item.mate else "beside another"
+    for (p50, p99), where in ((item.step_alone_ns, "alone"), (item.step_packed_ns, beside)):
+        if p50:
+            yield f"a mini-batch takes {p50 / 1e6:.3g} ms {where}, {p99 / 1e6:.3g} ms at the 99th percentile"
 
 
 def _unmoved(item: Resident) -> str:
@@ -296,12 +305,20 @@ def _resident_row(world: World, item: Resident) -> Row:
         "rate_alone": item.rate_alone or None,
         "rate_packed": item.rate_packed or None,
         "duty": item.duty,
+        **_step_times(item),
         "gpu_percent": item.gpu_percent if item.gpu_percent >= 0 else None,
         "live_bytes": item.live_bytes or None,
         "peak_bytes": item.peak_bytes or None,
         "reason": item.reason,
         "detail": item.detail,
     }
+
+
+def _step_times(item: Resident) -> Row:
+    """What its mini-batches take, ms; None where that is not known."""
+    names = ("step_p50_ms", "step_p99_ms", "packed_step_p50_ms", "packed_step_p99_ms")
+    values = (*item.step_alone_ns, *item.step_packed_ns)
+    return {name: round(value / 1e6, 3) or None for name, value in zip(names, values, strict=True)}
 
 
 def _key(item: Resident) -> JobKey:

@@ -11,7 +11,7 @@ from gandiva_slurm.model.job import RUNNING
 from gandiva_slurm.node import sharing
 from gandiva_slurm.node.charging import charge, sharer
 from gandiva_slurm.node.context import Node
-from gandiva_slurm.node.gauge import ALONE, PACKED
+from gandiva_slurm.node.gauge import ALONE, PACKED, UNKNOWN
 from gandiva_slurm.node.jobs import Pacing, Resident
 from gandiva_slurm.policy.packing.tally import Tally
 from gandiva_slurm.wire.messages import PlannedJob
@@ -24,6 +24,7 @@ def tell(resident: Resident, job: PlannedJob | None) -> None:
         resident.is_opportunistic, resident.vc = job.is_opportunistic, job.vc
     if mate != resident.mate:
         resident.mate, resident.gauge.packed, resident.pacing = mate, Tally(), Pacing()
+        resident.gauge.steps_packed = UNKNOWN
 
 
 def join(node: Node, resident: Resident, now: int) -> None:
@@ -74,11 +75,20 @@ def measure(node: Node, now: int) -> None:
     """Look at everybody's progress; called whenever somebody begins or ceases to hold GPUs."""
     for resident in node.residents.values():
         condition = _condition(node, resident)
+        if condition != resident.gauge.condition:
+            look_at_steps(resident, now)
         if condition or resident.gauge.condition:
             resident.gauge.look(resident.steps(), now, condition)
         if condition != PACKED:
             resident.pacing.since_ns = 0
     sharing.tell(node)
+
+
+def look_at_steps(resident: Resident, now: int) -> None:
+    """Take what a job's mini-batches take, by the page of its first rank."""
+    rank = next(iter(resident.ranks), None)
+    if rank is not None and rank.is_alive and resident.gauge.condition:
+        resident.gauge.look_at_steps(rank.page.stamps(), now)
 
 
 def told(node: Node, resident: Resident) -> str:

@@ -22,6 +22,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _WORDS = 80
 _FORMAT = struct.Struct(f"={_WORDS}Q")
 _WORD = struct.Struct("=Q")
+_STAMPS = struct.Struct(f"={wire.STAMPS}Q")
 #: Words that are moments of the rank's even clock.
 _TIMES = frozenset({wire.W_BEAT, wire.W_WAKE_BY, wire.W_LAST_NS, wire.W_FIRST_NS})
 #: x86-64, aarch64 and every newer port of Linux number it so.
@@ -112,6 +113,12 @@ class Page:
         for index in _TIMES:
             ours[index] = max(0, words[index] - self.shift_ns) if words[index] else 0
         return tuple(ours)
+
+    def stamps(self) -> tuple[int, ...]:
+        """Return when its newest boundaries were, by our clock, in no order; 0 where none was."""
+        data = os.pread(self.fd, _STAMPS.size, wire.W_STAMPS * wire.WORD_BYTES)
+        found = _STAMPS.unpack(data) if len(data) == _STAMPS.size else ()
+        return tuple(max(0, stamp - self.shift_ns) for stamp in found)
 
     def write(self, words: Iterable[tuple[int, int]]) -> None:
         """Write (index, value) one after the other, in this order."""

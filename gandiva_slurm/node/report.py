@@ -52,6 +52,7 @@ def _resident(node: Node, job: Job) -> Resident:
     now = node.clock.mono()
     reason, detail = _why(node, job, now)
     counts, memory = job.counts, memory_of(job)
+    packs.look_at_steps(job, now)
     is_doubted = job.usage.idle_looks >= DOUBT_LOOKS
     return Resident(
         job_id=job.key.job_id,
@@ -87,6 +88,8 @@ def _resident(node: Node, job: Job) -> Resident:
         held_bytes=memory.held,
         ooms=memory.ooms,
         duty=sharing.duty_of(node, job),
+        step_alone_ns=(*job.gauge.steps_alone,),
+        step_packed_ns=(*job.gauge.steps_packed,),
         gpu_percent=job.usage.percent,
         idle_s=_idle_s(job),
         first_ns=counts.first_ns,

@@ -158,6 +158,10 @@ class Resident(Measured):
     live_bytes: int = 0
     #: the percent of the time it may run beside its mate
     duty: int = 100
+    #: ns: what its mini-batches take of late, the median and the 99th percentile, alone and beside its mate;
+    #: 0: not known
+    step_alone_ns: tuple[int, int] = (0, 0)
+    step_packed_ns: tuple[int, int] = (0, 0)
     #: how busy its processes keep its GPUs, by NVML (-1: not known); idle, though it says that it trains
     gpu_percent: int = -1
     is_doubted: bool = False

@@ -47,6 +47,8 @@ W_SAVING, W_SAVED = 46, 47
 ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
 #: lines 8-9: why the training cannot be moved, by its rank's word; "" where it can, or it tells nothing.
 UNMOVED_OFFSET, UNMOVED_BYTES = 64 * WORD_BYTES, 128
+#: words 80 to 207: rank; when its newest boundaries were, by its even clock: boundary N's in N % STAMPS.
+W_STAMPS, STAMPS = 80, 128
 
 # commands: WORD = generation << 8 | command
 CMD_RUN, CMD_AIM, CMD_COMMIT = 0, 1, 2

@@ -65,6 +65,12 @@ def cuda(monkeypatch):
     return made
 
 
+@pytest.fixture(autouse=True)
+def no_layers(monkeypatch):
+    """Pauses within a step are test_client_in_step.py's."""
+    monkeypatch.setattr(sharing.Layers, "watch", lambda self: None)
+
+
 @pytest.fixture
 def words():
     made = memoryview(bytearray(page.PAGE_BYTES)).cast("Q")

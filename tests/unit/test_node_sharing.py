@@ -157,6 +157,21 @@ def test_without_a_rate_alone_the_duty_stays_small(shared):
     assert shared.told(shared.two)[0] == FIRST
 
 
+def test_what_a_mini_batch_takes_beside_the_other_is_told_with_its_slowest(shared):
+    opportunistic(shared)
+    packs.measure(shared.node, shared.clock.mono())
+    page, now = shared.one.ranks[0].page, shared.clock.now_ns
+    for number in range(100):
+        now += 10_000_000 if number % 50 else 30_000_000
+        page.write([(wire.W_STAMPS + number, now)])
+    shared.clock.now_ns = now
+    told = {item.job_id: item for item in make_report(shared.node).residents}
+    assert told[1].step_packed_ns == (10_000_000, 30_000_000) and told[1].step_alone_ns == (0, 0)
+    assert told[2].step_packed_ns == (0, 0), "too few"
+    shared.plan(shared.one, 7)
+    assert shared.one.gauge.steps_packed == (0, 0), "beside another mate it is another"
+
+
 def test_two_opportunistic_ones_slow_nobody_down(shared):
     shared.plan(shared.one, 2, is_opportunistic=True)
     opportunistic(shared)

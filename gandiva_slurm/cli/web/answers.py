@@ -176,6 +176,10 @@ class Resident(Shape):
     rate_alone: float | None
     rate_packed: float | None
     duty: int
+    step_p50_ms: float | None
+    step_p99_ms: float | None
+    packed_step_p50_ms: float | None
+    packed_step_p99_ms: float | None
     gpu_percent: int | None
     live_bytes: int | None
     peak_bytes: int | None
