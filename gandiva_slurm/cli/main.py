@@ -35,7 +35,7 @@ COMMANDS = {
         "when",
         "When a job's next turn, start and end will be.",
     ),
-    "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority among your jobs."),
+    "update": ("gandiva_slurm.cli.update", "update", "Change a job's priority or class."),
     "nodes": ("gandiva_slurm.cli.nodes", "nodes", "Nodes, their GPUs and who holds what (like sinfo)."),
     "metrics": ("gandiva_slurm.cli.metrics", "metrics", "Serve figures of the cluster to a Prometheus."),
     "web": ("gandiva_slurm.cli.web.main", "serve", "Serve a JSON API and a page to browsers, by a proxy."),

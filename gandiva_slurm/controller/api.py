@@ -31,12 +31,12 @@ from gandiva_slurm.controller.arguments import Args, number, numbers, text, text
 from gandiva_slurm.controller.figures import figures, own_figures
 from gandiva_slurm.controller.loop import Controller
 from gandiva_slurm.controller.privacy import JOBS, NODES, USAGE, Curtain, Privacy, Rules, Viewer, curtain
+from gandiva_slurm.controller.requests import change_of
 from gandiva_slurm.controller.views import World, in_order, node_rows, queue_rows, why_row
 from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import GandivaError, UsageError
-from gandiva_slurm.model.event import PriorityAsked
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.wish import parse_wish
 from gandiva_slurm.policy.port import OfUser
@@ -55,8 +55,6 @@ READING = frozenset({"queue", "acct", "share", "report", "holds", "when", "top",
 FIGURES_S = 1.0
 #: How long a change may take until it is in the journal: some cycles, and less than the command line waits.
 UPDATE_S = 4.0
-#: What a job's priority may be.
-PRIORITIES = range(101)
 
 T = TypeVar("T")
 
@@ -241,18 +239,16 @@ class Api:
     async def _update(self, args: Args, uid: int) -> list[dict[str, Any]]:
         """Change all of these jobs, or none."""
         job_ids = sorted(numbers(args, "job_ids") or ())
-        (priority,) = numbers({"priority": [args.get("priority")]}, "priority") or {0}
-        if priority not in PRIORITIES or not job_ids:
-            raise UsageError(f"expected job_ids and a priority from {PRIORITIES[0]} to {PRIORITIES[-1]}")
+        name, value, made = change_of(args)
+        if not job_ids:
+            raise UsageError("expected job_ids")
         rows = [
-            {"job_id": job_id, "priority": priority, "was": self._changed_by(job_id, uid).priority}
+            {"job_id": job_id, name: value, "was": getattr(self._changed_by(job_id, uid), name)}
             for job_id in job_ids
         ]
         aside = self._controller.engine.state.aside  # an operator's word has these tried again
         events = [
-            PriorityAsked(row["job_id"], priority)
-            for row in rows
-            if row["was"] != priority or row["job_id"] in aside
+            made(row["job_id"], value) for row in rows if row["was"] != value or row["job_id"] in aside
         ]
         if events:
             await self._controller.requests.ask(events, UPDATE_S)

@@ -151,8 +151,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if record.state != states.ENDED:
         yield from world.troubles
         yield from engine.decider.explain(job.job_id, world.now_ns)
-    if record.asked_priority is not None:
-        yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
+    yield from _asked(record)
     yield from owners.told(record, engine.settings)
     yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
@@ -182,6 +181,14 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
         for row in _strangers(world.reports.get(name)):
             if row["job_id"] == job.job_id:
                 yield f"its process {row['pid']} is on GPU {row['gpu']} of {name}, which was not given to it"
+
+
+def _asked(record: JobRecord) -> Iterable[str]:
+    """Say what `gandiva update` has changed."""
+    if record.asked_priority is not None:
+        yield f"priority {record.priority} by gandiva update; submitted with {record.options.priority}"
+    if record.asked_class and not record.is_promoted:
+        yield f"{record.asked_class} by gandiva update; submitted as {record.options.job_class}"
 
 
 def _told(item: Resident, way: str) -> Iterable[str]:

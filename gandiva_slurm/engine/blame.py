@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.state.records import EngineSettings, JobRecord
-from gandiva_slurm.model.event import Event, JobGone, JobSeen, JobSetAside, PriorityAsked, ResidentSeen
+from gandiva_slurm.model.event import Asked, Event, JobGone, JobSeen, JobSetAside, ResidentSeen
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.port import JobView
@@ -179,7 +179,7 @@ def _job_id(name: str, value: object) -> int | None:
         value = value.job
     if isinstance(value, ResidentSeen):
         value = value.key
-    if isinstance(value, SlurmJob | JobView | JobGone | JobKey | PriorityAsked):
+    if isinstance(value, SlurmJob | JobView | JobGone | JobKey | Asked):
         return value.job_id
     return value if name == "job_id" and isinstance(value, int) else None
 
@@ -195,7 +195,7 @@ def _named(events: Collection[Event]) -> Iterable[int]:
     for event in events:
         if isinstance(event, JobSeen):
             yield event.job.job_id
-        elif isinstance(event, JobGone | PriorityAsked):
+        elif isinstance(event, JobGone | Asked):
             yield event.job_id
         elif isinstance(event, ResidentSeen):
             yield event.key.job_id

@@ -56,6 +56,7 @@ _HANDLERS: dict[type, Callable[[Cycle, Any], None]] = {
     ev.DaemonSeen: event_handlers.daemon_seen,
     ev.ActionDone: event_handlers.action_done,
     ev.PriorityAsked: event_handlers.priority_asked,
+    ev.ClassAsked: event_handlers.class_asked,
     ev.PolicyLate: event_handlers.policy_late,
     ev.JobSetAside: set_aside,
     ev.ClockSkew: event_handlers.clock_skew,

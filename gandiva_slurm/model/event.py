@@ -122,6 +122,18 @@ class PriorityAsked:
 
 
 @dataclass(frozen=True)
+class ClassAsked:
+    """A job's owner, or an operator, makes it guaranteed or opportunistic from now on."""
+
+    job_id: int
+    job_class: str
+
+
+#: What is asked of one job by `gandiva update`.
+Asked = PriorityAsked | ClassAsked
+
+
+@dataclass(frozen=True)
 class ClockSkew:
     """By how much the system's clock, and so Slurm's times, are ahead of the cycles' (`controller.clock`)."""
 
@@ -168,6 +180,7 @@ Event = (
     | DaemonSeen
     | ActionDone
     | PriorityAsked
+    | ClassAsked
     | ClockSkew
     | JobSetAside
     | PolicyLate

@@ -148,7 +148,10 @@ def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
 
 
 def test_an_opportunistic_job_has_what_guaranteed_ones_leave(slurm: Living) -> None:
-    """It has both GPUs, gives way for as long as another wants one of them, and goes on afterwards."""
+    """It has both GPUs, gives way while another wants one of them, and goes on afterwards.
+
+    Its owner may have it take turns meanwhile, and give way again, as it runs.
+    """
     fleet = slurm.fleet
     spare = fleet.train("user2", "spare", "--gandiva-class=opportunistic", gpus=2)
     wait_for(lambda: fleet.steps("user2", "spare"), "the opportunistic job to train", START_S)
@@ -159,6 +162,17 @@ def test_an_opportunistic_job_has_what_guaranteed_ones_leave(slurm: Living) -> N
     wait_for(lambda: fleet.steps("user1", "firm") > more, "four hundred steps of the guaranteed job", START_S)
     assert (fleet.count("parked", firm), fleet.steps("user2", "spare")) == (parks, at)
     assert any(line.startswith("opportunistic: ") for line in slurm.why(spare)["evidence"])
+    assert slurm.user("gandiva", "update", str(spare), "class=guaranteed", user="user2").returncode == 0
+    wait_for(lambda: fleet.steps("user2", "spare") > at + 100, "turns of it as a guaranteed one", START_S)
+    assert slurm.user("gandiva", "update", str(spare), "class=opportunistic", user="user2").returncode == 0
+
+    def has_given_way() -> bool:
+        was, more = fleet.steps("user2", "spare"), fleet.steps("user1", "firm") + 400
+        wait_for(lambda: fleet.steps("user1", "firm") > more, "the guaranteed job to train", START_S)
+        return fleet.steps("user2", "spare") == was
+
+    wait_for(has_given_way, "it to give way again, as it ran", START_S)
+    at = fleet.steps("user2", "spare")
     fleet.stop("user1", "firm")
     fleet.wait_ended(firm, "COMPLETED")
     wait_for(lambda: fleet.steps("user2", "spare") > at, "the opportunistic job to go on")

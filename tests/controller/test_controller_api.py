@@ -285,6 +285,21 @@ async def test_owners_and_operators_change_a_priority_and_nobody_else(world, ask
     assert row["was"] == 80
 
 
+async def test_an_owner_changes_the_class_of_a_job_that_runs(world, ask):
+    job_id = await running(world)
+    owner, was = world.slurm.jobs[job_id].uid, "guaranteed"
+    for to in ("opportunistic", "guaranteed", "opportunistic"):
+        changed = await data(ask, "update", owner, job_ids=[job_id], job_class=to)
+        assert changed == [{"job_id": job_id, "job_class": to, "was": was}]
+        was = to
+    told = (await data(ask, "why", job_id=job_id))["evidence"]
+    assert "opportunistic by gandiva update; submitted as guaranteed" in told
+    assert any(line.startswith("opportunistic: it has what") for line in told)
+    await restart(world, "kept")
+    await world.until(lambda: world.runs(job_id))
+    assert world.controller.engine.jobs[job_id].is_opportunistic
+
+
 async def test_what_is_no_change_is_answered_at_once(world, ask):
     """A user who asks for it again and again does not set the controller's pace."""
     job_id = await running(world)
@@ -315,7 +330,8 @@ async def test_a_priority_that_is_not_kept_is_told_so_and_comes_to_be_later(worl
 @pytest.mark.parametrize("args", [
     {}, {"job_ids": [1]}, {"job_ids": ["1"], "priority": 1}, {"job_ids": [1], "priority": 101},
     {"job_ids": [1], "priority": -1}, {"job_ids": [1], "priority": True}, {"job_ids": [1], "priority": 1e9},
-    {"job_ids": [], "priority": 1}, {"job_ids": 1, "priority": 1},
+    {"job_ids": [], "priority": 1}, {"job_ids": 1, "priority": 1}, {"job_ids": [1], "job_class": "best"},
+    {"job_ids": [1], "job_class": ["guaranteed"]}, {"job_ids": [1], "job_class": "guaranteed", "priority": 1},
 ])  # fmt: skip
 async def test_a_bad_update_changes_nothing(ask, args):
     answer = await ask("update", ROOT, **args)

@@ -11,8 +11,8 @@ from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.invariants import violations
 from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.event import PriorityAsked
-from gandiva_slurm.policy.port import Plan, View
+from gandiva_slurm.model.event import ClassAsked, PriorityAsked
+from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC, Plan, View
 from tests.builders import SECOND_NS
 from tests.led_world import Led, Says, led
 
@@ -230,6 +230,20 @@ def test_a_priority_that_is_asked_for_reaches_the_policy_and_the_nodes() -> None
     world.requeue(one)
     world.run(8)
     assert world.jobs[one].restart == 1 and world.says.views[-1].jobs[one].priority == 100
+
+
+def test_a_class_that_is_asked_for_reaches_the_policy_and_the_nodes_while_it_runs() -> None:
+    world = led({"a": 1})
+    job = world.submit()
+    world.plan({job: (0,)})
+    for job_class in (OPPORTUNISTIC, GUARANTEED, OPPORTUNISTIC):
+        world.engine.handle([ClassAsked(job, job_class), ClassAsked(4711, job_class)], world.now_ns)
+        world.run(1)
+        assert world.says.views[-1].jobs[job].job_class == job_class
+        assert world.place(job).is_opportunistic is (job_class == OPPORTUNISTIC)
+    world.requeue(job)
+    world.run(8)
+    assert world.jobs[job].restart == 1 and world.place(job).is_opportunistic
 
 
 def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:

@@ -294,6 +294,15 @@ def test_update_changes_the_priority_of_a_job_or_of_an_array_s_tasks(gandiva: Sh
     assert "no job 9 " in gandiva("update", "9", "priority=1", status=1), "it has ended"
 
 
+def test_update_changes_the_class_of_a_job(gandiva: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = {"job_id": 12, "job_class": "opportunistic", "was": "guaranteed"}
+    monkeypatch.setitem(ANSWERS, "update", [changed])
+    assert gandiva("update", "12", "class=opportunistic") == "job 12: class opportunistic, was guaranteed\n"
+    assert gandiva.asked[-1] == ("update", {"job_ids": [12], "job_class": "opportunistic"})
+    assert "expected guaranteed or opportunistic" in gandiva("update", "12", "class=best", status=2)
+    assert "only priority=N" in gandiva("update", "12", "tickets=3", status=2)
+
+
 @pytest.mark.parametrize(
     "change", ["priority", "priority=", "priority=-1", "priority=1e2", "nice=5", "priority=٣"]
 )

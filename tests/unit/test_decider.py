@@ -12,6 +12,7 @@ from gandiva_slurm.engine.apply.decider import REST_NS, Decider, Leader, TooSlow
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle import promotion
 from gandiva_slurm.engine.state.records import EngineSettings
+from gandiva_slurm.model.event import ClassAsked
 from gandiva_slurm.policy import gandiva_fair, gandiva_market
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
 from gandiva_slurm.policy.packing.classes import PATIENCE_NS
@@ -353,3 +354,6 @@ def test_a_job_that_a_policy_promotes_is_guaranteed_for_good() -> None:
     world.restart_controller(keep_journal=True)
     world.run(60)
     assert world.engine.jobs[spare].held_ns >= record.held_ns + 20 * SECOND_NS
+    world.engine.handle([ClassAsked(spare, OPPORTUNISTIC)], world.now_ns)
+    world.run(20)
+    assert world.engine.jobs[spare].is_opportunistic, "its owner may take that back"

@@ -142,6 +142,13 @@ def priority_asked(at: Cycle, event: ev.PriorityAsked) -> None:
         record.asked_priority = event.priority
 
 
+def class_asked(at: Cycle, event: ev.ClassAsked) -> None:
+    """Take a job's new class, running or not; as opportunistic it begins to wait anew (`promotion`)."""
+    record = at.state.jobs.get(event.job_id)
+    if record is not None and record.job_class != event.job_class:
+        record.asked_class, record.is_promoted, record.without_ns = event.job_class, False, 0
+
+
 def daemon_seen(at: Cycle, event: ev.DaemonSeen) -> None:
     """Note whether a node's daemon answers."""
     node = at.state.nodes.get(event.node)

@@ -15,7 +15,7 @@ from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import because
 from gandiva_slurm.policy.packing.classes import MOST_PATIENCE_NS, PATIENCE_NS
-from gandiva_slurm.policy.port import GUARANTEED, Promotion
+from gandiva_slurm.policy.port import Promotion
 
 #: States in which a job has no GPUs; whether it wants some is another matter.
 WITHOUT = (states.SUSPENDED, *states.WAITING)
@@ -42,8 +42,8 @@ def follow_promotions(at: Cycle, promoted: Mapping[int, Promotion], ready: Conta
 def told(record: JobRecord, now_ns: int) -> Iterable[str]:
     """Say of a job submitted as opportunistic what it is now."""
     if record.is_promoted:
-        yield "submitted as opportunistic; guaranteed since it had long waited for GPUs"
-    elif record.options.job_class != GUARANTEED and record.state != states.ENDED:
+        yield "opportunistic before; guaranteed since it had long waited for GPUs"
+    elif record.is_opportunistic and record.state != states.ENDED:
         waits_s = (now_ns - record.without_ns) // SECOND_NS if record.without_ns else 0
         soon_s, late_s = PATIENCE_NS // SECOND_NS, MOST_PATIENCE_NS // SECOND_NS
         yield (

@@ -64,7 +64,7 @@ def pass_on(at: Cycle, event: ev.Event) -> Iterator[ev.Event]:
         yield from _seen(at, event, aside)
     elif isinstance(event, ev.JobSeen | ev.JobGone):
         yield from _gone(at, event, job_id, aside)
-    elif isinstance(event, ev.PriorityAsked):
+    elif isinstance(event, ev.Asked):
         yield from _asked(at, event, aside)
     elif isinstance(event, ev.ResidentSeen | ev.ResidentGone) and not _is_hidden(at, job_id):
         yield event
@@ -91,7 +91,7 @@ def _gone(at: Cycle, event: ev.JobSeen | ev.JobGone, job_id: int, aside: Aside) 
         at.state.jobs.pop(job_id, None)
 
 
-def _asked(at: Cycle, event: ev.PriorityAsked, aside: Aside) -> Iterator[ev.Event]:
+def _asked(at: Cycle, event: ev.Asked, aside: Aside) -> Iterator[ev.Event]:
     if not _may_try(at, aside):
         return
     job = bring_back(at.state, event.job_id)
@@ -131,6 +131,7 @@ def _stand_in(at: Cycle, old: JobRecord, job: SlurmJob) -> JobRecord:
     record.vc = old.vc if isinstance(old.vc, str) else ""
     record.held_ns = old.held_ns if isinstance(old.held_ns, int) else 0
     record.asked_priority = old.asked_priority if isinstance(old.asked_priority, int) else None
+    record.asked_class = old.asked_class if isinstance(old.asked_class, str) else ""
     reason = because("SetAside", why=at.state.aside[job.job_id].why)
     if record.state == to or (places and record.state in states.SLICED):
         record.stay(reason, at.now_ns)
@@ -176,7 +177,7 @@ def _is_hidden(at: Cycle, job_id: int) -> bool:
 def _job_of(event: ev.Event) -> int:
     if isinstance(event, ev.JobSeen):
         return event.job.job_id
-    if isinstance(event, ev.JobGone | ev.PriorityAsked):
+    if isinstance(event, ev.JobGone | ev.Asked):
         return event.job_id
     if isinstance(event, ev.ResidentSeen | ev.ResidentGone):
         return event.key.job_id

@@ -77,8 +77,7 @@ class JobRecord:
     user_hold_lifted: bool = False
     #: the begin time with which it was requeued into a hold (`scontrol requeuehold`); any other lifts that
     requeue_hold_s: int = 0
-    #: opportunistic: since when it wants GPUs and has none (0: it has some, or wants none); submitted so:
-    #: whether it is guaranteed by now (`promotion`)
+    #: opportunistic: since when it wants GPUs and has none (0: else); whether it was promoted (`promotion`)
     without_ns: int = 0
     is_promoted: bool = False
     idle: Idle = field(default_factory=Idle)
@@ -86,8 +85,9 @@ class JobRecord:
     vc: str = ""
     #: GPU time it has held so far, as nodes told it, all its incarnations together; of a shared GPU half
     held_ns: int = 0
-    #: what `gandiva update` gave it; None: the priority it was submitted with
+    #: what `gandiva update` gave it; None, "": the priority, the class it was submitted with
     asked_priority: int | None = None
+    asked_class: str = ""
     story: list[StoryLine] = field(default_factory=list)
     #: when it was submitted first; 0: an older release took it up
     submitted_s: int = 0
@@ -125,10 +125,14 @@ class JobRecord:
         return self.options.priority if self.asked_priority is None else self.asked_priority
 
     @property
+    def job_class(self) -> str:
+        """Guaranteed, or opportunistic, now."""
+        return GUARANTEED if self.is_promoted else self.asked_class or self.options.job_class
+
+    @property
     def is_opportunistic(self) -> bool:
         """True while it has what guaranteed jobs leave."""
-        has_asked = self.options.job_class != GUARANTEED and not self.is_promoted
-        return has_asked or self.idle.parked_ns > 0
+        return self.job_class != GUARANTEED or self.idle.parked_ns > 0
 
     @property
     def is_placed(self) -> bool:

@@ -35,7 +35,9 @@ class Classes:
         self, view: View, ran: Set[int], tickets: Mapping[str, int], owners: Mapping[int, str]
     ) -> dict[int, Promotion]:
         """Promote those that have waited long, and return them; `ran`: jobs that had GPUs."""
-        self._promoted &= view.jobs.keys()
+        # Shown as guaranteed it needs no word of ours, and its owner may make it opportunistic again.
+        mine = {job_id: view.jobs[job_id] for job_id in self._promoted & view.jobs.keys()}
+        self._promoted = {job_id for job_id, job in mine.items() if job.job_class != GUARANTEED}
         others = [job for job in view.jobs.values() if not self.is_guaranteed(job)]
         waiting = [job for job in others if job.job_id not in ran]
         self._since = {job.job_id: self._since.get(job.job_id, view.now_ns) for job in waiting}
