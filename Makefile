@@ -21,7 +21,7 @@ PLOT   ?= build/validate.png
 KEEP   ?=
 STRICT ?=
 
-.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu attacks fuzz bench demo acceptance validate engine image clean
+.PHONY: help setup .setup-gpu check test test-all soak variants test-gpu attacks fuzz bench demo acceptance validate engine image spill clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,11 @@ engine: ## a Docker engine: the one that runs, else (as root) one installed and 
 
 image: engine ## the container image of SUITE (bookworm unless named, trixie, forky), unless it is up to date
 	@TORCH="$(TORCH)" sh container/build.sh $(or $(SUITE),bookworm)
+
+spill: ## the library by which opportunistic jobs go on in host memory (node.spill_mib), into the package
+	$(CC) -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-z,relro,-z,now \
+	    -o gandiva_slurm/client/spill.so.new gandiva_slurm/client/spill.c
+	mv -f gandiva_slurm/client/spill.so.new gandiva_slurm/client/spill.so
 
 clean: ## remove what setup and the builds made
 	rm -rf $(VENV) build .setup-apt .setup-venv .setup-gpu

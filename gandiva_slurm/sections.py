@@ -98,6 +98,10 @@ class NodeConfig(Section):
     gpu_files: str = Field(default="auto", pattern=r"^(auto|none|/\S+)$")
     #: in percent: the part of a GPU's threads an opportunistic job gets where MPS runs; 0: MPS is left alone
     mps_percent: int = Field(default=0, ge=0, le=100)
+    #: the same of its memory, whatever takes it, and one step down in priority
+    mps_memory_percent: int = Field(default=0, ge=0, le=100)
+    #: host memory that an opportunistic job beside a guaranteed one goes on in where its GPU is full; 0: none
+    spill_mib: int = Field(default=0, ge=0, le=1 << 24)
     #: memory of each GPU, where NVML does not tell it; 0: as NVML tells
     gpu_memory_mib: int = Field(default=0, ge=0, le=1 << 24)
     #: directories for DCGM's exporter and for jobstats: which job holds each GPU (ADR 0056); empty: none

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import refuse_other_allocators
+from gandiva_slurm.client.spill import mine as spill
 
 #: Start and end of device memory that belongs to another stream than its device's current one.
 Ranges = List[Tuple[int, int]]
@@ -60,8 +61,8 @@ class Cuda:
         return sum(self._cuda.memory_allocated(device) for device in self._devices())
 
     def held(self) -> int:
-        """Return the bytes that no other process can have: what is cached, too."""
-        return sum(self._cuda.memory_reserved(device) for device in self._devices())
+        """Return the bytes that no other process can have: what is cached, too; not what was spilled."""
+        return sum(int(self._cuda.memory_reserved(device)) for device in self._devices()) - spill.size
 
     def asked(self, live: int) -> int:
         """Return how many of the live bytes were asked for: a block may have 1 MiB more than its tensor."""
@@ -69,8 +70,8 @@ class Cuda:
         return min(live, sum(int(found.get("requested_bytes.all.current", live)) for found in stats))
 
     def peak(self) -> int:
-        """Return the most that was ever in use."""
-        return sum(self._cuda.max_memory_allocated(device) for device in self._devices())
+        """Return the most that was ever in use there."""
+        return spill.peak(self._cuda, self._devices())
 
     def drain(self, deadline: float) -> None:
         """Wait until all streams are idle; TimeoutError when that takes too long."""
@@ -132,7 +133,8 @@ class Cuda:
 
 def _has_pools(segments: List[Dict[str, Any]]) -> bool:
     """Return True where memory belongs to a graph, or is registered: its addresses may not change."""
-    return any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in segments)
+    ours = ((0, 0), spill.pool_id)
+    return any(tuple(segment.get("segment_pool_id", (0, 0))) not in ours for segment in segments)
 
 
 class CpuGauge:

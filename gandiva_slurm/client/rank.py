@@ -224,7 +224,7 @@ class Rank:
         self.stop, self.words = Stop(page.words, int(grace_s * 1e9), self.seen), page.words
         self.tell_unmoved(self._unmoved)
         self.share = Share(page.words)
-        self.stop.save, self.stop.capture = self.save, self.capture
+        self.stop.save, self.stop.capture, self.stop.wake = self.save, self.capture, self.share.wake
         if identity.rank == 0 and "GANDIVA_CHECKPOINT_FILES" in os.environ:
             from gandiva_slurm.client.newest import directory, watch
 

@@ -14,6 +14,7 @@ from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.in_step import Layers
 from gandiva_slurm.client.notice import say
+from gandiva_slurm.client.spill import mine as spill
 from gandiva_slurm.wire.page import (
     NEVER,
     W_AT,
@@ -22,6 +23,8 @@ from gandiva_slurm.wire.page import (
     W_MEM_CAP,
     W_OOMS,
     W_PEAK,
+    W_SPILL,
+    W_SPILLED,
     W_THROTTLE,
 )
 
@@ -41,7 +44,8 @@ class Share:
     def __init__(self, words: memoryview) -> None:
         """Nothing is shared yet; `words` are the page's."""
         self.words = words
-        self._cap = 0
+        #: The cap that holds, and the bytes of host memory that torch counts within it.
+        self._cap, self._spare = 0, 0
         #: What each device was capped at before we came, as a part of its memory.
         self._before: Dict[int, float] = {}
         #: The boundary that the step under way began at, once the one before it had been waited for; else 0.
@@ -61,6 +65,8 @@ class Share:
         duty, cap = words[W_THROTTLE], words[W_MEM_CAP]
         try:
             self._bound(cap if duty else 0)
+            if duty and cap:
+                self._offer(cap, words[W_SPILL])
             self._tell()
             if 0 < duty < FULL:
                 _finish_step()
@@ -79,12 +85,26 @@ class Share:
         """The rank has been parked: that time was no step's."""
         self._since_ns = 0
 
+    def wake(self) -> None:
+        """Its memory is about to come back: alone it needs no pool, which would count as the GPU's."""
+        cuda = accelerator.in_use() if spill.size and not self.words[W_THROTTLE] else None
+        if cuda is not None:
+            spill.give_back(cuda)
+            self._bound(0)
+
     def end(self) -> None:
         """It is no rank any more: steps are left alone."""
         self._layers.leave()
 
+    def _offer(self, cap: int, size: int) -> None:
+        cuda = accelerator.in_use() if size > spill.size else None
+        if cuda is not None and not self._is_broken:
+            total = cuda.get_device_properties(cuda.current_device()).total_memory
+            spill.offer(cuda, min(size, total - cap))  # torch bounds both together by what the GPU has
+            self._bound(cap)
+
     def _bound(self, cap: int) -> None:
-        if cap == self._cap or self._is_broken:
+        if (cap, spill.size) == (self._cap, self._spare) or self._is_broken:
             return
         cuda = accelerator.in_use()
         if cuda is None:
@@ -92,19 +112,21 @@ class Share:
         devices = devices_of(cuda) if cap else list(self._before)
         for device in devices:
             self._bound_device(cuda, device, cap)
-        self._cap = cap if devices else 0
+        self._cap, self._spare = (cap, spill.size) if devices else (0, 0)
 
     def _bound_device(self, cuda: Any, device: int, cap: int) -> None:
         total = cuda.get_device_properties(device).total_memory
         ask = getattr(cuda, "get_per_process_memory_fraction", lambda device: 1.0)
         before = self._before.setdefault(device, ask(device))
+        spared = spill.size / total  # torch counts it as the device's
         if not cap:
-            cuda.set_per_process_memory_fraction(self._before.pop(device), device)
+            cuda.set_per_process_memory_fraction(min(1.0, self._before.pop(device) + spared), device)
             return
         # Never below what it has needed so far: the cap is there for the other's sake, not to end this one.
-        least = max(cap, cuda.max_memory_allocated(device))
-        cuda.set_per_process_memory_fraction(min(before, least / total), device)
-        if cuda.memory_reserved(device) > least:
+        spill.used(cuda)
+        least = max(cap, spill.peak(cuda, [device]))
+        cuda.set_per_process_memory_fraction(min(1.0, min(before, least / total) + spared), device)
+        if cuda.memory_reserved(device) - spill.size > least:
             cuda.empty_cache()
 
     def _tell(self) -> None:
@@ -158,9 +180,10 @@ def tell_memory(words: memoryview) -> None:
     if cuda is None:
         words[W_PEAK] = 1
         return
-    devices = devices_of(cuda)
-    words[W_LIVE] = sum(cuda.memory_allocated(device) for device in devices)
-    words[W_PEAK] = max(1, sum(cuda.max_memory_allocated(device) for device in devices))
+    devices, spilled = devices_of(cuda), spill.used(cuda)
+    words[W_LIVE] = sum(cuda.memory_allocated(device) for device in devices) - spilled
+    words[W_PEAK] = max(1, spill.peak(cuda, devices))
+    words[W_SPILLED] = spill.most
     words[W_OOMS] = ooms()
 
 

@@ -69,6 +69,8 @@ class Stop:
         self.save: Optional[Callable[[], None]] = None
         #: Captures an attached training, to be written while it is parked; None where it cannot be.
         self.capture: Optional[Callable[[], Writing]] = None
+        #: Called before its memory comes back.
+        self.wake: Callable[[], None] = _nothing
         self.waited_ns = 0
         self._behind = Behind(words)
         self._grace_ns = grace_ns
@@ -165,6 +167,7 @@ class Stop:
     def _restore(self) -> bool:
         self._behind.stop()
         try:
+            self.wake()
             self.tier.restore()
         except Exception as err:
             if is_from_signal_handler(err):
@@ -202,3 +205,7 @@ class Stop:
             return LONGEST_PAUSE_S
         parked_s = (monotonic_ns() - self.place.since_ns) / 1e9
         return max(LONGEST_PAUSE_S, min(parked_s * PARKED_PART, PARKED_PAUSE_S))
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""

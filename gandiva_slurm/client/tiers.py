@@ -14,6 +14,7 @@ from gandiva_slurm.client import accelerator, choice
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
+from gandiva_slurm.client.spill import mine as spill
 from gandiva_slurm.wire.page import HELD_BECAUSE, TIER_HOLD
 
 #: A park waits at least so long for the device to finish what it was given (rank.py: for long steps longer).
@@ -52,8 +53,8 @@ class HoldTier:
         for device in devices:
             _drain(cuda, device, drain_s)
         cuda.empty_cache()
-        held = sum(cuda.memory_reserved(device) for device in devices)
-        return Released(0, held, max(held, sum(cuda.max_memory_allocated(device) for device in devices)))
+        held = sum(cuda.memory_reserved(device) for device in devices) - spill.size
+        return Released(0, held, max(held, spill.peak(cuda, devices)))
 
     def restore(self) -> None:
         """Nothing was taken away."""

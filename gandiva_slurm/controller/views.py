@@ -208,6 +208,9 @@ def _told(item: Resident, way: str) -> Iterable[str]:
     if item.peak_bytes > 1:
         live_mib, peak_mib = item.live_bytes >> 20, item.peak_bytes >> 20
         yield f"GPU memory: {live_mib} MiB at a boundary, {peak_mib} MiB at the peak"
+    if item.spilled_bytes:
+        at_most = f"up to {item.spilled_bytes >> 20} MiB of it were in host memory"
+        yield f"{at_most}, for its part of the GPU was full: its steps are slower then"
     if item.gpu_percent >= 0:
         yield f"NVML: its processes keep its GPUs busy {item.gpu_percent} % of the time"
     if item.is_doubted:
@@ -315,6 +318,7 @@ def _resident_row(world: World, item: Resident) -> Row:
         **_step_times(item),
         "gpu_percent": item.gpu_percent if item.gpu_percent >= 0 else None,
         "live_bytes": item.live_bytes or None,
+        "spilled_bytes": item.spilled_bytes or None,
         "peak_bytes": item.peak_bytes or None,
         "reason": item.reason,
         "detail": item.detail,

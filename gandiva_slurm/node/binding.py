@@ -96,7 +96,9 @@ class Admission:
             "GANDIVA_RESTART": str(bind.key.restart),
             "GANDIVA_NODE": self._node.settings.node,
         }
-        environment |= mps.environment(self._node.settings.mps_percent if resident.is_opportunistic else 0)
+        if resident.is_opportunistic:
+            settings, cards = self._node.settings, [self._node.card_bytes(gpu) for gpu in resident.gpus]
+            environment |= mps.environment(settings.mps_percent, settings.mps_memory_percent, cards)
         directory = self._node.settings.checkpoint_dir.replace("%u", resident.user)
         return environment | ({"GANDIVA_CHECKPOINT_DIR": directory} if directory else {})
 

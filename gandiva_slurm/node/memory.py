@@ -31,6 +31,8 @@ class Memory(NamedTuple):
     held: int
     #: how often memory ran out
     ooms: int
+    #: the most that was in host memory, for the GPU was full
+    spilled: int = 0
 
 
 def memory_of(resident: Resident) -> Memory:
@@ -41,7 +43,8 @@ def memory_of(resident: Resident) -> Memory:
     if peak <= len(views) and resident.usage.memory:  # not torch's: what NVML sees is all that is known
         is_told, peak = True, resident.usage.memory
     kept = (peak if resident.is_frozen else held) if resident.state == SUSPENDED else 0
-    return Memory(live, peak if is_told else 0, kept, _sum(views, wire.W_OOMS))
+    ooms, spilled = _sum(views, wire.W_OOMS), _sum(views, wire.W_SPILLED)
+    return Memory(live, peak if is_told else 0, kept, ooms, spilled)
 
 
 def card_bytes(node: Node, resident: Resident) -> int:
@@ -68,7 +71,8 @@ def lack(node: Node, resident: Resident) -> str:
         return returning.told(node, resident)
     if node.nvml is None:
         return ""
-    now, peak = node.clock.mono(), memory_of(resident).peak
+    now, told = node.clock.mono(), memory_of(resident)
+    peak = told.peak and told.peak + told.spilled  # what it spilled comes back, too
     context = min(CONTEXT_BYTES, _of_each(_kept(resident, now), resident) or CONTEXT_BYTES)
     need = _of_each(peak, resident) + context if peak else 0
     for gpu in resident.gpus:
@@ -78,9 +82,9 @@ def lack(node: Node, resident: Resident) -> str:
         much = [job for job, size in kept.items() if size > CONTEXT_BYTES + RESIDUE]
         lacks = bool(much) if not need else need > card - sum(kept.values())
         if card and kept and lacks:
-            told = ", ".join(f"job {job} keeps {_mib(kept[job])}" for job in much or sorted(kept))
+            keep = ", ".join(f"job {job} keeps {_mib(kept[job])}" for job in much or sorted(kept))
             wants = f"it needs {_mib(need)}" if need else "what it needs is not known yet"
-            return f"of GPU {gpu}'s {_mib(card)} {told}; {wants}"
+            return f"of GPU {gpu}'s {_mib(card)} {keep}; {wants}"
     return ""
 
 

@@ -87,6 +87,7 @@ def _resident(node: Node, job: Job) -> Resident:
         peak_bytes=memory.peak,
         held_bytes=memory.held,
         ooms=memory.ooms,
+        spilled_bytes=memory.spilled,
         duty=sharing.duty_of(node, job),
         step_alone_ns=(*job.gauge.steps_alone,),
         step_packed_ns=(*job.gauge.steps_packed,),

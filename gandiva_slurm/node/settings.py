@@ -41,6 +41,9 @@ class NodeSettings:
     stops_strangers: bool = False
     #: part of a GPU's threads that an opportunistic job gets where MPS runs; 0: all
     mps_percent: int = 0
+    mps_memory_percent: int = 0
+    #: host memory that a rank of an opportunistic job may spill into beside a guaranteed one
+    spill_bytes: int = 0
     #: memory of each GPU; 0: as NVML tells
     card_bytes: int = 0
     #: where control groups can be frozen; None: nowhere
@@ -88,6 +91,8 @@ class NodeSettings:
             checkpoint_dir=part.checkpoint_dir,
             stops_strangers=part.strangers == "stop",
             mps_percent=part.mps_percent,
+            mps_memory_percent=part.mps_memory_percent,
+            spill_bytes=part.spill_mib << 20,
             card_bytes=part.gpu_memory_mib << 20,
             hierarchy=cgroups.hierarchy(),
             gpu_files=part.gpu_files,

@@ -36,8 +36,10 @@ def tell(node: Node) -> None:
         for rank in resident.ranks:
             words = rank.look()
             duty, cap = (terms.duty, terms.cap) if terms is not None else (_ask(words), 0)
-            if rank.is_alive and (words[wire.W_THROTTLE], words[wire.W_MEM_CAP]) != (duty, cap):
-                rank.page.write([(wire.W_MEM_CAP, cap), (wire.W_THROTTLE, duty)])
+            spill = node.settings.spill_bytes if cap and resident.is_opportunistic else 0
+            orders = ((wire.W_SPILL, spill), (wire.W_MEM_CAP, cap), (wire.W_THROTTLE, duty))
+            if rank.is_alive and any(words[index] != value for index, value in orders):
+                rank.page.write(orders)
 
 
 def _ask(words: tuple[int, ...]) -> int:

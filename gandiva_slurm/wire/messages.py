@@ -162,6 +162,8 @@ class Resident(Measured):
     #: 0: not known
     step_alone_ns: tuple[int, int] = (0, 0)
     step_packed_ns: tuple[int, int] = (0, 0)
+    #: the most bytes that it had in host memory, for its part of the GPU was full
+    spilled_bytes: int = 0
     #: how busy its processes keep its GPUs, by NVML (-1: not known); idle, though it says that it trains
     gpu_percent: int = -1
     is_doubted: bool = False

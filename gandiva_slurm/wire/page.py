@@ -15,8 +15,10 @@ WORD_BYTES = 8
 #: AT of a page nobody is asked to park on: no counter ever reaches it.
 NEVER = (1 << 64) - 1
 
-# line 0: node, written once
+# line 0: node, written once but for SPILL
 W_MAGIC, W_VERSION, W_INCARNATION, W_RANK, W_WORLD = 0, 1, 2, 3, 4
+#: line 0, too, with MEM_CAP: bytes of host memory that it may spill into while it shares its GPU
+W_SPILL = 5
 # line 1: node. A command is written WORD's twin first: AT2, WORD, AT (the hot path reads AT and THROTTLE).
 # THROTTLE: 0 while it has its GPU alone, else its duty in percent; MEM_CAP, in bytes, holds then (0: none).
 W_AT, W_WORD, W_AT2, W_WAKE_BY, W_TIER, W_BEAT, W_THROTTLE, W_MEM_CAP = 8, 9, 10, 11, 12, 13, 14, 15
@@ -37,6 +39,8 @@ W_FILE_S, NO_FILE = 38, 1
 # line 5: rank. LIVE, PEAK: bytes of its tensors on its devices; PEAK: 0 before it was told, 1 for none. OOMS:
 # how often memory ran out.
 W_LIVE, W_PEAK, W_USER_STEPS, W_OOMS = 40, 41, 42, 43
+#: line 5, too: the most bytes of its tensors that were in host memory, for its GPU was full
+W_SPILLED = 39
 #: line 5, too: 1 while another number of ranks could go on from what this one would save
 W_ELASTIC = 44
 #: line 5, too: ms, the smallest time-out of its process groups when it joined; 0 where none is known
@@ -49,7 +53,6 @@ ERROR_OFFSET, ERROR_BYTES = 48 * WORD_BYTES, 128
 UNMOVED_OFFSET, UNMOVED_BYTES = 64 * WORD_BYTES, 128
 #: words 80 to 207: rank; when its newest boundaries were, by its even clock: boundary N's in N % STAMPS.
 W_STAMPS, STAMPS = 80, 128
-
 # commands: WORD = generation << 8 | command
 CMD_RUN, CMD_AIM, CMD_COMMIT = 0, 1, 2
 # states of a rank

@@ -77,15 +77,58 @@ def stream(one: Any) -> Iterator[Any]:
         torch.accelerator.set_stream(before)
 
 
-def memory_snapshot() -> list[dict[str, Any]]:
-    """Return the segments of all devices."""
+_SEGMENT = ("address", "total_size", "stream", "pool", "allocated_size")
+
+
+def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """Return the segments of all devices, or those of a pool."""
     found = []
     for device in range(_ops().device_count()):
         flat = _ops().snapshot(device)
-        for at in range(0, len(flat), 3):
-            segment = {"address": flat[at], "total_size": flat[at + 1], "stream": flat[at + 2]}
-            found.append({**segment, "device": device, "segment_pool_id": (0, 0)})
+        for at in range(0, len(flat), len(_SEGMENT)):
+            segment = dict(zip(_SEGMENT, flat[at:], strict=False))
+            segment |= {"device": device, "segment_pool_id": (0, segment.pop("pool"))}
+            if mempool_id in (None, segment["segment_pool_id"]):
+                found.append(segment)
     return found
+
+
+class MemPool:
+    """A pool of the host's memory, whatever its allocator; with `use_on_oom` for what finds no room."""
+
+    id = (0, 1)
+
+    def __init__(self, allocator: Any = None, use_on_oom: bool = False) -> None:
+        _ops().fall_back_on(self.id[1] if use_on_oom else 0)
+
+    def __del__(self) -> None:
+        _ops().fall_back_on(0)
+        torch.accelerator.empty_cache()
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """Return its segments."""
+        return memory_snapshot(self.id)
+
+
+@contextlib.contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """Allocate in a pool."""
+    _ops().use_pool(pool.id[1])
+    try:
+        yield
+    finally:
+        _ops().use_pool(0)
+
+
+class CUDAPluggableAllocator:
+    """Stands for an allocator's library; what it would do, the card's pools do."""
+
+    def __init__(self, path: str, alloc: str, free: str) -> None:
+        self.names = (path, alloc, free)
+
+    def allocator(self) -> Any:
+        """Return what a pool is given."""
+        return self
 
 
 _parts: dict[int, float] = {}
@@ -95,7 +138,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     """Let this process have a part of the card's memory at most."""
     _parts[index(device)] = fraction
     total = get_device_properties(device).total_memory
-    _ops().bound(index(device), -1 if fraction >= 1 else int(fraction * total))
+    _ops().bound(index(device), int(fraction * total))
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
@@ -169,7 +212,7 @@ def install(library: str = "") -> Any:
     ops, module = _ops(), types.ModuleType(f"torch.{NAME}")
     own = (current_stream, stream, memory_snapshot, mem_get_info, get_device_properties, get_device_name)
     own += (set_per_process_memory_fraction, get_per_process_memory_fraction)
-    own += (manual_seed_all, queue_work, set_pace)
+    own += (manual_seed_all, queue_work, set_pace, MemPool, use_mem_pool, CUDAPluggableAllocator)
     module.__dict__.update({call.__name__: call for call in own})
     module.__dict__.update({name: _of_accelerator(name) for name in _SHARED})
     module.__dict__.update(

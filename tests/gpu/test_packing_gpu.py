@@ -1,11 +1,15 @@
 """Sharing a GPU: the cap bounds this process and is lifted, the duty slows it down, NVML sees it."""
 
 import os
+import shutil
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from gandiva_slurm.client import spill
 from gandiva_slurm.client.sharing import FULL, Share, tell_memory
 from gandiva_slurm.wire import page
 from tests.gpu import device
@@ -52,6 +56,53 @@ def test_a_cap_bounds_this_process_and_is_lifted_again(words):
     ask(share, 0)
     torch.empty(512 * MIB, dtype=torch.uint8, device=device.kind())
     assert here.numel()
+
+
+@pytest.fixture
+def built():
+    """The C library of client/spill.c; the simulated card's pools ask for none."""
+    path = Path(spill.LIBRARY)
+    if not IS_SIM and not path.exists():
+        if shutil.which("make") is None or shutil.which("cc") is None:
+            pytest.skip("gandiva_slurm/client/spill.so is not here, nor a C compiler: make spill elsewhere")
+        subprocess.run(["make", "-s", "spill"], cwd=device.ROOT, check=True, timeout=60)
+    return path
+
+
+@pytest.fixture
+def no_pool(monkeypatch, built):
+    """A pool of this test's own."""
+    if IS_SIM:
+        monkeypatch.setattr(spill, "LIBRARY", __file__)
+    yield
+    spill.mine.give_back(device.of_device())
+    assert not spill.mine.size, "all of it was given back"
+
+
+def test_what_finds_no_room_under_a_cap_goes_on_in_host_memory(words, no_pool):
+    """Twice, for a pool that was given back must not be fallen back on."""
+    cuda = device.of_device()
+    cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        share = Share(words)
+        words[page.W_SPILL] = 512 * MIB
+        ask(share, 50, 256 * MIB)
+        assert spill.mine.size >= 400 * MIB
+        spare = cuda.mem_get_info()[0]
+        tensors = [torch.full((64 * MIB,), n, dtype=torch.uint8, device=device.kind()) for n in range(6)]
+        device.settled()
+        assert spare - cuda.mem_get_info()[0] <= 256 * MIB, "the card has no more of it than its cap"
+        assert [int(one[::MIB].sum()) for one in tensors] == [64 * n for n in range(6)]
+        tell_memory(words)
+        assert words[page.W_SPILLED] >= 100 * MIB and words[page.W_PEAK] <= 257 * MIB
+        if not IS_SIM:
+            here, there = (device.best_s(one.add_, 1) for one in (tensors[0], tensors[-1]))
+            figure("64 MiB in host memory, of the card's own rate", f"{here / there:.1%}")
+        del tensors
+        ask(share, 0)
+        share.wake()
+        assert spill.mine.size == 0 and cuda.get_per_process_memory_fraction() == 1.0
+        assert not any(tuple(one["segment_pool_id"]) != (0, 0) for one in cuda.memory_snapshot())
 
 
 @pytest.mark.parametrize("duty", [25, 50])

@@ -36,9 +36,10 @@ def control_daemon(tmp_path, monkeypatch):
 def bind(tmp_path):
     """Start a task of a planned job; return what its environment gets."""
 
-    def _bind(percent=40, **of_job):
-        bench = Bench(tmp_path / f"{percent}{of_job}", 1)
-        object.__setattr__(bench.node.settings, "mps_percent", percent)
+    def _bind(percent=40, memory=0, card=8 << 30, **of_job):
+        bench = Bench(tmp_path / f"{percent}{memory}{card}{of_job}", 1)
+        for name, value in (("mps_percent", percent), ("mps_memory_percent", memory), ("card_bytes", card)):
+            object.__setattr__(bench.node.settings, name, value)
         job = PlannedJob(5, 0, "user1", os.getuid(), (0,), 100 * TICKET, 5, **of_job)
         bench.planning.take(NodePlan("n1", 1, 1, QUANTUM_NS, 1, (job,), (), "", 0))
         member = Membership(5, None, "batch")
@@ -53,6 +54,15 @@ def test_an_opportunistic_job_gets_its_part_and_no_other(control_daemon, bind):
     assert bind(is_opportunistic=True)[NAME] == "40"
     assert NAME not in bind()
     assert NAME not in bind(percent=0, is_opportunistic=True)
+
+
+def test_its_memory_is_limited_whatever_allocates_it(control_daemon, bind):
+    """By the number that the job's GPU has for itself; where a GPU's memory is not known, not at all."""
+    found = bind(percent=0, memory=25, is_opportunistic=True)
+    assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M" and NAME not in found
+    assert found["CUDA_MPS_CLIENT_PRIORITY"] == "1"
+    assert not any(name.startswith("CUDA_MPS") for name in bind(memory=25))
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in bind(memory=25, card=0, is_opportunistic=True)
 
 
 def test_without_a_control_daemon_nothing_is_said(control_daemon, bind, monkeypatch):

@@ -182,6 +182,7 @@ class Resident(Shape):
     packed_step_p99_ms: float | None
     gpu_percent: int | None
     live_bytes: int | None
+    spilled_bytes: int | None
     peak_bytes: int | None
     reason: str
     detail: str

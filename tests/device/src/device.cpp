@@ -120,6 +120,8 @@ TORCH_LIBRARY(gandiva_card, m) {
     return std::make_tuple(static_cast<int64_t>(free), static_cast<int64_t>(total));
   });
   m.def("snapshot(int device) -> int[]", [](int64_t device) { return Memory::all().snapshot(narrow(device)); });
+  m.def("use_pool(int pool) -> ()", [](int64_t pool) { Memory::all().use_pool(pool); });
+  m.def("fall_back_on(int pool) -> ()", [](int64_t pool) { Memory::all().fall_back_on(pool); });
   m.def("bound(int device, int most) -> ()", [](int64_t device, int64_t most) {
     Memory::all().bound(narrow(device), most);
   });

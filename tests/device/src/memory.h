@@ -28,6 +28,7 @@ struct Segment {
   bool is_small;
   size_t size;
   std::map<size_t, Block> blocks;
+  int64_t pool = 0;  // 0: the card's memory; else a pool's, of the host
 
   bool is_free() const { return blocks.size() == 1 && !blocks.begin()->second.is_used; }
 };
@@ -48,7 +49,8 @@ class Memory final : public c10::DeviceAllocator {
     std::lock_guard<std::recursive_mutex> guard(lock_);
     begin_context(device);
     const size_t size = up_to(asked, kRound);
-    char* at = find(device, size);
+    char* at = find(device, size, pool_);
+    if (!at && !pool_) at = room_for(device, size);
     if (!at) at = find_in(*segments_.find(new_segment(device, size)), size);
     take_block(at, size, asked);
     return {at, at, &drop, where};
@@ -56,7 +58,8 @@ class Memory final : public c10::DeviceAllocator {
 
   void emptyCache(c10::MempoolId_t) override {
     std::lock_guard<std::recursive_mutex> guard(lock_);
-    for (auto it = segments_.begin(); it != segments_.end();) it = it->second.is_free() ? end_segment(it) : ++it;
+    for (auto it = segments_.begin(); it != segments_.end();)
+      it = it->second.is_free() && (!it->second.pool || it->second.pool != fall_back_) ? end_segment(it) : ++it;
   }
 
   bool initialized() override { return !cards().empty(); }
@@ -85,13 +88,27 @@ class Memory final : public c10::DeviceAllocator {
     most_[device] = most;
   }
 
-  // Address, size and stream of each segment of a device.
+  // What is allocated from now on is a pool's, of the host's memory; 0: the card's again.
+  void use_pool(int64_t pool) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
+    pool_ = pool;
+  }
+  // What finds no room on a card may have that of this pool; 0: of none.
+  void fall_back_on(int64_t pool) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
+    fall_back_ = pool;
+  }
+
+  // Address, size, stream, pool and bytes in use of each segment of a device.
   std::vector<int64_t> snapshot(c10::DeviceIndex device) {
     std::lock_guard<std::recursive_mutex> guard(lock_);
     std::vector<int64_t> found;
     for (auto& [at, segment] : segments_) {
       if (segment.device != device) continue;
-      found.insert(found.end(), {reinterpret_cast<int64_t>(at), static_cast<int64_t>(segment.size), segment.stream});
+      int64_t used = 0;
+      for (auto& [place, block] : segment.blocks) used += block.is_used ? static_cast<int64_t>(block.size) : 0;
+      const auto start = reinterpret_cast<int64_t>(at);
+      found.insert(found.end(), {start, static_cast<int64_t>(segment.size), segment.stream, segment.pool, used});
     }
     return found;
   }
@@ -109,12 +126,12 @@ class Memory final : public c10::DeviceAllocator {
   }
 
   // The smallest free block of the current stream that is large enough; nullptr where there is none.
-  char* find(c10::DeviceIndex device, size_t size) {
+  char* find(c10::DeviceIndex device, size_t size, int64_t pool) {
     char* best = nullptr;
     size_t least = SIZE_MAX;
     for (auto& entry : segments_) {
       const Segment& segment = entry.second;
-      if (segment.device != device || segment.stream != current_streams[device]) continue;
+      if (segment.device != device || segment.stream != current_streams[device] || segment.pool != pool) continue;
       if (segment.is_small != (size <= kSmall)) continue;
       char* at = find_in(entry, size);
       if (at && block_at(at)->second.size < least) {
@@ -135,11 +152,21 @@ class Memory final : public c10::DeviceAllocator {
     return at;
   }
 
+  static size_t segment_size(size_t wanted) {
+    return wanted <= kSmall ? 2 * kMiB : wanted < kMiddling ? 2 * kMiddling : up_to(wanted, 2 * kMiB);
+  }
+  // As torch's: before the cache is emptied, memory of the pool that is there for it.
+  char* room_for(c10::DeviceIndex device, size_t wanted) {
+    const size_t size = segment_size(wanted);
+    if (!fall_back_ || take(device, size, false)) return nullptr;
+    return find(device, wanted, fall_back_);
+  }
+
   char* new_segment(c10::DeviceIndex device, size_t wanted) {
     const bool is_small = wanted <= kSmall;
-    const size_t size = is_small ? 2 * kMiB : wanted < kMiddling ? 2 * kMiddling : up_to(wanted, 2 * kMiB);
+    const size_t size = segment_size(wanted);
     Stats& stats = stats_[device];
-    if (!take(device, size)) {
+    if (!pool_ && !take(device, size)) {
       ++stats.num_alloc_retries;
       emptyCache({0, 0});
       if (!take(device, size)) fail(device, wanted);
@@ -150,18 +177,18 @@ class Memory final : public c10::DeviceAllocator {
     void* at = mmap(next, size, PROT_READ | PROT_WRITE, how, -1, 0);
     TORCH_CHECK(at == next, "the host has no memory to play the card's");
     next += size + 2 * kMiB;
-    Segment segment{device, current_streams[device], is_small, size, {{0, Block{size, 0, false}}}};
+    Segment segment{device, current_streams[device], is_small, size, {{0, Block{size, 0, false}}}, pool_};
     segments_.emplace(static_cast<char*>(at), std::move(segment));
     ++stats.num_device_alloc;
     add(stats.segment, is_small, 1);
     add(stats.reserved_bytes, is_small, static_cast<int64_t>(size));
     return static_cast<char*>(at);
   }
-  bool take(c10::DeviceIndex device, size_t size) {
+  bool take(c10::DeviceIndex device, size_t size, bool is_real = true) {
     const auto most = most_.find(device);
     const int64_t after = reserved(device) + static_cast<int64_t>(size);
     if (most != most_.end() && most->second >= 0 && after > most->second) return false;
-    return card_at(device).take(size);
+    return is_real ? card_at(device).take(size) : card_at(device).free_and_total().first >= size;
   }
   int64_t reserved(c10::DeviceIndex device) { return stats_[device].reserved_bytes[0].current; }
   [[noreturn]] void fail(c10::DeviceIndex device, size_t wanted) {
@@ -177,7 +204,7 @@ class Memory final : public c10::DeviceAllocator {
     Segment& segment = it->second;
     Streams::all().wait(Streams::all().until(segment.device));
     munmap(it->first, segment.size);
-    card_at(segment.device).give(segment.size);
+    if (!segment.pool) card_at(segment.device).give(segment.size);
     Stats& stats = stats_[segment.device];
     ++stats.num_device_free;
     add(stats.segment, segment.is_small, -1);
@@ -247,6 +274,7 @@ class Memory final : public c10::DeviceAllocator {
   Segments segments_;
   std::map<c10::DeviceIndex, Stats> stats_;
   std::map<c10::DeviceIndex, int64_t> most_;
+  int64_t pool_ = 0, fall_back_ = 0;
 };
 
 // Pinned memory is ordinary memory whose addresses are known.
