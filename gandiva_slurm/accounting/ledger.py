@@ -78,10 +78,14 @@ _SIGNAL_RUN = "UPDATE runs SET signalled_ns = ? WHERE ref = ? AND restart = ?"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
 #: Each node measures its part: the job began with its first process, and the others go on together. Of memory
-#: the node with the most counts.
-_MEASURE_RUN = """INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
-        first_ns, live_bytes, peak_bytes, begun, save_ns, written_ns, ref, restart)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+#: the node with the most counts, of what a mini-batch takes what was told last.
+STEP_TIMES = ("step_p50_ns", "step_p99_ns", "packed_step_p50_ns", "packed_step_p99_ns")
+_MEASURE_RUN = f"""INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
+        first_ns, live_bytes, peak_bytes, begun, save_ns, written_ns,
+        spilled_bytes, {", ".join(STEP_TIMES)}, ref, restart)
+    VALUES ({", ".join("?" * 19)}) ON CONFLICT DO UPDATE SET
+    {", ".join(f"{name} = coalesce(nullif(excluded.{name}, 0), {name})" for name in STEP_TIMES)},
+    spilled_bytes = max(spilled_bytes, excluded.spilled_bytes),
     registered_ns = CASE WHEN excluded.registered_ns = 0 OR registered_ns BETWEEN 1 AND excluded.registered_ns
         THEN registered_ns ELSE excluded.registered_ns END, world = excluded.world,
     first_ns = CASE WHEN excluded.first_ns = 0 OR first_ns BETWEEN 1 AND excluded.first_ns
@@ -328,5 +332,6 @@ def _measures(item: Resident) -> tuple[int, ...]:
     steps = min(item.steps, MOST_STEPS)
     counts = (item.suspends, item.reaims, item.off_boundary)
     memory = (item.live_bytes, item.peak_bytes)
-    saves = (item.save_ns, item.written_ns)
-    return (item.registered_ns, item.world, steps, *counts, item.first_ns, *memory, item.begun, *saves)
+    late = (item.spilled_bytes, *item.step_alone_ns, *item.step_packed_ns)
+    first = (item.registered_ns, item.world, steps, *counts, item.first_ns)
+    return (*first, *memory, item.begun, item.save_ns, item.written_ns, *late)

@@ -26,6 +26,7 @@ from itertools import islice
 from typing import Any
 
 from gandiva_slurm.accounting.days import NS_PER_S
+from gandiva_slurm.accounting.ledger import STEP_TIMES
 from gandiva_slurm.accounting.losses import Moves
 from gandiva_slurm.accounting.parts import Part, Window, closed_holds, parts_in
 from gandiva_slurm.model.errors import UsageError
@@ -83,6 +84,9 @@ class _Used:
     first_ns: int = 0
     live: int = 0
     peak: int = 0
+    spilled: int = 0
+    #: ns: what a mini-batch took in its newest run, by the ledger's names
+    step_times: dict[str, int] = field(default_factory=dict)
     #: mini-batches done; GPU nanoseconds that NVML looked at, and of these busy ones
     steps: int = 0
     seen: int = 0
@@ -208,6 +212,8 @@ def _add_run(used: _Used, window: Window, gpus: int, row: Any) -> None:
     used.steps += row["steps"]
     used.seen, used.busy = used.seen + row["seen_ns"], used.busy + row["busy_ns"]
     used.live, used.peak = max(used.live, row["live_bytes"]), max(used.peak, row["peak_bytes"])
+    used.spilled = max(used.spilled, row["spilled_bytes"])
+    used.step_times |= {name: row[name] for name in STEP_TIMES if row[name]}
 
 
 def run_bounds(row: Any, window: Window) -> tuple[int, int]:
@@ -241,6 +247,8 @@ def _job_row(
         "first_100_s": first_s if (first_s := used.first_ns / NS_PER_S - job["submit_s"]) > 0 else None,
         "gpu_mem_live_bytes": used.live or None,
         "gpu_mem_peak_bytes": used.peak if used.peak > 1 else None,
+        "gpu_mem_spilled_bytes": used.spilled or None,
+        **{f"{name[:-2]}ms": used.step_times.get(name, 0) / 1e6 or None for name in STEP_TIMES},
         "gpu_seen_s": used.seen / NS_PER_S,
         "gpu_busy_s": used.busy / NS_PER_S,
         "steps": used.steps,

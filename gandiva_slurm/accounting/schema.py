@@ -83,4 +83,12 @@ MIGRATIONS = (
     """,
     # how long it ran, parked, to write itself to disk
     "ALTER TABLE runs ADD COLUMN written_ns INTEGER NOT NULL DEFAULT 0",
+    # the most that was in host memory, for the GPU was full; what a mini-batch took of late, alone and packed
+    """
+    ALTER TABLE runs ADD COLUMN spilled_bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN step_p50_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN step_p99_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN packed_step_p50_ns INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN packed_step_p99_ns INTEGER NOT NULL DEFAULT 0;
+    """,
 )

@@ -113,9 +113,15 @@ def story(row: Row) -> Iterable[str]:
     else:
         seen = format_duration(row["gpu_seen_s"])
         yield f"  idle      {100 * row['idle']:.0f} % of {seen} that NVML looked at"
-    yield f"  memory    {_memory(row)} at the peak, on one node"
+    spilled = row.get("gpu_mem_spilled_bytes") or 0
+    besides = f"; {-(-spilled // (1 << 20))}M more in host memory, for its GPU was full" if spilled else ""
+    yield f"  memory    {_memory(row)} at the peak, on one node{besides}"
     yield f"  turns     {row['suspends']} times parked, {_moves(row)}"
     yield f"  steps     {row.get('steps') or 0} mini-batches{_started(row)}"
+    for name, where in (("", "alone on its GPUs"), ("packed_", "beside another job")):
+        p50, p99 = (row.get(f"{name}step_{part}_ms") for part in ("p50", "p99"))
+        if p50 and p99:
+            yield f"  a step    {p50:.3g} ms {where}, {p99:.3g} ms at the 99th percentile, of late"
     yield printable(f"  advice    {row['advice'] or 'nothing to change'}")
 
 

@@ -107,7 +107,7 @@ _OLDER = (
     """INSERT INTO runs SELECT runs.ref + :refs, runs.restart, runs.start_s - :s, runs.end_s - :s,
     released_ns, registered_ns, world, steps, suspends, reaims, off_boundary, moved_ns, first_ns,
     live_bytes, peak_bytes, runs.gpus, moved_by, begun, reached, save_ns, signalled_ns, gone_ns,
-    seen_ns, busy_ns
+    seen_ns, busy_ns, spilled_bytes, step_p50_ns, step_p99_ns, packed_step_p50_ns, packed_step_p99_ns
     FROM runs JOIN jobs USING (ref) WHERE job_id >= :first""",
     "INSERT INTO days SELECT start_ns - :ns, end_ns - :ns FROM days WHERE start_ns >= :midnight",
     """INSERT INTO sums SELECT job_id - :ids, restart, node, day_ns - :ns, shared_with, user, ref + :refs,

@@ -56,6 +56,16 @@ def test_a_job_is_told_line_by_line(gandiva):
     ]
 
 
+def test_what_was_spilled_and_what_a_step_took_is_told(gandiva):
+    times = {"step_p50_ms": 20.0, "step_p99_ms": 21.5}
+    times |= {"packed_step_p50_ms": 21.0, "packed_step_p99_ms": 34.25}
+    told, _ = gandiva("12", rows=[ROW | times | {"gpu_mem_spilled_bytes": 5 << 30}])
+    lines = told.splitlines()
+    assert lines[3].endswith("on one node; 5120M more in host memory, for its GPU was full")
+    assert "  a step    20 ms alone on its GPUs, 21.5 ms at the 99th percentile, of late" in lines
+    assert "  a step    21 ms beside another job, 34.2 ms at the 99th percentile, of late" in lines
+
+
 def test_what_was_not_measured_is_not_made_up(gandiva):
     row = ROW | {"gpu_seen_s": 0.0, "gpu_busy_s": 0.0, "gpu_mem_peak_bytes": None, "first_100_s": None}
     told, _ = gandiva("12", rows=[row | {"gpu_held_s": 0.0, "gpu_run_s": 0.0, "steps": 0}])

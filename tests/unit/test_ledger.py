@@ -160,6 +160,15 @@ def test_the_earliest_hundredth_mini_batch_and_the_most_memory_are_kept(ledger, 
     assert rows(tmp_path, "SELECT first_ns, live_bytes, peak_bytes FROM runs") == [(200, 7, 90)]
 
 
+def test_what_a_mini_batch_took_last_and_the_most_that_was_spilled_are_kept(ledger, tmp_path):
+    ledger.record_jobs([RUNNING], {})
+    for alone, packed, spilled in (((5, 9), (0, 0), 70), ((0, 0), (6, 8), 0), ((4, 7), (0, 0), 60)):
+        item = replace(RESIDENT, step_alone_ns=alone, step_packed_ns=packed, spilled_bytes=spilled)
+        ledger.record_report(report(residents=(item,)))
+    query = "SELECT step_p50_ns, step_p99_ns, packed_step_p50_ns, packed_step_p99_ns, spilled_bytes FROM runs"
+    assert rows(tmp_path, query) == [(4, 7, 6, 8, 70)]
+
+
 def test_a_rank_s_impossible_step_count_keeps_no_hold_out(ledger, tmp_path):
     ledger.record_jobs([RUNNING], {})
     boast = replace(RESIDENT, steps=(1 << 64) - 1)

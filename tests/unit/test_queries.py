@@ -281,7 +281,9 @@ def test_early_feedback_and_memory_are_told_of_all_runs(book):
     assert (none["first_100_s"], none["gpu_mem_live_bytes"], none["gpu_mem_peak_bytes"]) == (None,) * 3
     for first_s, live, peak in ((130, 7, 700), (0, 9, 1)):
         item = Resident(1, 0, "RUNNING", (0,), 0, 0, 1, 1, 50, 3.0, 0, 0, 0, 0, "", "")
-        item = replace(item, first_ns=first_s * NS, live_bytes=live, peak_bytes=peak)
+        item = replace(item, first_ns=first_s * NS, live_bytes=live, peak_bytes=peak, spilled_bytes=live)
+        item = replace(item, step_packed_ns=(NS // 50, NS // 20))
         book.ledger.record_report(NodeReport("n1", "b", 0, 0, 0, 4, (item,), (), ()))
     row = book.usage(span(0, 200))[1]
     assert (row["first_100_s"], row["gpu_mem_live_bytes"], row["gpu_mem_peak_bytes"]) == (40.0, 9, 700)
+    assert (row["gpu_mem_spilled_bytes"], row["packed_step_p99_ms"], row["step_p50_ms"]) == (9, 50.0, None)

@@ -263,6 +263,11 @@ class Used(Shape):
     first_100_s: float | None
     gpu_mem_live_bytes: int | None
     gpu_mem_peak_bytes: int | None
+    gpu_mem_spilled_bytes: int | None
+    step_p50_ms: float | None
+    step_p99_ms: float | None
+    packed_step_p50_ms: float | None
+    packed_step_p99_ms: float | None
     gpu_seen_s: float
     gpu_busy_s: float
     steps: int
