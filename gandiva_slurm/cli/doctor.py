@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gandiva_slurm.cli import script_ways, ways_told
+from gandiva_slurm.cli import gang_told, script_ways, ways_told
 from gandiva_slurm.cli.client import to_json
 from gandiva_slurm.cli.lone import LoneNode, facts_of, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
@@ -89,6 +89,7 @@ def diagnose(node: LoneNode, script: Script, deadline_s: float) -> dict[str, str
         "boundaries": f"{_step_ms(view, node.seqs()[0]):.3g} ms from one to the next",
         "optimizers": "; ".join(map(_optimizer, facts.get("optimizers", []))) or "none seen",
         "memory": _memory(facts),
+        **dict(gang_told.told(facts)),
         "parked": _park(node, deadline_s),
         "moved": _move(node, script, deadline_s),
         **ways_told.ways(script, by),

@@ -131,6 +131,11 @@ class Cuda:
             self._cuda.synchronize(device)
 
 
+def has_pools(cuda: Any) -> bool:
+    """Return True where memory belongs to a CUDA graph, or to a pool of the script's own."""
+    return _has_pools(cuda.memory_snapshot())
+
+
 def _has_pools(segments: List[Dict[str, Any]]) -> bool:
     """Return True where memory belongs to a graph, or is registered: its addresses may not change."""
     ours = ((0, 0), spill.pool_id)

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from gandiva_slurm.client import accelerator, choice
+from gandiva_slurm.client import accelerator, choice, nccl
 from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.notice import say
@@ -82,6 +82,8 @@ class BestTier:
         self._gauge: Any = None
         #: The tier of the newest park.
         self._used: Any = self._hold
+        #: Communicators that are suspended while it is parked.
+        self._suspended: List[Any] = []
         #: By tier: failures in a row that were no refusals, and why it moves nothing any more, for good.
         self._failures: Dict[str, int] = {}
         self._never: Dict[str, str] = {}
@@ -98,6 +100,16 @@ class BestTier:
         self._used = self._hold
         if not wants_to_move():
             return self._hold.release(drain_s)
+        if nccl.is_wanted():
+            self._hold.release(drain_s)  # nothing may be under way
+            self._suspended = nccl.suspend()
+        try:
+            return self._move_away(drain_s)
+        except BaseException:
+            nccl.resume(self._suspended)
+            raise
+
+    def _move_away(self, drain_s: float) -> Released:
         whys = list(self._never.values())
         for name in choice.movers(self._facts()):
             try:
@@ -117,10 +129,12 @@ class BestTier:
     def restore(self) -> None:
         """Take back what was given back."""
         self._used.restore()
+        nccl.resume(self._suspended)
 
     def restore_at_last(self) -> None:
         """Take it back, however often that must be tried."""
         self._used.restore_at_last()
+        nccl.resume(self._suspended)
 
     def is_called(self) -> bool:
         """Return True when a signal waits for its handler, which needs the memory."""

@@ -13,7 +13,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List
 
-from gandiva_slurm.client import accelerator
+from gandiva_slurm.client import accelerator, device, nccl
 from gandiva_slurm.client.identity import find_identity
 from gandiva_slurm.client.rank import this_rank
 from gandiva_slurm.wire.page import KIND_RUN
@@ -79,6 +79,8 @@ def _facts(torch: Any, optimizers: List[Any]) -> Dict[str, Any]:
         "benchmark": bool(cuda and torch.backends.cudnn.benchmark),
         "torch": str(torch.__version__),
         "torch_threads": _threads_in_torch(),
+        "gang": nccl.gang(),
+        "graphs": bool(cuda and device.has_pools(cuda)),
         "framework": next((_ADAPTERS[name] for name in _ADAPTERS if name in sys.modules), ""),
     }
 
