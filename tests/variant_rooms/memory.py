@@ -118,7 +118,7 @@ VARIANTS = (
     Variant(
         "memory-cap-below-use",
         "gandiva_slurm/client/sharing.py:Share._bound_device",
-        "least = max(cap, cuda.max_memory_allocated(device))",
+        "least = max(cap, spill.peak(cuda, [device]))",
         "least = cap",
         "A memory cap below what a rank has needed ends its training.",
         ("tests/unit/test_client_sharing.py::test_a_cap_is_never_below_what_was_needed_so_far",),
