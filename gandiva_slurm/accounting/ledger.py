@@ -77,9 +77,10 @@ _MOVE_RUN = "UPDATE runs SET moved_ns = ?, moved_by = ? WHERE ref = ? AND restar
 _SIGNAL_RUN = "UPDATE runs SET signalled_ns = ? WHERE ref = ? AND restart = ?"
 #: A requeue ends the runs before it, at the moment Slurm gave the job its new submit time.
 _CLOSE_RUNS = "UPDATE runs SET end_s = ? WHERE ref = ? AND restart < ? AND start_s > 0 AND end_s = 0"
-#: Each node measures its part: the job began with its first process, and the others go on together. Of memory
-#: the node with the most counts, of what a mini-batch takes what was told last.
+#: What a mini-batch took of late, alone and packed.
 STEP_TIMES = ("step_p50_ns", "step_p99_ns", "packed_step_p50_ns", "packed_step_p99_ns")
+#: Each node measures its part: the job began with its first process, and the others go on together. Of memory
+#: the node with the most counts, of what a mini-batch took what was told last.
 _MEASURE_RUN = f"""INSERT INTO runs (registered_ns, world, steps, suspends, reaims, off_boundary,
         first_ns, live_bytes, peak_bytes, begun, save_ns, written_ns,
         spilled_bytes, {", ".join(STEP_TIMES)}, ref, restart)

@@ -9,9 +9,7 @@ import click
 from gandiva_slurm.cli.client import query, to_json
 from gandiva_slurm.cli.jobids import find_jobs, parse_job_id
 from gandiva_slurm.model.errors import UsageError
-from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC
-
-CLASSES = (GUARANTEED, OPPORTUNISTIC)
+from gandiva_slurm.policy.port import CLASSES
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

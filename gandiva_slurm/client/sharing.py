@@ -2,7 +2,8 @@
 
 The node says so by two words of the page: THROTTLE is 0 while it has the GPU alone, else its duty in percent;
 MEM_CAP holds meanwhile, in bytes, 0 for none. Looked at only at a boundary with a THROTTLE that is not 0, so
-that a rank alone pays for nothing but the comparison. What fails here never reaches the script.
+that a rank alone pays for nothing but the comparison; with a duty, between the layers of a step as well. What
+fails here never reaches the script.
 """
 
 from __future__ import annotations

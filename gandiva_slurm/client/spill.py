@@ -13,6 +13,7 @@ import sys
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from gandiva_slurm.client import accelerator
+from gandiva_slurm.client.blame import is_from_signal_handler
 from gandiva_slurm.client.host import SPARE, free_bytes, local_world
 from gandiva_slurm.client.notice import say
 
@@ -57,6 +58,8 @@ class Spill:
             cuda.set_per_process_memory_fraction(min(1.0, part + step / total), device)
             self._add(cuda, step)
         except Exception as err:
+            if is_from_signal_handler(err):
+                raise
             self._is_over = True
             say(f"it cannot spill into host memory ({type(err).__name__}: {err}); its cap stays as it is")
         finally:

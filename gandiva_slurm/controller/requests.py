@@ -9,10 +9,10 @@ from typing import Any
 from gandiva_slurm.controller.arguments import Args, numbers
 from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import Asked, ClassAsked, PriorityAsked
-from gandiva_slurm.policy.port import GUARANTEED, OPPORTUNISTIC
+from gandiva_slurm.policy.port import CLASSES
 
-#: What a job's priority may be, and its class.
-PRIORITIES, CLASSES = range(101), (GUARANTEED, OPPORTUNISTIC)
+#: What a job's priority may be.
+PRIORITIES = range(101)
 
 
 class Requests:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from gandiva_slurm.model.snapshot import Association
 
-GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
+GUARANTEED, OPPORTUNISTIC = CLASSES = ("guaranteed", "opportunistic")
 #: What all GPUs of a gang can be asked to share, closest first; "" and "any": nothing.
 GPU, SWITCH, SOCKET, NODE = "gpu", "switch", "socket", "node"
 CELLS = (GPU, SWITCH, SOCKET, NODE)
