@@ -1,7 +1,7 @@
 #!/bin/sh
 # One stage of a day on a GPU machine: tests/gpu/day.sh A|B|C|D|E, at most nine minutes each, without network; A to D without Slurm.
 #   A  does it work: what is there, copy rates, the price of pinning, same bits, what a park leaves, a busy park
-#   B  two jobs too large for the card, and the tiers        C  sharing: layers, packs, a guaranteed job's pace
+#   B  two jobs too large for the card, and the tiers        C  sharing: layers, packs, a guaranteed job's pace, spill
 #   D  slices of a minute                                   E  the whole on a mini cluster with this machine's GPUs, as root;
 #      where no Slurm is installed, that of .wheels/slurm.tar.gz (tests/gpu/slurm.sh)
 # Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md.
