@@ -59,6 +59,8 @@ class FakeWorld:
         self.leaving: dict[str, set[JobKey]] = {name: set() for name in self.nodes}
         self.down: set[str] = set()
         self.mute: set[str] = set()
+        #: why an operator drains a node, by its name
+        self.drained: dict[str, str] = {}
         self.refuse_starts = False
         self.ignore_starts = False
         #: jobs that cannot be moved, whose saving fails, and whether Slurm refuses to requeue
@@ -222,10 +224,11 @@ class FakeWorld:
         """Everything Slurm shows; finished jobs once, then Slurm forgets them."""
         events: list[ev.Event] = [ev.SharesSeen(self.tree)]
         for name, gpus in self.nodes.items():
-            state = {"DOWN"} if name in self.down else {"IDLE"}
+            state = {"DOWN"} if name in self.down else {"IDLE", *(["DRAIN"] if name in self.drained else [])}
             slots = self.settings.slots_per_gpu
             node = a_node(name, gpus, slots, state=frozenset(state))
-            events.append(ev.NodeSeen(replace(node, gpu_type=self.types.get(name, node.gpu_type))))
+            own = {"gpu_type": self.types.get(name, node.gpu_type), "reason": self.drained.get(name, "")}
+            events.append(ev.NodeSeen(replace(node, **own)))
             events.append(ev.DaemonSeen(name, name not in self.mute))
         for job in [*self.jobs.values()]:
             if job.state in FINISHED:

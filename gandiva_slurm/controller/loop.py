@@ -33,7 +33,9 @@ from gandiva_slurm.controller.slurm_side import SHORT_REST_S, SlurmSide
 from gandiva_slurm.controller.spans import Spans
 from gandiva_slurm.controller.status import Status
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.lifecycle.draining import drain_texts
 from gandiva_slurm.engine.lifecycle.owners import promised_too_much
+from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action
 from gandiva_slurm.model.event import ActionDone, ClockSkew, CycleTick, Event, JobGone, RoundTick
@@ -100,6 +102,7 @@ class Controller:
         self._alive: dict[str, bool] = {}
         self._leaves: set[tuple[str, str]] = set()
         self._promises: list[str] = []
+        self._drains: dict[str, str] = {}
         #: set when something came in that should not wait for the next round
         self._news = asyncio.Event()
         self._slurm.on_look, self._slurm.on_begin = self._news.set, self.nodes.mark
@@ -235,6 +238,10 @@ class Controller:
         for sentence in promises if promises != self._promises else ():
             log.error("gandiva.yaml: virtual_clusters: %s; those named last get what is left", sentence)
         self._promises = promises
+        drains = drain_texts(Cycle(self.engine.state, self.engine.settings, self._clock_ns()))
+        for name, text in drains.items() - self._drains.items():
+            log.warning("node %s is drained: %s", name, text)
+        self._drains = drains
         for sentence in self.invariants(self.engine):
             log.error("invariant broken: %s", sentence)
             self.status.fail(sentence)

@@ -10,8 +10,17 @@ from gandiva_slurm.accounting.queries import OpenHold
 from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller.nodes import NodeLink
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.lifecycle import idleness, moving, own_files, owners, promotion, time_limits
+from gandiva_slurm.engine.lifecycle import (
+    draining,
+    idleness,
+    moving,
+    own_files,
+    owners,
+    promotion,
+    time_limits,
+)
 from gandiva_slurm.engine.state import cells, packs, sizes
+from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
 from gandiva_slurm.engine.state.sizes import gpus_of
 from gandiva_slurm.model import job as states
@@ -39,6 +48,11 @@ class World:
     troubles: tuple[str, ...] = ()
     #: this moment, by the clock of the engine's cycles
     now_ns: int = 0
+
+    @property
+    def cycle(self) -> Cycle:
+        """This moment, as the engine's rules are asked."""
+        return Cycle(self.engine.state, self.engine.settings, self.now_ns)
 
     def residents(self, record: JobRecord) -> dict[str, Resident]:
         """Return what each of its nodes says of a job, as far as it says anything of this incarnation."""
@@ -158,6 +172,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from moving.told(record, world.now_ns)
     yield from idleness.told(engine.settings, engine.state, record, world.now_ns)
     yield from own_files.told(engine.state, record, world.now_ns)
+    yield from draining.told(world.cycle, record)
     fixed = moving.why_fixed(record)
     if fixed:
         yield f"it is not moved: {fixed}"
@@ -233,7 +248,8 @@ def _unmoved(item: Resident) -> str:
 def _node_row(world: World, name: str, record: NodeRecord) -> Row:
     link, report = world.links.get(name), world.reports.get(name)
     node, residents = record.node, report.residents if report else ()
-    state = node_state(record, link)
+    state, drain = node_state(record, link), draining.drain_of(world.cycle, name)
+    reason = drain.text if drain is not None else node.reason
     return {
         "node": name,
         "type": node.gpu_type,
@@ -248,7 +264,7 @@ def _node_row(world: World, name: str, record: NodeRecord) -> Row:
         "strangers": _strangers(report),
         "faults": [{"what": what, "why": why} for what, why in (report.faults if report else ())],
         "residents": [_resident_row(world, item) for item in residents],
-        "reason": link.error if link and state == SILENT else node.reason or _odd(report),
+        "reason": link.error if link and state == SILENT else reason or _odd(report),
     }
 
 

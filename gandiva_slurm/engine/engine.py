@@ -15,6 +15,7 @@ from typing import Any
 
 from gandiva_slurm.engine.apply.decider import Decider, Leader
 from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits
+from gandiva_slurm.engine.lifecycle.draining import leave_drained
 from gandiva_slurm.engine.lifecycle.fencing import fence_strays
 from gandiva_slurm.engine.lifecycle.idleness import watch_idle
 from gandiva_slurm.engine.lifecycle.owners import note_owners
@@ -195,6 +196,7 @@ class Engine:
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
+        leave_drained(at)
         held.follow_plan(at)
         watch_idle(at)
         self.decider.decide(at)

@@ -82,7 +82,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "its turn has come where there is no free slot, or too little memory, yet",
         "parked jobs have left there, or a job ends",
     ),
-    "MadeWay": ("saved and requeued, to make way for others", "its turn comes"),
+    "MadeWay": ("saved and requeued, to make way", "its turn comes"),
     "Requeued": ("requeued; its place is given back", "it is placed anew in two seconds, if anything fits"),
     "Limit": ("Slurm does not start it: {words} ({word})", "{then}; asked again every {wait_s} s"),
     "BehindLimit": (
@@ -170,6 +170,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Shrinking": (
         "saves itself in its next turn, to go on with fewer GPUs, on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on as it is",
+    ),
+    "Draining": (
+        "saves itself in its next turn, to leave: {why}",
+        "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
     "MakingWay": (
         "saves itself in its next turn, to make way: {why}",

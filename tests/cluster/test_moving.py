@@ -363,6 +363,27 @@ def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
 
 
+@slow("20 s; unit/test_engine_draining has the decision")
+def test_what_can_be_moved_leaves_a_node_that_is_drained(fleet: Fleet) -> None:
+    """Slurm's own command, with a reason of ours: the training goes on elsewhere, the other job is named."""
+    crowd = light(fleet, "drained")
+    (stays,) = (job for job in fleet.jobs if job not in (crowd.job, crowd.elsewhere))
+    drain = ["scontrol", "update", f"NodeName={crowd.home}"]
+    fleet.mini.exec([*drain, "State=DRAIN", "Reason=gandiva: a new disk"])
+    try:
+        crowd.wait_moved()
+        (node,) = [node for node in fleet.ask("nodes")["nodes"] if node["node"] == crowd.home]
+        assert node["state"] == "drain"
+        assert node["reason"].startswith(f"gandiva: a new disk: job {stays} runs on (it cannot save"), node
+        told = fleet.mini.exec(["gandiva", "why", str(stays)]).stdout
+        assert f"{crowd.home} is drained (gandiva: a new disk), and it runs on there" in told
+        assert "Draining" in crowd.codes() and crowd.node(stays) == crowd.home
+        crowd.check_losses()
+        crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
+    finally:
+        fleet.mini.exec([*drain, "State=RESUME"])
+
+
 def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
     """The job trains on in its turns, and so does its neighbour; the error is told."""
     crowd = light(fleet, "unsaved", before="export GANDIVA_CHECKPOINT_DIR=/proc/none/%j")

@@ -253,7 +253,9 @@ class _Eligible:
         if found == self._all:
             return None
         index = self._picture.index
-        return found.union(index[name] for name in (*record.nodes, *record.target) if name in index)
+        # What leaves without a target must not be sent back to where it was: that may be a drained node.
+        homes = () if record.state == states.CHECKPOINTING else record.nodes
+        return found.union(index[name] for name in (*homes, *record.target) if name in index)
 
     def _find(self, need: Need, closed: frozenset[str]) -> frozenset[int]:
         of_any_type = replace(need, types=(), gpus=1)
