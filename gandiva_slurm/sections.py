@@ -113,6 +113,8 @@ class NodeConfig(Section):
     image_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: an image larger than this is not made; GiB
     image_most_gib: float = Field(default=64, ge=0.01, le=65536)
+    #: an image of each is made now and then while it is parked, from which it goes on when its node is lost
+    image_parked: bool = False
     #: node name -> host:port, where that is not NAME:port
     addresses: dict[Name, str] = {}
 
@@ -125,6 +127,8 @@ class NodeConfig(Section):
     def _images_lie_somewhere(self) -> NodeConfig:
         if self.process_images and not self.image_dir:
             raise ValueError("process_images: name root's directory for them in image_dir, seen by all nodes")
+        if self.image_parked and not self.process_images:
+            raise ValueError("image_parked: it needs process_images")
         return self
 
     @field_validator("addresses")

@@ -98,6 +98,11 @@ _MEASURE_RUN = f"""INSERT INTO runs (registered_ns, world, steps, suspends, reai
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
     WHERE ref = ?4 AND restart = ?5"""
+#: One that did not leave, and from an image of which the next goes on, was lost with its node: it was as far
+#: as that had told.
+_LOSE_RUN = """UPDATE runs SET moved_ns = ?, moved_by = 'kept image',
+    reached = CASE WHEN reached < 0 AND begun >= 0 THEN begun + steps ELSE reached END
+    WHERE ref = ? AND restart = ? AND moved_ns = 0"""
 _SEE_RUN = "UPDATE runs SET seen_ns = seen_ns + ?, busy_ns = busy_ns + ? WHERE ref = ? AND restart = ?"
 #: A job that is seen for the first time has the holds of its number and user that came before.
 _CLAIM_HOLDS = "UPDATE holds SET ref = ? WHERE job_id = ? AND user = ? AND ref IS NULL"
@@ -193,12 +198,15 @@ class Ledger:
         busy = self._busy.due(report)
         if holds or fresh or ends or busy:
             rows = [(*_measures(item), self._ref(item.job_id), item.restart) for item in fresh]
+            lost = [item for item in fresh if item.is_restored]
+            left = [(item.registered_ns, self._ref(item.job_id), item.restart - 1) for item in lost]
             seen = [(*sums, self._ref(key.job_id), key.restart) for key, sums in busy.items()]
             try:
                 with Transaction(self._db) as db:
                     self._write_holds(db, holds)
                     db.executemany(_MEASURE_RUN, rows)
                     db.executemany(_END_RUN, ends)
+                    db.executemany(_LOSE_RUN, left)
                     db.executemany(_SEE_RUN, seen)
             except BaseException:
                 self._days.load()

@@ -5,6 +5,8 @@
   it); of one with a checkpoint of its own it lasts from the signal until its last process had ended. One that
   is requeued without a word (`self`) saves nothing for it: 0. A save that failed is no move's. To that comes
   how long it ran, parked, to write itself to disk (`checkpoint_parked`), be it moved or not.
+  One whose node was lost saved nothing either: it goes on from an image that was kept (`kept image`), and was
+  as far as its node had told last.
 - LostSteps: the mini-batches that a run's training had done at its end, less those from which the next run's
   went on. Both are the sum of what the training had done before its process, which attached ones and
   frameworks have from the checkpoint, others from the optimizer's own count, and of what it did in it. A run
@@ -28,6 +30,8 @@ NO_COUNT = (
 )
 NOT_FITTING = "it counts more mini-batches behind a move than before it"
 NO_TIME = "nobody saw both begin and end of its save"
+#: Moves for which nothing is saved.
+UNSAVED = ("self", "kept image")
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Moves:
     #: why it is not known what was lost, or how long it took; "" while it is
     why_lost: str = ""
     why_time: str = ""
+    #: what the job moved by, each once
+    by: list[str] = field(default_factory=list)
     #: the run before, if it has left to go on elsewhere
     left: Any = field(default=None, repr=False)
     #: the run before, if it has written itself while it was parked and has not left
@@ -49,6 +55,7 @@ class Moves:
         """Take in a run, a row of `runs`; the one before it may have been moved to where this one is."""
         if self.left is not None:
             self.count += 1
+            self.by += [self.left["moved_by"]] if self.left["moved_by"] not in self.by else []
             self._add_lost(self.left, run)
             self._add_time(self.left)
         elif self.cut is not None:
@@ -62,6 +69,7 @@ class Moves:
         """Return what a job's row says of its moves."""
         return {
             "migrations": self.count,
+            "moved_by": [how for how in self.by if how],
             "lost_steps": None if self.why_lost else self.lost,
             "lost_steps_why": self.why_lost,
             "ckpt_s": None if self.why_time else self.save_ns / NS_PER_S,
@@ -91,7 +99,8 @@ class Moves:
         by, save_ns = left["moved_by"], left["save_ns"]
         if by == "signal":
             save_ns = max(0, left["gone_ns"] - left["signalled_ns"]) if left["signalled_ns"] else 0
-        if not save_ns and by != "self":
+        if by in UNSAVED:
+            return
+        if not save_ns:
             self.why_time = NO_TIME
-        elif by != "self":
-            self.save_ns += save_ns
+        self.save_ns += save_ns

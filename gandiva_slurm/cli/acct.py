@@ -95,6 +95,7 @@ FIELDS = (
     Field("JobName", 10, text_of("name")),
     Field("LostSteps", 9, lambda row: _told(row, "lost_steps", "{}")),
     Field("Migrations", 10, text_of("migrations")),
+    Field("MovedBy", 12, lambda row: ",".join(row.get("moved_by") or ())),
     Field("MovesNote", 30, _why, left=True),
     Field("NNodes", 8, text_of("nodes")),
     Field("NodeList", 15, lambda row: row.get("node") or "None assigned"),

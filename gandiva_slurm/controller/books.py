@@ -27,7 +27,9 @@ JOURNAL_NAME, LEDGER_NAME = "journal.sqlite", "ledger.sqlite"
 PIECE_REST_S, UPKEEP_S = 0.05, 60.0
 
 #: How what is moved was saved, by the code of what was done.
-_MOVED_BY = {"Saved": "attached", "GoesBack": "self", "EndedToMove": "signal", "MovedOut": "signal"}
+_MOVED_BY = {
+    "Saved": "attached", "Imaged": "image", "GoesBack": "self", "EndedToMove": "signal", "MovedOut": "signal"
+}  # fmt: skip
 
 T = TypeVar("T")
 

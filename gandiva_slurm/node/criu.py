@@ -59,10 +59,11 @@ def shifted(ahead_s: int) -> list[str]:
 _BOTH = ["--no-default-config", "--unprivileged", "--shell-job", "--manage-cgroups=ignore", "-v2"]
 
 
-def dump(pid: int, images: Path) -> list[str]:
-    """Return the command that makes an image of a tree; it leaves the tree stopped when it is made."""
+def dump(pid: int, images: Path, goes_on: bool = False) -> list[str]:
+    """Return the command that makes an image of a tree; it leaves the tree stopped, or lets it go on."""
     where = ["-t", str(pid), "-D", str(images), "-W", str(images), "-o", "dump.log"]
-    return ["criu", "dump", *_BOTH, *where, "--leave-stopped", "--link-remap", f"--ghost-limit={GHOST_BYTES}"]
+    then = "--leave-running" if goes_on else "--leave-stopped"
+    return ["criu", "dump", *_BOTH, *where, then, "--link-remap", f"--ghost-limit={GHOST_BYTES}"]
 
 
 def restore(images: Path, work: Path) -> list[str]:

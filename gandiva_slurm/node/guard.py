@@ -65,11 +65,13 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
 
     It is only renamed here, and removed with what is old in the store.
     """
-    maker, is_whole = row.get("image") or (None, False)
+    maker, is_whole, is_kept = [*(row.get("image") or (None, False)), False][:3]
     if not image_dir or not (maker or is_whole):
         return True
     if maker:
         imaging.end(ProcId(*maker))
+    if is_kept:  # no image of its own is whole, and one that was kept before does not keep it still
+        return True
     try:
         images.put_away(Path(image_dir), JobKey.parse(row["key"]))
     except OSError as err:

@@ -20,6 +20,14 @@ class Image:
     maker: ProcId | None = None
     #: it is there: until it is deleted the job must not run
     is_whole: bool = False
+    #: the one that is made is kept in case the node is lost: the job goes on here (`kept_images`)
+    is_kept: bool = False
+    #: when the next one may be made to be kept, and the mini-batches done by the last one; -1: there is none
+    next_ns: int = 0
+    kept_steps: int = -1
+    #: it was restored here, and the mini-batches that its processes had done then
+    is_restored: bool = False
+    from_steps: int = 0
 
     @property
     def keeps_still(self) -> bool:

@@ -15,8 +15,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
-from gandiva_slurm.node import criu, imageable, images, imaging, leaving, procs
+from gandiva_slurm.node import criu, imageable, images, imaging, kept_images, leaving, procs
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.image_state import OFF
@@ -40,6 +41,9 @@ class Imager:
         self._slicer = slicer
         self._makers: set[asyncio.Task[None]] = set()
         self._checked_s = self._swept_s = -SWEEP_S
+        #: residents of which the store has an image that is kept, and whether other nodes see the store
+        self._kept: dict[JobKey, Resident] = {}
+        self._is_shared: bool | None = None
 
     async def run(self) -> None:
         """Look for ever."""
@@ -57,6 +61,8 @@ class Imager:
             if now_s - self._checked_s >= CHECK_S:
                 self._checked_s = now_s
                 fault = fault and await asyncio.to_thread(_prepare, root)
+                if self._node.settings.image_parked and not fault and not self._is_shared:
+                    self._note_shared(await asyncio.to_thread(_is_shared, root, self._node.settings.node))
                 for resident in list(self._node.residents.values()):
                     resident.image.why_not = fault or _why_not(resident)
             if now_s - self._swept_s >= SWEEP_S and not fault:
@@ -67,6 +73,7 @@ class Imager:
                     self._look_at(resident, fault)
                 except OSError as err:  # it stays as it is, and is looked at again
                     log.error("job %s: the image of its processes: %s", resident.key, err)
+            self._drop_ended()
             await asyncio.sleep(LOOK_S)
 
     def _take_over(self) -> None:
@@ -75,20 +82,42 @@ class Imager:
             if resident.image.maker is not None:
                 imaging.end(resident.image.maker)
                 resident.image.maker = None
-                self._put_away(resident)
+                if not resident.image.is_kept:
+                    self._put_away(resident)
                 self._fail(resident, "gandivad was started anew while it was made")
 
+    def _note_shared(self, is_shared: bool) -> None:
+        if is_shared != self._is_shared and not is_shared:
+            log.warning("node.image_parked: none are kept: no other node's mark is in node.image_dir yet")
+        self._is_shared = is_shared
+
+    @property
+    def _may_keep(self) -> bool:
+        """One at a time is made to be kept, where other nodes see it."""
+        return bool(self._is_shared) and not self._makers
+
     def _look_at(self, resident: Resident, fault: str) -> None:
-        image = resident.image
-        is_wanted = leaving.is_heard_to_leave(self._node, resident) and not resident.leave.own_save_s
+        image, leave = resident.image, resident.leave
+        is_wanted = leaving.is_heard_to_leave(self._node, resident) and not leave.own_save_s
         if image.is_whole and not is_wanted and not resident.is_ending:
             self._drop(resident)
-        is_ready = is_wanted and resident.state == SUSPENDED and not resident.is_frozen
-        is_ready = is_ready and resident.counts.suspends > 0 and resident.may_have_turns
-        if fault or not is_ready or image.keeps_still or resident.leave.rest_quanta:
+        if image.kept_steps >= 0:
+            self._kept[resident.key] = resident
+        if fault or not kept_images.is_ready(resident):
             return
-        if leaving.is_imageable(resident) and resident.part is None:
-            self._begin(resident)
+        if is_wanted:
+            if not leave.rest_quanta:
+                self._begin(resident)
+        elif self._may_keep and kept_images.is_due(resident, self._node.clock.mono()):
+            self._begin(resident, is_kept=True)
+
+    def _drop_ended(self) -> None:
+        """What has ended here does not go on elsewhere, but for what leaves and what was stopped for that."""
+        residents = self._node.residents
+        for key in [key for key, kept in self._kept.items() if residents.get(key) is not kept]:
+            kept = self._kept.pop(key)
+            if not kept.is_fenced and not kept.image.is_whole:
+                self._put_away(kept)
 
     def _drop(self, resident: Resident) -> None:
         """It does not leave: it may only run when its image is gone."""
@@ -101,12 +130,13 @@ class Imager:
     def _put_away(self, resident: Resident) -> None:
         root = self._node.settings.image_dir
         assert root is not None
-        gone = images.put_away(root, resident.key)
-        if gone is not None:
+        resident.image.kept_steps = -1
+        for gone in images.put_away(root, resident.key):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
 
-    def _begin(self, resident: Resident) -> None:
+    def _begin(self, resident: Resident, is_kept: bool = False) -> None:
         node, settings = self._node, self._node.settings
+        resident.image.is_kept = is_kept
         try:
             tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
             imageable.check(tree, _gid(resident))
@@ -124,6 +154,7 @@ class Imager:
             "inner": tree.inner,
             "first": tree.first.pid if tree.first else 0,
             "pids": [proc.pid for proc in tree.procs],
+            "goes_on": is_kept,
             "facts": {
                 "node": settings.node,
                 "name": resident.name,
@@ -140,7 +171,7 @@ class Imager:
             return
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
-        node.note("image", resident, processes=len(tree.procs))
+        node.note("image", resident, processes=len(tree.procs), kept=is_kept)
         # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()
@@ -151,7 +182,8 @@ class Imager:
         following.add_done_callback(self._makers.discard)
 
     async def _follow(self, resident: Resident, tree: imageable.Tree, call: subprocess.Popen[str]) -> None:
-        until_s, said = time.monotonic() + imaging.MOST_S, None
+        began_s, said, steps = time.monotonic(), None, resident.steps()
+        until_s, is_kept = began_s + imaging.MOST_S, resident.image.is_kept
         while said is None and time.monotonic() < until_s and not resident.is_ending:
             await asyncio.sleep(0.02)
             said = imaging.answer(call)
@@ -159,26 +191,35 @@ class Imager:
         if said is None:
             if resident.image.maker is not None:
                 imaging.end(resident.image.maker)
-            self._put_away(resident)
+            if not is_kept:
+                self._put_away(resident)
             said = {"why": "its job is over" if resident.is_ending else "it was not made in time"}
         resident.image.maker = None
         if "why" in said:
-            self._fail(resident, said["why"])
+            self._fail(resident, said["why"], round((time.monotonic() - began_s) * 1e9))
+            return
+        took_ns = round((said["dump_s"] + said["seal_s"]) * 1e9)
+        self._node.note("imaged", resident, kept=is_kept, **said)
+        if is_kept:
+            kept_images.note_made(resident, self._node.clock.mono(), took_ns, steps)
+            self._go_on(resident)
             return
         # criu left it stopped: that is not the user's doing, and is undone when it may run.
         resident.stopped |= {proc.id for proc in tree.procs}
         resident.image.is_whole = True
-        resident.leave.save_ns = round((said["dump_s"] + said["seal_s"]) * 1e9)
+        resident.leave.save_ns = took_ns
         self._slicer.switcher.shut(resident)
-        self._node.note("imaged", resident, **said)
         self._node.save()
 
-    def _fail(self, resident: Resident, why: str) -> None:
+    def _fail(self, resident: Resident, why: str, took_ns: int = 0) -> None:
         """It goes on where it is, and is tried again in a later turn."""
-        leave = resident.leave
-        resident.leave = Leave(
-            leave.is_told, rest_quanta=leaving.REST_QUANTA, error=why, own_save_s=leave.own_save_s
-        )
+        if resident.image.is_kept:
+            kept_images.note_failed(resident, self._node.clock.mono(), took_ns)
+        else:
+            leave = resident.leave
+            resident.leave = Leave(
+                leave.is_told, rest_quanta=leaving.REST_QUANTA, error=why, own_save_s=leave.own_save_s
+            )
         root = self._node.settings.image_dir
         assert root is not None
         for rest in images.rests(root, resident.key):
@@ -188,10 +229,15 @@ class Imager:
         for proc in resident.processes.members():
             if proc.state in "Tt" and proc.id not in resident.left_stopped:
                 procs.send(proc.id, signal.SIGCONT)
-        if resident.state == SUSPENDED:
-            self._slicer.switcher.shut(resident)
-        self._node.note("unimaged", resident, why=why)
+        self._node.note("unimaged", resident, why=why, kept=resident.image.is_kept)
         log.warning("job %s: no image of its processes: %s", resident.key, why)
+        self._go_on(resident)
+
+    def _go_on(self, resident: Resident) -> None:
+        """It is parked as it was, and has its turns."""
+        resident.image.is_kept = False
+        if resident.key in self._node.residents and resident.state == SUSPENDED and not resident.is_ending:
+            self._slicer.switcher.shut(resident)
         self._slicer.fill()
         self._node.save()
 
@@ -205,6 +251,14 @@ def _prepare(root: Path) -> str:
         except OSError as err:
             why = f"node.image_dir: {root}: {err.strerror}"
     return why
+
+
+def _is_shared(root: Path, node: str) -> bool:
+    try:
+        return images.is_shared(root, node)
+    except OSError as err:
+        log.error("node.image_dir: %s: %s", root, err.strerror)
+        return False
 
 
 def _why_not(resident: Resident) -> str:

@@ -2,7 +2,9 @@
 
     image_dir/           root, 0711
       work/NAME/         the job's user, 0700: while criu writes, and its logs at a restore
-      whole/JOB.RESTART/ root, below a directory of mode 0700: copies with digests, and manifest.json
+      whole/JOB.RESTART/ root, below a directory of mode 0700: copies with digests, and manifest.json;
+                         with .new behind the name: a newer one, for the moment in which it takes its place
+      nodes/NODE         root: this node sees the store. One that sees no other's mark has it for itself
       here/              root, 0755, empty: in the mount namespace of a restore the image is seen there
 
 A user never has an image open for writing: it is a copy by root, of files that are its own and no links. What
@@ -33,6 +35,7 @@ OLD_S = 24 * 3600.0
 #: The file system has at least so much left when an image is made.
 SPARE = 1 << 30
 _CHUNK = 1 << 20
+_NEWER = ".new"
 
 
 class BadImage(Exception):
@@ -59,9 +62,15 @@ def why_not(root: Path) -> str:
 def prepare(root: Path) -> None:
     """Make what the store consists of; OSError when that fails."""
     root.mkdir(mode=0o711, exist_ok=True)
-    for name, mode in (("work", 0o711), ("whole", 0o700), ("here", 0o755)):
+    for name, mode in (("work", 0o711), ("whole", 0o700), ("here", 0o755), ("nodes", 0o700)):
         (root / name).mkdir(mode=mode, exist_ok=True)
         (root / name).chmod(mode)
+
+
+def is_shared(root: Path, node: str) -> bool:
+    """Leave this node's mark; True when another's is there."""
+    (root / "nodes" / node).touch(mode=0o600)
+    return any(name != node for name in os.listdir(root / "nodes"))
 
 
 def sweep(root: Path) -> None:
@@ -88,18 +97,20 @@ def has_any(root: Path, job_id: int) -> bool:
 
 def keys_of(root: Path, job_id: int) -> list[JobKey]:
     """Return the incarnations of this job that there are images of."""
-    return [JobKey.parse(place.name) for place in (root / "whole").glob(f"{job_id}.[0-9]*")]
+    found = (root / "whole").glob(f"{job_id}.[0-9]*")
+    return [*{JobKey.parse(place.name.removesuffix(_NEWER)) for place in found}]
 
 
 def place_of(root: Path, key: JobKey) -> Path:
-    """Where the whole image of an incarnation lies."""
-    return root / "whole" / str(key)
+    """Where the whole image of an incarnation lies, or is to lie."""
+    place = root / "whole" / str(key)
+    newer = place.with_name(place.name + _NEWER)
+    return newer if newer.exists() else place
 
 
 def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
     """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
-    place = place_of(root, key)
-    shutil.rmtree(place, ignore_errors=True)
+    place = root / "whole" / str(key)
     new = place.with_name(f".{key}-{secrets.token_hex(4)}")
     new.mkdir(mode=0o755)
     try:
@@ -115,17 +126,61 @@ def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[s
             json.dump(manifest, file)
             file.flush()
             os.fsync(file.fileno())
-        new.rename(place)
+        _replace(place, new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return total
 
 
-def read(root: Path, key: JobKey, uid: int) -> dict[str, Any]:
-    """Return the manifest of an incarnation's image; BadImage when there is none that is this user's."""
+def _replace(place: Path, new: Path) -> None:
+    """Put a whole image where an older one may be: whatever is killed meanwhile, one of them is there."""
+    newer = place.with_name(place.name + _NEWER)
+    if newer.exists():  # one that was killed here
+        _replace_older(place, newer)
+    new.rename(newer)
+    _replace_older(place, newer)
+
+
+def _replace_older(place: Path, newer: Path) -> None:
+    gone = place.with_name(f".gone-{place.name}-{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):
+        place.rename(gone)
+    newer.rename(place)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def claim(root: Path, key: JobKey) -> Path:
+    """Take an incarnation's image out of the store's order, to be restored once; BadImage: there is none."""
+    used = root / "whole" / f".{key}-used-{secrets.token_hex(4)}"
     try:
-        with open(place_of(root, key) / MANIFEST, "rb") as file:
+        place_of(root, key).rename(used)
+    except FileNotFoundError:
+        raise BadImage(f"there is no image of job {key} any more") from None
+    for gone in put_away(root, key):
+        remove(gone)
+    return used
+
+
+def pass_on(root: Path, used: Path, old: JobKey, key: JobKey) -> None:
+    """Let what was restored be the first image of the incarnation that goes on from it."""
+    manifest = json.loads((used / MANIFEST).read_bytes()[:MOST_MANIFEST])
+    with open(used / f".{MANIFEST}", "w", encoding="utf-8") as file:
+        json.dump(manifest | {"job": str(key)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    (used / f".{MANIFEST}").rename(used / MANIFEST)
+    os.utime(used)
+    _replace(root / "whole" / str(key), used)
+
+
+def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[str, Any]:
+    """Return the manifest of an incarnation's image; BadImage when there is none that is this user's.
+
+    `place`: where it was claimed to.
+    """
+    try:
+        with open((place or place_of(root, key)) / MANIFEST, "rb") as file:
             manifest: dict[str, Any] = json.loads(file.read(MOST_MANIFEST))
     except (OSError, ValueError) as err:
         raise BadImage(f"the image of job {key} cannot be read ({err})") from err
@@ -135,9 +190,9 @@ def read(root: Path, key: JobKey, uid: int) -> dict[str, Any]:
     return manifest
 
 
-def verify(root: Path, key: JobKey, manifest: dict[str, Any]) -> None:
+def verify(place: Path, key: JobKey, manifest: dict[str, Any]) -> None:
     """Read the whole image; BadImage when a file is not what was written."""
-    place, files = place_of(root, key), manifest["files"]
+    files = manifest["files"]
     if {*os.listdir(place)} != {*files, MANIFEST}:
         raise BadImage(f"the image of job {key} has other files than were written")
     for name, (_, want) in files.items():
@@ -146,19 +201,19 @@ def verify(root: Path, key: JobKey, manifest: dict[str, Any]) -> None:
                 raise BadImage(f"the image of job {key} was changed: {name}")
 
 
-def put_away(root: Path, key: JobKey) -> Path | None:
-    """Take an incarnation's image out of use, at once; return what is to be removed, None: there is none."""
-    place = place_of(root, key)
-    gone = place.with_name(f".gone-{key}-{secrets.token_hex(4)}")
-    try:
-        place.rename(gone)
-    except FileNotFoundError:
-        return None
-    return gone
+def put_away(root: Path, key: JobKey) -> list[Path]:
+    """Take an incarnation's image out of use, at once; return what is to be removed."""
+    found = []
+    for name in (f"{key}{_NEWER}", str(key)):
+        gone = root / "whole" / f".gone-{key}-{secrets.token_hex(4)}"
+        with contextlib.suppress(FileNotFoundError):
+            (root / "whole" / name).rename(gone)
+            found.append(gone)
+    return found
 
 
 def rests(root: Path, key: JobKey) -> list[Path]:
-    """Return what was begun of an incarnation's image and is no whole one."""
+    """Return what was begun of an incarnation's image, or used of it, and is no whole one."""
     return [*(root / "work").glob(f"{key}-*"), *(root / "whole").glob(f".{key}-*")]
 
 

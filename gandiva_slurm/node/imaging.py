@@ -34,7 +34,7 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     try:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
         user = criu.as_user(who.pw_name, who.pw_gid)
-        argv = [*inside, *user, *criu.bounded(criu.DUMP_S), *criu.dump(task["inner"], work)]
+        argv = [*inside, *user, *criu.bounded(criu.DUMP_S), *criu.dump(task["inner"], work, task["goes_on"])]
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,

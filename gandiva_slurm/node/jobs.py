@@ -314,7 +314,8 @@ class Resident:
 
     def steps(self) -> int:
         """Mini-batches so far, those of ranks that are gone included; their own word, and so bounded."""
-        return min(self.counts.done_steps + sum(group.steps() for group in self.sets), SANE_SEQ)
+        done = self.counts.done_steps + sum(group.steps() for group in self.sets)
+        return min(max(0, done - self.image.from_steps), SANE_SEQ)
 
     def stand(self) -> tuple[int, int]:
         """Mini-batches that its training had done when it began here, and by now; UNKNOWN where it is none.
@@ -324,7 +325,8 @@ class Resident:
         if self.counts.trainings + len(self.sets) != 1:
             return UNKNOWN
         begun, reached = self.sets[0].stand() if self.sets else self.counts.stand
-        return begun, reached
+        # What was restored from an image counts on from its start elsewhere.
+        return (begun, reached) if begun < 0 else (begun + self.image.from_steps, reached)
 
     def look_at_rate(self, now: int, is_first: bool = False) -> None:
         """Smooth the rate over the time since the last look; `is_first` begins a new run."""

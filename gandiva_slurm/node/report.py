@@ -97,6 +97,7 @@ def _resident(node: Node, job: Job) -> Resident:
         begun=job.stand()[0],
         save_ns=job.leave.save_ns,
         written_ns=counts.written_ns,
+        is_restored=job.image.is_restored,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         is_doubted=is_doubted,

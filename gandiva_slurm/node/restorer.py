@@ -12,6 +12,7 @@ import logging
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.errors import PeerBusy, PeerError
@@ -49,6 +50,8 @@ class _Restore:
     """One that is under way; `said` is its outcome, once."""
 
     old: JobKey
+    #: the image, claimed
+    place: Path
     call: subprocess.Popen[str]
     until_s: float
     manifest: dict[str, Any]
@@ -114,12 +117,13 @@ class Restorer:
         if said is None:
             running.call.kill()
             said = {"why": "it was not restored in time"}
-        self._delete(running.old)
         if "why" not in said:
             try:
                 self._take_over(resident, peer, running, said)
+                self._keep(resident, running)
             except (OSError, PeerError, KeyError, ValueError) as err:
                 said = {"why": f"its ranks could not be taken over: {err}"}
+        self._delete(running.old)
         if "why" in said:
             return self._failed(resident, said["why"])
         root = procs.ProcId(*said["root"])
@@ -148,15 +152,23 @@ class Restorer:
         below = [proc for proc in procs.each(procs.children(peer.proc.pid)) if procs.uids(proc.pid) == (0, 0)]
         if len(below) != 1 or procs.read_text(below[0].pid, "comm").strip() != FIRST:
             return "there is no process 1 for it"
+        root = self._node.settings.image_dir
+        assert root is not None
+        try:
+            place = images.claim(root, old)
+        except (images.BadImage, OSError) as err:
+            return str(err)
         task = {
-            "image_dir": str(self._node.settings.image_dir),
+            "image_dir": str(root),
+            "place": str(place),
             "key": str(old),
             "uid": peer.uid,
             "first": below[0].pid,
             "task": peer.proc.pid,
         }
         call = imaging.start("restoring", task)
-        self._running[resident.key] = _Restore(old, call, time.monotonic() + restoring.MOST_S, manifest)
+        until_s = time.monotonic() + restoring.MOST_S
+        self._running[resident.key] = _Restore(old, place, call, until_s, manifest)
         self._node.note("restore", resident, of=str(old))
         return ""
 
@@ -179,11 +191,23 @@ class Restorer:
             self._watcher.watch(resident, proc)
         for group in resident.sets:
             group.apply(group.form().adopt(group.views(), now))
+        resident.image.is_restored, resident.image.from_steps = True, resident.steps()
         if resident.holds:
             node.ledger.cancel_park(resident.key)
             resident.state, resident.ordered_ns = RESUMING, now
             self._slicer.switcher.go(resident)
         node.save()
+
+    def _keep(self, resident: Resident, running: _Restore) -> None:
+        """Where images are kept it has one from the first: this node may be lost as well."""
+        root = self._node.settings.image_dir
+        if root is None or not self._node.settings.image_parked:
+            return
+        try:
+            images.pass_on(root, running.place, running.old, resident.key)
+            resident.image.kept_steps = resident.steps()
+        except (OSError, ValueError) as err:
+            log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 
     def _failed(self, resident: Resident, why: str) -> dict[str, str]:
         self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
@@ -206,6 +230,5 @@ class Restorer:
         """It is used once, whatever came of it; that takes time which the daemon has not."""
         root = self._node.settings.image_dir
         assert root is not None
-        gone = images.put_away(root, old)
-        if gone is not None:
+        for gone in (*images.put_away(root, old), *images.rests(root, old)):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)

@@ -32,11 +32,12 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
     """Restore the image of `key` below `first`; return the root's pid here. BadImage, OSError: nothing is."""
     root, key, uid, first = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"], task["first"]
     began_s, who = time.monotonic(), pwd.getpwuid(uid)
-    manifest = images.read(root, key, uid)
+    place = Path(task["place"])
+    manifest = images.read(root, key, uid, place)
     lack = picture.why_not_here(manifest["picture"]) or _lack_of_script(manifest["script"])
     if lack:
         raise images.BadImage(lack)
-    images.verify(root, key, manifest)
+    images.verify(place, key, manifest)
     verified_s = time.monotonic()
     for pid in (first, os.getpid()):
         join_groups(task["task"], pid)
@@ -46,7 +47,7 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
     try:
         _mount(first, ["mount", "--make-rslave", "/"])
         _mount(first, ["mount", "-t", "proc", "proc", "/proc"])
-        _mount(first, ["mount", "--bind", str(images.place_of(root, key)), str(here)])
+        _mount(first, ["mount", "--bind", str(place), str(here)])
         for directory in manifest["directories"]:
             _make_directory(first, who.pw_name, who.pw_gid, directory)
         # Even clocks only go on: whole seconds are rounded up.

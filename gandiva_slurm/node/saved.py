@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gandiva_slurm.node.context import Node
 
 
+#: What of an image's state must survive, in this order; the guard reads the first three.
+_IMAGE = ("maker", "is_whole", "is_kept", "kept_steps", "is_restored", "from_steps")
+
+
 def state_of(node: Node) -> dict[str, Any]:
     """Return all that must survive; where ranks stand is in their pages."""
     return {
@@ -120,16 +124,22 @@ def _job(resident: Resident) -> dict[str, Any]:
         "is_leaving": resident.leave.is_told,
         "save_ns": resident.leave.save_ns,
         "away": resident.away.to_json(),
-        "image": [resident.image.maker, resident.image.is_whole],
+        "image": _image_row(resident.image),
         "counts": dataclasses.asdict(resident.counts),
         "part": resident.part.to_json() if resident.part is not None else None,
         "sets": [_set(group) for group in resident.sets],
     }
 
 
+def _image_row(image: Image) -> list[Any]:
+    return [getattr(image, name) for name in _IMAGE]
+
+
 def _image(row: list[Any] | None) -> Image:
-    maker, is_whole = row or (None, False)
-    return Image(maker=ProcId(*maker) if maker else None, is_whole=is_whole)
+    # A row of another release may be shorter.
+    image = Image(**dict(zip(_IMAGE, row or (), strict=False)))
+    image.maker = ProcId(*image.maker) if image.maker else None
+    return image
 
 
 def _set(group: RankSet) -> dict[str, Any]:

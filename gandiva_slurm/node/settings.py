@@ -61,6 +61,8 @@ class NodeSettings:
     image_dir: Path | None = None
     #: bytes of the largest image
     image_most: int = 64 << 30
+    #: now and then one is made of a parked job that knows no other way, in case this node is lost
+    image_parked: bool = False
 
     @property
     def root_socket(self) -> Path:
@@ -104,4 +106,5 @@ class NodeSettings:
             gpustat_dir=Path(part.gpustat_dir) if part.gpustat_dir else None,
             image_dir=Path(part.image_dir) if part.process_images else None,
             image_most=round(part.image_most_gib * (1 << 30)),
+            image_parked=part.image_parked,
         )

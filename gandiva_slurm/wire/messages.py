@@ -177,6 +177,8 @@ class Resident(Measured):
     save_ns: int = 0
     #: how long it ran, parked, to write itself to disk, in all
     written_ns: int = 0
+    #: it goes on from an image of the incarnation before
+    is_restored: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_an_image_is_read_and_verified_as_it_was_written(store: Path) -> None:
     place = sealed(store)
     manifest = images.read(store, KEY, ME)
     assert manifest["name"] == "job" and set(manifest["files"]) == {"pages", "core"}
-    images.verify(store, KEY, manifest)
+    images.verify(place, KEY, manifest)
     assert all((place / name).stat().st_mode & 0o777 == 0o444 for name in manifest["files"])
     assert (store / "whole").stat().st_mode & 0o777 == 0o700
 
@@ -56,7 +56,7 @@ def test_an_image_that_was_changed_is_refused(store: Path, change: str) -> None:
     elif change == "link":
         (place / "pages").symlink_to("/etc/passwd")
     with pytest.raises((images.BadImage, OSError)):
-        images.verify(store, KEY, manifest)
+        images.verify(place, KEY, manifest)
 
 
 @pytest.mark.parametrize("field, value", [("uid", ME + 1), ("job", "8.1"), ("version", 99)])
@@ -113,10 +113,10 @@ def test_an_image_is_bounded_and_a_full_disk_leaves_none(
 def test_it_is_put_away_at_once_and_once(store: Path) -> None:
     sealed(store)
     assert images.has_any(store, 7) and not images.has_any(store, 70)
-    gone = images.put_away(store, KEY)
-    assert gone is not None and not images.has_any(store, 7)
+    (gone,) = images.put_away(store, KEY)
+    assert not images.has_any(store, 7)
     images.remove(gone)
-    assert images.put_away(store, KEY) is None and not list((store / "whole").iterdir())
+    assert images.put_away(store, KEY) == [] and not list((store / "whole").iterdir())
 
 
 def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:

@@ -307,6 +307,30 @@ def test_an_end_that_its_node_never_told_is_not_known(book: Book) -> None:
     book.ledger.close()
 
 
+def test_a_run_that_was_lost_with_its_node_was_as_far_as_that_had_told(book: Book) -> None:
+    """The next one goes on from an image that was kept; when the node comes back it may know better."""
+    book.run(begun=20, steps=130)
+    book.run(begun=110, node="n2", is_restored=True)
+    assert book.told() == (1, 40, 0.0, "", "")
+    final = (7, 0, 20, 155, 150 * S)
+    book.ledger.record_report(NodeReport("n1", "b", 0, 0, 0, 1, (), (), ((7, 0),), finals=(final,)))
+    assert book.told() == (1, 45, 0.0, "", "")
+    book.left("image", 110, 200, node="n2")
+    book.run(begun=200, is_restored=True, save_ns=0)
+    assert book.told()[:2] == (2, 45), "one that left by an image has lost nothing"
+    book.ledger.close()
+
+
+def test_what_was_restored_counts_on_from_where_its_image_was(bench: Bench) -> None:
+    job = bench.add(1, "user1", (0,))
+    job.join(a_rank(0, 7, 30), 1, "")
+    job.image.is_restored, job.image.from_steps = True, job.steps()
+    assert (job.stand(), job.steps()) == ((37, 37), 0)
+    again, _ = read_job(state_of(bench.node)["jobs"][0], "n1")
+    assert (again.image.is_restored, again.image.from_steps) == (True, 30)
+    assert make_report(bench.node).residents[0].is_restored
+
+
 @pytest.mark.parametrize("by", ("attached", "signal", ""))
 def test_a_save_whose_begin_or_end_nobody_saw_has_no_time(book: Book, by: str) -> None:
     book.run(begun=0)

@@ -273,6 +273,7 @@ class Used(Shape):
     steps: int
     suspends: int
     migrations: int
+    moved_by: list[str]
     lost_steps: int | None
     lost_steps_why: str
     ckpt_s: float | None

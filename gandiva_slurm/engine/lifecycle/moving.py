@@ -304,12 +304,14 @@ def _ask_requeue(at: Cycle, record: JobRecord) -> None:
 
 
 def _leaves(at: Cycle, record: JobRecord, has_ended: bool) -> Reason:
+    to, by = record.target_text, record.travels.by
     if has_ended:
-        return because("EndedToMove", to=record.target_text, exit=record.job.exit_code)
-    if record.travels.by != BY_SELF:
-        return because("Saved", to=record.target_text)
+        return because("EndedToMove", to=to, exit=record.job.exit_code)
+    if by != BY_SELF:
+        is_image = not by and moves_by(at.state, record) == IMAGE
+        return because("Imaged" if is_image else "Saved", to=to)
     age_s = own_files.age_s(at.state, record, at.now_ns)
-    return because("GoesBack", to=record.target_text, age="" if age_s is None else f", {age_s} s old")
+    return because("GoesBack", to=to, age="" if age_s is None else f", {age_s} s old")
 
 
 def _ask_signal(at: Cycle, record: JobRecord) -> None:

@@ -1,0 +1,115 @@
+"""A node is lost, and its unmodified trainings go on elsewhere from images that were kept (ADR 0061)."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from gandiva_slurm.mini import conffiles
+from gandiva_slurm.mini.cluster import MiniCluster
+from gandiva_slurm.mini.site import Site
+from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from gandiva_slurm.node.kept_images import LEAST_NS, PART
+from tests.cluster.fleet import Fleet, wait_for
+from tests.docker.conftest import ASKED, why_not
+from tests.docker.test_images import SUITE, TRAIN
+
+S = 10**9
+#: Each has one training: a GPU's last slot is for users who are not on it.
+USERS = ("user1", "user2", "user3")
+IMAGED_S, LOST_S = 240.0, 180.0
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Two nodes of a GPU, between which nothing moves by itself, with images kept."""
+    why = why_not(SUITE)
+    if why and SUITE in ASKED:
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+    plain = conffiles.gandiva_yaml
+
+    def with_images(spec: MiniSpec, site: Site) -> dict[str, Any]:
+        told = plain(spec, site)
+        return told | {"moves": {"min_run_s": 3600}, "node": told["node"] | {"image_parked": True}}
+
+    wanted = MiniSpec(f"kept-{os.getpid()}", parse_nodes("v100:2x1"), 0.5, backend=SUITE, process_images=True)
+    with mock.patch.object(conffiles, "gandiva_yaml", with_images):
+        cluster = MiniCluster.up(wanted)
+    try:
+        for user in USERS:
+            cluster.path(f"/home/{user}/train.py").write_text(TRAIN.read_text())
+        yield Fleet(cluster)
+    finally:
+        cluster.down()
+
+
+def kept(fleet: Fleet, job: int, node: str = "n1") -> list[dict[str, Any]]:
+    """The images of it that were kept, oldest first."""
+    mine = [event for event in fleet.events(node) if event.get("job") == job]
+    return [event for event in mine if event["event"] == "imaged" and event["kept"]]
+
+
+def trained(file: Path) -> list[tuple[int, str]]:
+    """The mini-batches that were done and written, in their order, with their losses."""
+    whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [(int(step), loss) for step, loss in map(str.split, whole)]
+
+
+def story(fleet: Fleet, job: int) -> str:
+    """What is known of it, for a failure."""
+    told = fleet.mini.exec(["gandiva", "why", str(job), "--story"], check=False).stdout
+    events = [each for node in ("n1", "n2") for each in fleet.events(node) if each.get("job") == job]
+    told_of = [each for each in events if "image" in each["event"] or "rest" in each["event"]]
+    return told + "\n".join(map(json.dumps, told_of))
+
+
+def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
+    mini, admin = fleet.mini, fleet.mini.exec
+    admin(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=later"])
+    files: dict[int, Path] = {}
+    for number, user in enumerate(USERS):
+        script = f"export GANDIVA_AUTO_ATTACH=0\nexec python train.py out.{number} {10**6} 0.01"
+        job = fleet.submit(user, script, "--gandiva-pack=never", "--requeue")
+        files[job] = fleet.home(user, f"out.{number}")
+    for job in files:
+        fleet.wait_running(job)
+    for job in files:
+        wait_for(lambda job=job: kept(fleet, job), lambda job=job: story(fleet, job), IMAGED_S)
+    admin(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    wait_for(lambda: all(len(trained(file)) > 200 for file in files.values()), "all to train on", 60)
+    killed_ns = time.monotonic_ns()
+    os.kill(mini.pids["n1"], signal.SIGKILL)
+    was = {job: trained(file)[-1][0] for job, file in files.items()}
+    for job, file in files.items():
+        wait_for(
+            lambda job=job: fleet.count("restored", job, "n2"), lambda job=job: story(fleet, job), LOST_S
+        )
+        lines = len(trained(file))
+        wait_for(lambda file=file, lines=lines: len(trained(file)) > lines + 20, f"job {job} to train", 90)
+    rows = {row["job_id"]: row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"]}
+    for job, file in files.items():
+        steps = trained(file)
+        again = next(at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0])
+        lost = steps[again - 1][0] + 1 - steps[again][0]
+        (*_, last) = kept(fleet, job)
+        interval_ns = max(LEAST_NS, PART * round((last["dump_s"] + last["seal_s"]) * S))
+        since_ns = killed_ns - last["mono_ns"]
+        print(f"job {job}: {lost} of {was[job]} lost, image of {since_ns / S:.0f} s ago, {last}, {rows[job]}")
+        assert since_ns <= interval_ns + 60 * S, "its turn to be parked may be a little later"
+        assert [step for step, _ in steps[again:]] == [*range(steps[again][0], steps[-1][0] + 1)]
+        losses: dict[int, str] = {}
+        assert all(losses.setdefault(step, loss) == loss for step, loss in steps), "the same to the last bit"
+        # What the node did between its last word and its end is in no account.
+        assert rows[job]["lost_steps"] is not None, rows[job]
+        assert 0 <= rows[job]["lost_steps"] <= lost and rows[job]["moved_by"] == ["kept image"]
+    admin(["scancel", *map(str, files)])
+    store = mini.at.root / "images"
+    wait_for(lambda: not [*store.glob("whole/[0-9]*")], "images to be deleted", 60)
