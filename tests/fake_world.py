@@ -66,6 +66,8 @@ class FakeWorld:
         #: jobs that cannot be moved, whose saving fails, and whether Slurm refuses to requeue
         self.rigid: set[int] = set()
         self.saves_badly: set[int] = set()
+        #: what nodes say saves a job that has a name for it
+        self.frameworks: dict[int, str] = {}
         #: jobs that can go on with as many ranks as they have only
         self.one_size: set[int] = set()
         self.refuse_requeues = False
@@ -276,6 +278,7 @@ class FakeWorld:
         mate = next((place.mate for place in places if place.key == key), 0)
         measured = Measured(
             is_movable=is_movable,
+            framework=self.frameworks.get(key.job_id, ""),
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
             rate_packed=self.packed_rate if mate else 0.0,
