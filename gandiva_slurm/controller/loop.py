@@ -390,4 +390,5 @@ class Controller:
         record = self.engine.nodes.get(name)
         jobs = tuple(planned(place, self.config) for place in self.engine.plan_jobs(name))
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
-        return PlanBody(record.gpus if record else 0, jobs, fence)
+        images = self.engine.waiting_again() if self.config.node.process_images else ()
+        return PlanBody(record.gpus if record else 0, jobs, fence, images)

@@ -48,6 +48,7 @@ class PlanBody:
     gpus: int
     jobs: tuple[PlannedJob, ...] = ()
     fence: tuple[tuple[int, int], ...] = ()
+    images: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class NodeLink:
         """Plan anew; the same body again changes nothing."""
         if body != self._body:
             self._body = body
-            self._renumber(gpus=body.gpus, jobs=body.jobs, fence=body.fence)
+            self._renumber(gpus=body.gpus, jobs=body.jobs, fence=body.fence, images=body.images)
 
     def set_turn(self, turn: Turn, ahead: Callable[[str], Ahead]) -> None:
         """Tell of a turn, and how far users and jobs are ahead; the same turn again changes nothing."""

@@ -152,6 +152,12 @@ class Engine:
                 self._fences[where] = (*self._fences.get(where, ()), key)
         return self._fences.get(node, ())
 
+    def waiting_again(self) -> tuple[int, ...]:
+        """Return the jobs that have run and wait to be started again, in order."""
+        waiting = (*states.WAITING, states.STARTING)
+        jobs = self.jobs.items()
+        return tuple(sorted(job_id for job_id, each in jobs if each.job.restart and each.state in waiting))
+
     def tickets(self) -> Mapping[str, TicketShare]:
         """Return every user's tickets, and his part of the cluster by shares alone.
 

@@ -28,7 +28,7 @@ from gandiva_slurm.node.slicer import Slicer
 #: Directories of sockets that are made on the target.
 MOST_DIRECTORIES = 16
 #: How often it looks at what is to leave, at what may leave, and into the store.
-LOOK_S, CHECK_S, SWEEP_S = 0.1, 5.0, 3600.0
+LOOK_S, CHECK_S, SWEEP_S = 0.1, 5.0, 600.0
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Imager:
                     resident.image.why_not = fault or _why_not(resident)
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
-                await asyncio.to_thread(images.sweep, root)
+                await asyncio.to_thread(images.sweep, root, self._live())
             for resident in list(self._node.residents.values()):
                 try:
                     self._look_at(resident, fault)
@@ -85,6 +85,13 @@ class Imager:
                 if not resident.image.is_kept:
                     self._put_away(resident)
                 self._fail(resident, "gandivad was started anew while it was made")
+
+    def _live(self) -> set[int] | None:
+        """The jobs whose images are kept, as far as this node is to say; None: it cannot."""
+        plan, silent_ns = self._node.plan, self._node.clock.mono() - self._node.contact_ns
+        if plan is None or silent_ns > leaving.HEARD_NS:
+            return None
+        return {*plan.images, *(key.job_id for key in self._node.residents)}
 
     def _note_shared(self, is_shared: bool) -> None:
         if is_shared != self._is_shared and not is_shared:

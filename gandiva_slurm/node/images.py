@@ -21,6 +21,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ VERSION = 1
 MANIFEST = "manifest.json"
 #: A manifest is smaller than this; an image has fewer files.
 MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
-#: What is older than this belongs to no job that will ask for it.
-OLD_S = 24 * 3600.0
+#: What was begun or put away so long ago is nobody's; so is an image of a job of which for so long neither
+#: gandivactld has told that it waits, nor a node that it lives there.
+OLD_S, UNTOLD_S = 24 * 3600.0, 2 * 3600.0
 #: The file system has at least so much left when an image is made.
 SPARE = 1 << 30
 _CHUNK = 1 << 20
@@ -73,12 +75,16 @@ def is_shared(root: Path, node: str) -> bool:
     return any(name != node for name in os.listdir(root / "nodes"))
 
 
-def sweep(root: Path) -> None:
-    """Delete what is old."""
-    old_s = time.time() - OLD_S
+def sweep(root: Path, live: Collection[int] | None) -> None:
+    """Delete what is old, but for images of `live` jobs; None: it is not known which these are."""
+    now_s = time.time()
     for place in (*(root / "work").glob("*"), *(root / "whole").glob("*")):
-        with contextlib.suppress(OSError):
-            if place.stat().st_mtime < old_s:
+        is_whole = place.parent.name == "whole" and place.name[0].isdigit()
+        with contextlib.suppress(OSError, ValueError):
+            if is_whole and (live is None or JobKey.parse(place.name.removesuffix(_NEWER)).job_id in live):
+                if live is not None:
+                    os.utime(place)
+            elif place.stat().st_mtime < now_s - (UNTOLD_S if is_whole else OLD_S):
                 shutil.rmtree(place)
 
 

@@ -106,6 +106,8 @@ class NodePlan:
     peers: tuple[tuple[str, str], ...] = ()
     #: there are no others
     are_all_peers: bool = False
+    #: jobs that wait to be started again, whose process images are kept where the site makes any
+    images: tuple[int, ...] = ()
     version: int = VERSION
 
 

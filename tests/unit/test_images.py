@@ -120,12 +120,16 @@ def test_it_is_put_away_at_once_and_once(store: Path) -> None:
 
 
 def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:
-    old, new = sealed(store), sealed(store, JobKey(8, 0))
+    old, new, waits = sealed(store), sealed(store, JobKey(8, 0)), sealed(store, JobKey(9, 1))
     work = images.new_work(store, KEY, ME, os.getgid())
-    for place in (old, work):
+    for place in (old, work, waits):
         os.utime(place, (1, 1))
-    images.sweep(store)
-    assert not old.exists() and not work.exists() and new.exists()
+    images.sweep(store, None)
+    assert old.exists() and not work.exists(), "while no controller is heard of no image is removed"
+    images.sweep(store, {9})
+    assert not old.exists() and new.exists()
+    images.sweep(store, set())
+    assert waits.exists(), "its job was told of a moment ago"
 
 
 @pytest.mark.skipif(ME != 0, reason="root's files")
