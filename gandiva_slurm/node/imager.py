@@ -40,7 +40,7 @@ class Imager:
         self._node = node
         self._slicer = slicer
         self._makers: set[asyncio.Task[None]] = set()
-        self._checked_s = self._swept_s = -SWEEP_S
+        self._checked_s, self._swept_s = -CHECK_S, time.monotonic()
         #: residents of which the store has an image that is kept, and whether other nodes see the store
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
@@ -106,7 +106,7 @@ class Imager:
     def _look_at(self, resident: Resident, fault: str) -> None:
         image, leave = resident.image, resident.leave
         is_wanted = leaving.is_heard_to_leave(self._node, resident) and not leave.own_save_s
-        if image.is_whole and not is_wanted and not resident.is_ending:
+        if image.is_whole and not is_wanted and not resident.is_ending and self._is_planned(resident):
             self._drop(resident)
         if image.kept_steps >= 0:
             self._kept[resident.key] = resident
@@ -117,6 +117,11 @@ class Imager:
                 self._begin(resident)
         elif self._may_keep and kept_images.is_due(resident, self._node.clock.mono()):
             self._begin(resident, is_kept=True)
+
+    def _is_planned(self, resident: Resident) -> bool:
+        """False for one that no plan names any more: it has been requeued, and ends here."""
+        plan = self._node.plan
+        return plan is None or any(job.key == resident.key for job in plan.jobs)
 
     def _drop_ended(self) -> None:
         """What has ended here does not go on elsewhere, but for what leaves and what was stopped for that."""

@@ -98,6 +98,20 @@ async def test_one_that_stays_has_its_image_deleted_first(floor, tmp_path):
     assert not images.has_any(tmp_path / "images", 1) and resident.holds
 
 
+async def test_one_that_was_requeued_keeps_its_image_until_it_has_ended_here(floor, tmp_path):
+    """A gandivad that was started anew may hear of the plan without it before it sees the job end."""
+    resident = hooked(floor)
+    object.__setattr__(floor.node.settings, "image_dir", tmp_path / "images")
+    images.prepare(tmp_path / "images")
+    images.place_of(tmp_path / "images", resident.key).mkdir()
+    floor.plan(1, is_leaving=True)
+    floor.park(resident)
+    resident.image.is_whole = True
+    floor.forget(1)
+    Imager(floor.node, floor.slicer)._look_at(resident, "")
+    assert images.has_any(tmp_path / "images", 1) and resident.image.is_whole
+
+
 async def test_what_failed_is_told_and_it_has_its_turns_again(floor, tmp_path):
     resident = hooked(floor)
     object.__setattr__(floor.node.settings, "image_dir", tmp_path)
