@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gandiva_slurm.node import nvml
+from gandiva_slurm.node import nvml, programs
 from gandiva_slurm.node.procs import ProcId, is_alive
 
 LIBRARY = "libcuda.so.1"
@@ -270,22 +270,13 @@ def probe(task: dict[str, Any]) -> dict[str, Any]:
 
 def start(what: str, task: dict[str, Any]) -> subprocess.Popen[str]:
     """Start this program: `out`, `back` or `probe`; it outlives its starter."""
-    argv = [sys.executable, "-m", __name__, what, json.dumps(task)]
-    return subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
-    )
+    return programs.start("driver_checkpoint", what, json.dumps(task))
 
 
 def answer(call: subprocess.Popen[str]) -> dict[str, Any] | None:
     """Return its answer, None while there is none; where it died without one, the process may be out."""
-    if call.poll() is None:
-        return None
-    text = call.stdout.read() if call.stdout else ""
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return {"is_out": True, "why": f"the program that calls the driver ended with {call.returncode}"}
-    return found
+    why = f"the program that calls the driver ended with {call.poll()}"
+    return programs.answer(call, {"is_out": True, "why": why})
 
 
 def main() -> None:

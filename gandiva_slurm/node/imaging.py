@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, images, picture, procs
+from gandiva_slurm.node import criu, images, picture, procs, programs
 from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
@@ -63,24 +63,14 @@ def _resident(pid: int) -> int:
     return sum(int(words.get(name, "0 kB").split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
 
 
-def start(module: str, task: dict[str, Any]) -> subprocess.Popen[str]:
-    """Start one of the programs of images; it outlives its starter."""
-    argv = [sys.executable, "-m", f"gandiva_slurm.node.{module}", json.dumps(task)]
-    return subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
-    )
+def start(name: str, task: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start one of the programs of images: `imaging` or `restoring`; OSError when it cannot be."""
+    return programs.start(name, json.dumps(task))
 
 
 def answer(call: subprocess.Popen[str]) -> dict[str, Any] | None:
     """Return its answer, None while there is none."""
-    if call.poll() is None:
-        return None
-    text = call.stdout.read() if call.stdout else ""
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError:
-        return {"why": f"the program that works on images ended with {call.returncode}"}
-    return found
+    return programs.answer(call, {"why": f"the program that works on images ended with {call.poll()}"})
 
 
 def end(maker: ProcId) -> None:

@@ -1,5 +1,6 @@
 """A node is lost, and its unmodified trainings go on elsewhere from images that were kept (ADR 0061)."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, wait_for
 from tests.docker.conftest import ASKED, why_not
-from tests.docker.test_images import SUITE, TRAIN
+from tests.docker.test_images import SUITE, TRAIN, criu_of
 
 S = 10**9
 #: Each has one training: a GPU's last slot is for users who are not on it.
@@ -26,7 +27,7 @@ USERS = ("user1", "user2", "user3")
 IMAGED_S, LOST_S = 240.0, 180.0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Two nodes of a GPU, between which nothing moves by itself, with images kept."""
     why = why_not(SUITE)
@@ -71,24 +72,27 @@ def story(fleet: Fleet, job: int) -> str:
     return told + "\n".join(map(json.dumps, told_of))
 
 
-def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
-    mini, admin = fleet.mini, fleet.mini.exec
-    admin(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=later"])
+def submit_all(fleet: Fleet, name: str) -> dict[int, Path]:
+    """A training of each user on n1; return their files."""
+    fleet.mini.exec(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=later"])
     files: dict[int, Path] = {}
-    for number, user in enumerate(USERS):
-        script = f"export GANDIVA_AUTO_ATTACH=0\nexec python train.py out.{number} {10**6} 0.01"
+    for user in USERS:
+        script = f"export GANDIVA_AUTO_ATTACH=0\nexec python train.py {name} {10**6} 0.01"
         job = fleet.submit(user, script, "--gandiva-pack=never", "--requeue")
-        files[job] = fleet.home(user, f"out.{number}")
+        files[job] = fleet.home(user, name)
     for job in files:
         fleet.wait_running(job)
-    for job in files:
-        wait_for(lambda job=job: kept(fleet, job), lambda job=job: story(fleet, job), IMAGED_S)
-    admin(["scontrol", "update", "NodeName=n2", "State=RESUME"])
-    at = {job: len(trained(file)) for job, file in files.items()}
-    wait_for(lambda: all(len(trained(files[job])) > at[job] + 50 for job in files), "all to train on", 60)
-    killed_ns = time.monotonic_ns()
-    os.kill(mini.pids["n1"], signal.SIGKILL)
-    was = {job: trained(file)[-1][0] for job, file in files.items()}
+    return files
+
+
+def wait_trained(files: dict[int, Path], more: int) -> None:
+    """Wait until each has done so many mini-batches more."""
+    at = {job: len(trained(file)) if file.exists() else 0 for job, file in files.items()}
+    wait_for(lambda: all(len(trained(files[job])) > at[job] + more for job in files), "all to train", 90)
+
+
+def check_kept(fleet: Fleet, files: dict[int, Path], killed_ns: int) -> None:
+    """Each goes on on n2 from its last image, to the last bit, and is told what it lost."""
     for job, file in files.items():
         wait_for(
             lambda job=job: fleet.count("restored", job, "n2"), lambda job=job: story(fleet, job), LOST_S
@@ -102,15 +106,71 @@ def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
         lost = steps[again - 1][0] + 1 - steps[again][0]
         (*_, last) = kept(fleet, job)
         interval_ns = max(LEAST_NS, PART * round((last["dump_s"] + last["seal_s"]) * S))
-        since_ns = killed_ns - last["mono_ns"]
-        print(f"job {job}: {lost} of {was[job]} lost, image of {since_ns / S:.0f} s ago, {last}, {rows[job]}")
+        since_ns, row = killed_ns - last["mono_ns"], rows[job]
+        took = f"dump {last['dump_s']:.2f} s, copy {last['seal_s']:.2f} s, {since_ns / S:.1f} s before"
+        print(f"job {job}: {lost} of {steps[again - 1][0] + 1} lost, told {row['lost_steps']}; image: {took}")
         assert since_ns <= interval_ns + 60 * S, "its turn to be parked may be a little later"
         assert [step for step, _ in steps[again:]] == [*range(steps[again][0], steps[-1][0] + 1)]
         losses: dict[int, str] = {}
         assert all(losses.setdefault(step, loss) == loss for step, loss in steps), "the same to the last bit"
         # What the node did between its last word and its end is in no account.
-        assert rows[job]["lost_steps"] is not None, rows[job]
-        assert 0 <= rows[job]["lost_steps"] <= lost and rows[job]["moved_by"] == ["kept image"]
-    admin(["scancel", *map(str, files)])
-    store = mini.at.root / "images"
-    wait_for(lambda: not [*store.glob("whole/[0-9]*")], "images to be deleted", 60)
+        assert 0 <= row["lost_steps"] <= lost and row["moved_by"] == ["kept image"], row
+
+
+def end_all(fleet: Fleet, files: dict[int, Path]) -> None:
+    """Cancel them: nothing of them is left."""
+    fleet.mini.exec(["scancel", *map(str, files)])
+    store = fleet.mini.at.root / "images"
+    wait_for(lambda: not [*store.glob("whole/*")], lambda: f"no image: {[*store.glob('whole/*')]}", 90)
+    for job in files:
+        fleet.wait_ended(job)
+
+
+@pytest.mark.parametrize("victim", ("criu", "gandivad"))
+def test_killed_in_the_midst_of_one_the_job_trains_on_where_it_is(fleet: Fleet, victim: str) -> None:
+    files = submit_all(fleet, f"killed.{victim}")
+    begun = [f"begun {job}" for job in files]
+    wait_for(lambda: any(fleet.count("image", job) for job in files), f"one to be made: {begun}", IMAGED_S)
+    if victim == "criu":
+        with contextlib.suppress(AssertionError):  # it may have done its work already
+            os.kill(wait_for(lambda: criu_of(fleet.mini, "n1"), "criu", 2), signal.SIGKILL)
+    else:
+        fleet.mini.kill("gandivad:n1")
+        fleet.mini.start_daemon("gandivad:n1")
+    wait_trained(files, 50)
+    for file in files.values():
+        assert [step for step, _ in trained(file)] == [*range(len(trained(file)))], "once each"
+    for job in files:
+        wait_for(lambda job=job: kept(fleet, job), lambda job=job: story(fleet, job), IMAGED_S)
+    wait_trained(files, 20)
+    end_all(fleet, files)
+
+
+def test_jobs_of_a_node_that_slurm_gave_up_go_on_elsewhere_once(fleet: Fleet) -> None:
+    """slurmd is dead, the node set down, and its gandivad answers: it stops what is started elsewhere."""
+    files = submit_all(fleet, "down")
+    for job in files:
+        wait_for(lambda job=job: kept(fleet, job), lambda job=job: story(fleet, job), IMAGED_S)
+    wait_trained(files, 50)
+    fleet.mini.exec(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    killed_ns = time.monotonic_ns()
+    fleet.mini.kill("slurmd:n1")
+    fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test"])
+    check_kept(fleet, files, killed_ns)
+    end_all(fleet, files)
+    fleet.mini.start_daemon("slurmd:n1")
+    fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=RESUME"], check=False)
+    wait_for(lambda: all(n["state"] in ("up", "drain") for n in fleet.ask("nodes")["nodes"]), "n1", 60)
+
+
+def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
+    """The last test of this file: n1 does not come back."""
+    files = submit_all(fleet, "lost")
+    for job in files:
+        wait_for(lambda job=job: kept(fleet, job), lambda job=job: story(fleet, job), IMAGED_S)
+    wait_trained(files, 50)
+    fleet.mini.exec(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    killed_ns = time.monotonic_ns()
+    os.kill(fleet.mini.pids["n1"], signal.SIGKILL)
+    check_kept(fleet, files, killed_ns)
+    end_all(fleet, files)
