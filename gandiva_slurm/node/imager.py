@@ -128,8 +128,12 @@ class Imager:
         residents = self._node.residents
         for key in [key for key, kept in self._kept.items() if residents.get(key) is not kept]:
             kept = self._kept.pop(key)
-            if not kept.is_fenced and not kept.image.is_whole:
+            if kept.is_fenced or kept.image.is_whole:
+                continue
+            try:
                 self._put_away(kept)
+            except OSError as err:
+                log.error("job %s: the image that was kept of it is still there: %s", key, err)
 
     def _drop(self, resident: Resident) -> None:
         """It does not leave: it may only run when its image is gone."""
@@ -203,7 +207,7 @@ class Imager:
         if said is None:
             if resident.image.maker is not None:
                 imaging.end(resident.image.maker)
-            if not is_kept:
+            if not is_kept or (resident.is_ending and not resident.is_fenced):
                 self._put_away(resident)
             said = {"why": "its job is over" if resident.is_ending else "it was not made in time"}
         resident.image.maker = None

@@ -27,8 +27,13 @@ def is_ready(resident: Resident) -> bool:
 
 
 def is_due(resident: Resident, now: int) -> bool:
-    """True when the next one may be made: it has trained since the last one, which was long ago."""
+    """True when the next one may be made: it has trained since the last one, which was long ago.
+
+    One that Slurm does not start again goes on nowhere.
+    """
     image = resident.image
+    if not resident.is_requeueable:
+        return False
     has_trained = resident.steps() > image.kept_steps and resident.counts.held_ns >= LEAST_HELD_NS
     return has_trained and now >= image.next_ns and not resident.awake_until_ns
 

@@ -198,5 +198,7 @@ def told(resident: Resident) -> str:
         return "saves itself, to be moved"
     if resident.image.keeps_still:
         is_whole = resident.image.is_whole
+        if resident.image.is_kept:
+            return "an image of its processes is being made, in case its node is lost"
         return f"an image of its processes is {'made' if is_whole else 'being made'}, to be moved"
     return "has saved itself, to be moved" if has_left(resident) else ""

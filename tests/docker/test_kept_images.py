@@ -163,6 +163,29 @@ def test_jobs_of_a_node_that_slurm_gave_up_go_on_elsewhere_once(fleet: Fleet) ->
     wait_for(lambda: all(n["state"] in ("up", "drain") for n in fleet.ask("nodes")["nodes"]), "n1", 60)
 
 
+def test_a_drain_for_a_reason_of_ours_moves_them_by_their_images(fleet: Fleet) -> None:
+    """Nothing is lost, whether one was kept or not."""
+    files = submit_all(fleet, "drained")
+    wait_trained(files, 50)
+    for job in files:
+        wait_for(lambda job=job: "it can be moved" in story(fleet, job), lambda job=job: story(fleet, job), 60)
+    fleet.mini.exec(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=gandiva: a new disk"])
+    for job in files:
+        wait_for(
+            lambda job=job: fleet.count("restored", job, "n2"), lambda job=job: story(fleet, job), LOST_S
+        )
+    wait_trained(files, 20)
+    for file in files.values():
+        assert [step for step, _ in trained(file)] == [*range(len(trained(file)))], "once each"
+    rows = {row["job_id"]: row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"]}
+    assert all((rows[job]["lost_steps"], rows[job]["moved_by"]) == (0, ["image"]) for job in files), rows
+    (node,) = [node for node in fleet.ask("nodes")["nodes"] if node["node"] == "n1"]
+    assert node["reason"] == "gandiva: a new disk: no job of Gandiva's is left there"
+    end_all(fleet, files)
+    fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=RESUME"])
+
+
 def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
     """The last test of this file: n1 does not come back."""
     files = submit_all(fleet, "lost")

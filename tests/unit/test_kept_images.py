@@ -12,7 +12,7 @@ import pytest
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
-from gandiva_slurm.node import guard, imager, images, imaging, kept_images
+from gandiva_slurm.node import guard, imager, images, imaging, kept_images, leaving
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
 from tests.unit.test_images import KEY, ME, MOST, sealed
@@ -141,8 +141,10 @@ async def test_it_is_made_of_a_parked_job_that_has_trained_since_the_last(floor:
     assert not kept_images.is_due(resident, later - 1) and kept_images.is_due(resident, later)
     kept_images.note_failed(resident, later, 0)
     assert not kept_images.is_due(resident, later + kept_images.FAILED_REST_NS - 1)
-    resident.image.maker = MAKER
-    assert not kept_images.is_ready(resident)
+    resident.is_requeueable = False
+    assert not kept_images.is_due(resident, later + kept_images.FAILED_REST_NS)
+    resident.image.maker, resident.image.is_kept = MAKER, True
+    assert not kept_images.is_ready(resident) and "in case its node is lost" in leaving.told(resident)
 
 
 class Call:
