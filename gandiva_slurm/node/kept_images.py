@@ -14,7 +14,7 @@ from gandiva_slurm.node.jobs import Resident
 #: At most one part in so many of a job's time is spent on them: so many times what one takes goes by.
 PART = 100
 #: None is made more often than this, and none so soon after one that failed.
-LEAST_NS, FAILED_REST_NS = 30_000_000_000, 600_000_000_000
+LEAST_NS, FAILED_REST_NS = 30_000_000_000, 120_000_000_000
 #: None is made of a job that has held its GPUs for less.
 LEAST_HELD_NS = 10_000_000_000
 

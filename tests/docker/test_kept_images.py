@@ -168,7 +168,7 @@ def test_a_drain_for_a_reason_of_ours_moves_them_by_their_images(fleet: Fleet) -
     files = submit_all(fleet, "drained")
     wait_trained(files, 50)
     for job in files:
-        wait_for(lambda job=job: "it can be moved" in story(fleet, job), lambda job=job: story(fleet, job), 60)
+        wait_for(lambda job=job: "can be moved" in story(fleet, job), lambda job=job: story(fleet, job), 60)
     fleet.mini.exec(["scontrol", "update", "NodeName=n2", "State=RESUME"])
     fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=gandiva: a new disk"])
     for job in files:
