@@ -20,6 +20,7 @@ from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, wait_for
 from tests.docker.conftest import ASKED, why_not
 from tests.docker.test_images import SUITE, TRAIN, criu_of
+from tests.slow import soak
 
 S = 10**9
 #: Each has one training: a GPU's last slot is for users who are not on it.
@@ -52,6 +53,14 @@ def fleet() -> Iterator[Fleet]:
         cluster.down()
 
 
+@pytest.fixture(autouse=True)
+def ended(fleet: Fleet) -> Iterator[None]:
+    """No job of a test that failed is left."""
+    yield
+    fleet.mini.exec(["sh", "-c", "squeue -h -o %A | xargs -r scancel"])
+    wait_for(lambda: not fleet.mini.exec(["squeue", "-h", "-o", "%A"]).stdout.strip(), "all to end", 120)
+
+
 def kept(fleet: Fleet, job: int, node: str = "n1") -> list[dict[str, Any]]:
     """The images of it that were kept, oldest first."""
     mine = [event for event in fleet.events(node) if event.get("job") == job]
@@ -60,7 +69,8 @@ def kept(fleet: Fleet, job: int, node: str = "n1") -> list[dict[str, Any]]:
 
 def trained(file: Path) -> list[tuple[int, str]]:
     """The mini-batches that were done and written, in their order, with their losses."""
-    whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    text = file.read_text() if file.exists() else ""
+    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [(int(step), loss) for step, loss in map(str.split, whole)]
 
 
@@ -87,7 +97,7 @@ def submit_all(fleet: Fleet, name: str) -> dict[int, Path]:
 
 def wait_trained(files: dict[int, Path], more: int) -> None:
     """Wait until each has done so many mini-batches more."""
-    at = {job: len(trained(file)) if file.exists() else 0 for job, file in files.items()}
+    at = {job: len(trained(file)) for job, file in files.items()}
     wait_for(lambda: all(len(trained(files[job])) > at[job] + more for job in files), "all to train", 90)
 
 
@@ -126,6 +136,7 @@ def end_all(fleet: Fleet, files: dict[int, Path]) -> None:
         fleet.wait_ended(job)
 
 
+@soak("two minutes and more each; unit/test_kept_images has what gandivad makes of it")
 @pytest.mark.parametrize("victim", ("criu", "gandivad"))
 def test_killed_in_the_midst_of_one_the_job_trains_on_where_it_is(fleet: Fleet, victim: str) -> None:
     files = submit_all(fleet, f"killed.{victim}")
@@ -146,6 +157,7 @@ def test_killed_in_the_midst_of_one_the_job_trains_on_where_it_is(fleet: Fleet, 
     end_all(fleet, files)
 
 
+@soak("two minutes; the last test of this file has what is restored")
 def test_jobs_of_a_node_that_slurm_gave_up_go_on_elsewhere_once(fleet: Fleet) -> None:
     """slurmd is dead, the node set down, and its gandivad answers: it stops what is started elsewhere."""
     files = submit_all(fleet, "down")
@@ -163,6 +175,7 @@ def test_jobs_of_a_node_that_slurm_gave_up_go_on_elsewhere_once(fleet: Fleet) ->
     wait_for(lambda: all(n["state"] in ("up", "drain") for n in fleet.ask("nodes")["nodes"]), "n1", 60)
 
 
+@soak("two minutes; cluster/test_moving has the drain, test_images the move")
 def test_a_drain_for_a_reason_of_ours_moves_them_by_their_images(fleet: Fleet) -> None:
     """Nothing is lost, whether one was kept or not."""
     files = submit_all(fleet, "drained")

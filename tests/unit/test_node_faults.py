@@ -165,4 +165,5 @@ def test_the_controller_passes_on_what_the_node_has_told(monkeypatch):
     record = types.SimpleNamespace(node=node, gpus=2, is_down=False, is_open=True)
     engine = types.SimpleNamespace(state=types.SimpleNamespace(packs=[]))
     world = types.SimpleNamespace(links={}, reports={"n1": report(("freeze", "why"))}, engine=engine)
+    world.cycle = types.SimpleNamespace(state=types.SimpleNamespace(nodes={}))
     assert views._node_row(world, "n1", record)["faults"] == [{"what": "freeze", "why": "why"}]

@@ -111,8 +111,8 @@ VARIANTS = (
     Variant(
         "plan-of-a-target-that-closed",
         "gandiva_slurm/engine/apply/picture.py:_Eligible.hosts",
-        "for name in (*record.nodes, *record.target) if name in index)",
-        "for name in record.nodes if name in index)",
+        "for name in (*homes, *record.target) if name in index)",
+        "for name in homes if name in index)",
         "A policy that leaves a job where it is going is refused while that node takes no others.",
         (
             "tests/unit/test_apply.py::"
