@@ -55,8 +55,10 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def ended(fleet: Fleet) -> Iterator[None]:
-    """No job of a test that failed is left."""
+    """No job of a test that failed is left, and no node drained."""
     yield
+    for node in ("n1", "n2"):
+        fleet.mini.exec(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
     fleet.mini.exec(["sh", "-c", "squeue -h -o %A | xargs -r scancel"])
     wait_for(lambda: not fleet.mini.exec(["squeue", "-h", "-o", "%A"]).stdout.strip(), "all to end", 120)
 
@@ -191,12 +193,15 @@ def test_a_drain_for_a_reason_of_ours_moves_them_by_their_images(fleet: Fleet) -
     wait_trained(files, 20)
     for file in files.values():
         assert [step for step, _ in trained(file)] == [*range(len(trained(file)))], "once each"
-    rows = {row["job_id"]: row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"]}
-    assert all((rows[job]["lost_steps"], rows[job]["moved_by"]) == (0, ["image"]) for job in files), rows
+
+    def told() -> list[tuple[object, ...]]:
+        rows = [row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"] if row["job_id"] in files]
+        return [(row["lost_steps"], row["moved_by"], row["lost_steps_why"]) for row in rows]
+
+    wait_for(lambda: told() == [(0, ["image"], "")] * len(files), lambda: f"acct to tell: {told()}", 30)
     (node,) = [node for node in fleet.ask("nodes")["nodes"] if node["node"] == "n1"]
     assert node["reason"] == "gandiva: a new disk: no job of Gandiva's is left there"
     end_all(fleet, files)
-    fleet.mini.exec(["scontrol", "update", "NodeName=n1", "State=RESUME"])
 
 
 def test_jobs_of_a_lost_node_go_on_elsewhere(fleet: Fleet) -> None:
