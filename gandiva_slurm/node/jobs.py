@@ -17,6 +17,7 @@ from gandiva_slurm.node.part import Part
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import UNKNOWN, Rank, RankSet
 from gandiva_slurm.node.returning import Returning
+from gandiva_slurm.node.usage import Usage
 from gandiva_slurm.policy.packing.duty import FIRST
 from gandiva_slurm.slicing import local
 from gandiva_slurm.slicing.refusal import Refusal
@@ -129,21 +130,6 @@ class Words:
     shown_ns: int = 0
     together_ns: int = 0
     halted_ns: int = 0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What NVML sees of a job's processes on its GPUs: bytes, percent of the time (-1: not known).
-
-    `steps` it had done then; `idle_looks`: in how many looks in a row it told of steps and used no GPU;
-    `idle_ns`: for how long it held its GPUs since it was seen to use them last.
-    """
-
-    memory: int = 0
-    percent: int = -1
-    steps: int = 0
-    idle_looks: int = 0
-    idle_ns: int = 0
 
 
 @dataclass

@@ -21,10 +21,11 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import nvml, procs
 from gandiva_slurm.node.charging import charge_elsewhere, charge_ran
 from gandiva_slurm.node.context import Node, Stranger
-from gandiva_slurm.node.jobs import Resident, Usage
+from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import Membership, membership
 from gandiva_slurm.node.nvml import Use
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.usage import Usage
 
 LOOK_S = 5.0
 #: When somebody waits for it, it looks as often as this.

@@ -33,8 +33,8 @@ W_PID, W_START, W_KIND, W_FIRST_NS = 32, 33, 34, 35
 W_BEGUN = 36
 #: line 4, too: by which framework it is saved, a number of FRAMEWORKS; 0: by the script's own word
 W_FRAMEWORK = 37
-#: line 4, too, but told again and again: when the newest whole file of its own checkpoints was written, in unix
-#: seconds, where the job named their directory; NO_FILE: there is none; 0: not known
+#: line 4, too, but told again and again: when the newest whole file of its own checkpoints was written, in
+#: unix seconds, where the job named their directory; NO_FILE: there is none; 0: not known
 W_FILE_S, NO_FILE = 38, 1
 # line 5: rank. LIVE, PEAK: bytes of its tensors on its devices; PEAK: 0 before it was told, 1 for none. OOMS:
 # how often memory ran out.

@@ -8,7 +8,8 @@ import pytest
 
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.engine.engine import Engine
-from gandiva_slurm.engine.state.records import Sighting, StoryLine
+from gandiva_slurm.engine.state.records import Sighting
+from gandiva_slurm.engine.state.story import StoryLine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gandiva_slurm.node.jobs import Usage
 from gandiva_slurm.node.memory import KEPT_NS, lack
 from gandiva_slurm.node.report import make_report
+from gandiva_slurm.node.usage import Usage
 from tests.node_bench import QUANTUM_NS, Bench
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from gandiva_slurm.controller import views
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.node import nvml, strangers
-from gandiva_slurm.node.jobs import Resident, Usage
+from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses, Membership
 from gandiva_slurm.node.memory import memory_of
 from gandiva_slurm.node.nvml import Use
@@ -22,6 +22,7 @@ from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.node.strangers import DOUBT_LOOKS, Strangers
+from gandiva_slurm.node.usage import Usage
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import Bench
 

@@ -14,7 +14,8 @@ from gandiva_slurm import __version__
 from gandiva_slurm.engine.lifecycle.event_handlers import ON_NODE, job_of
 from gandiva_slurm.engine.state.aside import Aside
 from gandiva_slurm.engine.state.cycle import Cycle
-from gandiva_slurm.engine.state.records import EngineState, JobRecord, StoryLine
+from gandiva_slurm.engine.state.records import EngineState, JobRecord
+from gandiva_slurm.engine.state.story import StoryLine
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.reason import because

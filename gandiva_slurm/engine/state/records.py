@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from gandiva_slurm.engine.state.aside import Aside
 from gandiva_slurm.engine.state.idle import Idle
@@ -16,6 +16,7 @@ from gandiva_slurm.engine.state.plain import build, plain, readable
 from gandiva_slurm.engine.state.settings import SECOND_NS as SECOND_NS
 from gandiva_slurm.engine.state.settings import EngineSettings as EngineSettings
 from gandiva_slurm.engine.state.sighting import Sighting as Sighting
+from gandiva_slurm.engine.state.story import SLICING_LINES, STORY_LINES, StoryLine, is_slicing
 from gandiva_slurm.engine.state.time_limit_credit import Giving
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.bounds import Bounds
@@ -32,19 +33,6 @@ from gandiva_slurm.policy.shares.associations import Leaf
 OWNER_HOLD_S = 4_102_444_800
 
 SCHEMA = 2
-#: Lines kept of a job's story, how many of them may tell of slicing alone, and codes that tell of more.
-STORY_LINES, SLICING_LINES = 50, 10
-DECIDED = ("Started", "PackTrial", "PackUndone", "Promoted")
-
-
-class StoryLine(NamedTuple):
-    """One line of a job's story: when, from which state to which, why."""
-
-    t_s: float
-    from_: str
-    to: str
-    code: str
-    text: str
 
 
 @dataclass
@@ -215,7 +203,7 @@ class JobRecord:
     def _tell(self, to: str, reason: Reason, now_ns: int) -> None:
         self.story.append(StoryLine(now_ns / SECOND_NS, self.state, to, reason.code, reason.text))
         tail = 0
-        while tail < len(self.story) and _is_slicing(self.story[-1 - tail]):
+        while tail < len(self.story) and is_slicing(self.story[-1 - tail]):
             tail += 1
         if tail > SLICING_LINES:  # the turns of a long run must not push the rest of its story out
             del self.story[-tail]
@@ -225,10 +213,6 @@ class JobRecord:
 def named_jobs(dependency: str) -> set[int]:
     """The job ids in a dependency as Slurm prints it, afterok:7(unfulfilled),after:8+5, and other numbers."""
     return {int(number) for number in re.findall(r"\d+", dependency)}
-
-
-def _is_slicing(line: StoryLine) -> bool:
-    return line.from_ in states.SLICED and line.to in states.SLICED and line.code not in DECIDED
 
 
 @dataclass
