@@ -215,7 +215,7 @@ class Resident:
     #: by the plan, whether it is to hold its GPUs; None: this node decides (`leading`)
     is_on: bool | None = None
     pacing: Pacing = field(default_factory=Pacing)
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     counts: Counts = field(default_factory=Counts)
     #: of a job of several nodes: how its part here stands; None: all of the job is here
     part: Part | None = None
