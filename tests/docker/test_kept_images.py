@@ -111,7 +111,12 @@ def check_kept(fleet: Fleet, files: dict[int, Path], killed_ns: int) -> None:
         )
         lines = len(trained(file))
         wait_for(lambda file=file, lines=lines: len(trained(file)) > lines + 20, f"job {job} to train", 90)
-    rows = {row["job_id"]: row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"]}
+
+    def told() -> dict[int, Any]:
+        rows = {row["job_id"]: row for row in fleet.ask("acct", "-a", "-S", "now-1hours")["jobs"]}
+        return rows if all(rows[job]["lost_steps"] is not None for job in files) else {}
+
+    rows = wait_for(told, "acct to tell what each has lost", 30)
     for job, file in files.items():
         steps = trained(file)
         again = next(at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0])
