@@ -59,6 +59,8 @@ def why_stays(at: Cycle, record: JobRecord) -> str:
     """Why a job on a node that is emptied runs on there; "" when it leaves."""
     if not at.settings.moves:
         return "gandiva.yaml has moves off"
+    if record.job.job_id in at.state.hidden:
+        return "it is set aside"
     if record.state == states.STARTING:
         return "it is just being started"
     return "" if record.state == states.CHECKPOINTING else why_bound(at, record)
