@@ -25,6 +25,7 @@ COSTS_S = {
     "tests/unit/test_setup_python.py": 20.0,
     "tests/unit/test_demo.py": 15.0,
     "tests/cluster/test_sharing.py": 150.0,
+    "tests/cluster/test_attacks.py": 65.0,
     "tests/cluster/test_spans.py": 140.0,
     "tests/cluster/test_living_limits.py": 120.0,
     "tests/cluster/test_moving.py": 110.0,
