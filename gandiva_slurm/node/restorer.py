@@ -148,10 +148,12 @@ class Restorer:
         return old, manifest
 
     def _begin(self, resident: Resident, peer: Peer, old: JobKey, manifest: dict[str, Any]) -> str:
-        """Start the program that restores it; return why it cannot, "" when it runs."""
+        """Start the program that restores it; return why it cannot, "" when it runs. PeerBusy: not yet."""
         below = [proc for proc in procs.each(procs.children(peer.proc.pid)) if procs.uids(proc.pid) == (0, 0)]
-        if len(below) != 1 or procs.read_text(below[0].pid, "comm").strip() != FIRST:
+        if len(below) != 1:
             return "there is no process 1 for it"
+        if procs.read_text(below[0].pid, "comm").strip() != FIRST:
+            raise PeerBusy("its process 1 has just been cloned, and has not taken its name yet")
         root = self._node.settings.image_dir
         assert root is not None
         try:
