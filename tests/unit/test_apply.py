@@ -252,7 +252,7 @@ def test_rates_and_gpu_time_are_learnt_from_what_nodes_say() -> None:
     job = world.submit()
     world.plan({job: (0,)}, cycles=9)
     view = world.says.views[-1]
-    assert view.rates.alone(str(job), 1, "v100") == 3.0
+    assert view.rates.alone(view.jobs[job].model, 1, "v100") == 3.0
     before = view.jobs[job].held_ns
     world.plan({}, cycles=4)
     assert world.says.views[-1].jobs[job].held_ns - before <= 2 * SECOND_NS, "parked it holds nothing"
