@@ -75,6 +75,8 @@ def used(rows: Iterable[Row], viewer: Viewer) -> list[Row]:
 
 
 def _with_mates(row: Row, viewer: Viewer) -> Row:
+    if "mates" not in row:  # its mates were chosen already, for one who asked as less than an operator
+        return row
     told = {name: value for name, value in row.items() if name != "mates"}
     return told | {"packed_with": [mate for mate, owners in row["mates"] if _may_see(owners, viewer)]}
 

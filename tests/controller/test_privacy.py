@@ -82,6 +82,8 @@ def test_a_number_that_several_had_is_told_to_those_who_may_see_all_of_them():
     mates = [(7, [("user1", "lab")]), (8, [("user1", "lab"), ("user2", "lab")]), (9, [])]
     assert curtained.used([row | {"mates": mates}], viewer)[0]["packed_with"] == [7]
     assert curtained.used([row | {"mates": mates}], Viewer(""))[0]["packed_with"] == [7, 8, 9]
+    chosen = row | {"packed_with": [7]}
+    assert curtained.used([chosen], viewer) == [chosen], "by gandivactld, for a `gandiva web` without rights"
 
 
 async def test_others_jobs_do_not_make_an_answer_too_long(ask, monkeypatch):

@@ -173,4 +173,4 @@ def test_a_save_that_fails_is_told_and_costs_nobody_his_turn(make_node: MakeNode
     assert len(node.events("unsaved")) >= 2, "it is tried again"
     assert node.resident(1).reason in ("Running", "Parked", "Parking", "Resuming")
     leave(node, 1, is_leaving=False)
-    assert not node.resident(1).detail
+    node.wait(lambda: not node.resident(1).detail)  # it may be saving itself at this moment
