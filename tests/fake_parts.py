@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Action, Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy import gandiva_fair
@@ -52,3 +54,8 @@ def runs(job: SlurmJob | None, key: JobKey, node: str) -> bool:
     """Return True where Slurm runs this incarnation on a node."""
     is_newest = job is not None and job.restart == key.restart
     return job is not None and is_newest and node in job.nodes and job.state == "RUNNING"
+
+
+def starts(actions: Sequence[Action]) -> list[Start]:
+    """The starts among actions."""
+    return [action for action in actions if isinstance(action, Start)]

@@ -8,7 +8,7 @@ nothing which runs rightly is fenced, no job is lost, starts go to nodes that ar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gandiva_slurm.engine.apply.decider import Leader
@@ -27,6 +27,7 @@ from tests.fake_parts import Proc as Proc
 from tests.fake_parts import an_engine as an_engine
 from tests.fake_parts import as_configured as as_configured
 from tests.fake_parts import runs
+from tests.fake_parts import starts as starts
 
 #: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
 REQUEUE_DELAY_S = 11
@@ -200,10 +201,7 @@ class FakeWorld:
 
     def run(self, seconds: float, dt_s: float = 1.0) -> list[Action]:
         """Cycle for so long; return all actions."""
-        actions: list[Action] = []
-        for _ in range(round(seconds / dt_s)):
-            actions += self.cycle(dt_s)
-        return actions
+        return [action for _ in range(round(seconds / dt_s)) for action in self.cycle(dt_s)]
 
     def state_of(self, job_id: int) -> str:
         """The engine's word on a job."""
@@ -399,8 +397,3 @@ class FakeWorld:
         for where, key in [*self.procs]:
             if key.job_id == job_id:
                 del self.procs[where, key]
-
-
-def starts(actions: Sequence[Action]) -> list[Start]:
-    """The starts among actions."""
-    return [action for action in actions if isinstance(action, Start)]

@@ -56,7 +56,7 @@ class Pace:
         return _Paced(self, write)
 
     def wait(self, size: int) -> None:
-        """Wait until so many bytes more are due; time in which nothing was written counts for nothing."""
+        """Wait until `size` bytes more are due; time in which nothing was written counts for nothing."""
         self._due_s = max(self._due_s, time.monotonic() - 0.1) + size / RATE
         time.sleep(max(0.0, self._due_s - time.monotonic()))
 

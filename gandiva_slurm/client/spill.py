@@ -23,7 +23,7 @@ LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spill.so")
 #: What is added at one boundary, at most: pinning takes some 0.45 s a GiB. A larger tensor finds no room.
 #: Less than the second is not added.
 BLOCK, LEAST = 512 * MIB, 32 * MIB
-#: Tensors of up to 1 MiB have segments of their own in torch's pools, of 2 MiB: so many such tensors.
+#: Tensors of up to 1 MiB have segments of their own in torch's pools, of 2 MiB: how many such tensors.
 SMALL = 16
 
 

@@ -11,7 +11,7 @@ from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import leaving
 from gandiva_slurm.node.jobs import Resident
 
-#: At most one part in so many of a job's time is spent on them: so many times what one takes goes by.
+#: A PART-th of a job's time at most is spent on them: PART times what one takes goes by.
 PART = 100
 #: None is made more often than this, and none so soon after one that failed.
 LEAST_NS, FAILED_REST_NS = 30_000_000_000, 120_000_000_000

@@ -34,7 +34,7 @@ HOST_LAYERS, GUEST_LAYERS = 20, 300
 
 
 class Gpu:
-    """A GPU of two processes, by Peterson's algorithm in a file: whoever waits is next."""
+    """A GPU of two processes, by Peterson's algorithm in a file: the one that waits is next."""
 
     def __init__(self, path: Path, me: int) -> None:
         with open(path, "r+b") as file:

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.cluster.fleet import Fleet, wait_for
-from tests.cluster.test_moving import END_S, MOVE_S, Crowd, rows
+from tests.cluster.moved import END_S, MOVE_S, Crowd, rows
 from tests.cluster.test_moving import cluster as cluster
 from tests.slow import slow
 

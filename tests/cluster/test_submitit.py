@@ -3,7 +3,8 @@
 from typing import Any
 
 from tests.cluster.fleet import Fleet, wait_for
-from tests.cluster.test_moving import END_S, SUBMITTED, Crowd, rows
+from tests.cluster.moved import END_S, Crowd, rows
+from tests.cluster.test_moving import SUBMITTED
 from tests.cluster.test_moving import cluster as cluster
 from tests.slow import slow
 

@@ -6,8 +6,9 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.moved import END_S, Crowd
 from tests.cluster.sharing import LIGHT
-from tests.cluster.test_moving import END_S, ENDLESS, LIGHT_TRAINING, Crowd
+from tests.cluster.test_moving import ENDLESS, LIGHT_TRAINING
 from tests.slow import slow
 
 pytestmark = slow("60 s; node/test_written has it without Slurm")

@@ -101,7 +101,7 @@ def kill(node, pid, at, chance):
 
 
 def alone(lives, steps):
-    """The losses of so many mini-batches that nobody touched, on the card."""
+    """The losses of `steps` mini-batches that nobody touched, on the card."""
     out = lives.directory / "alone"
     pid = lives.begin(out, steps)
     wait_until(lambda: not is_alive(pid), "the training alone", patience.MOST * 60)

@@ -98,7 +98,7 @@ def submit_all(fleet: Fleet, name: str) -> dict[int, Path]:
 
 
 def wait_trained(files: dict[int, Path], more: int) -> None:
-    """Wait until each has done so many mini-batches more."""
+    """Wait until each has done `more` mini-batches more."""
     at = {job: len(trained(file)) for job, file in files.items()}
     wait_for(lambda: all(len(trained(files[job])) > at[job] + more for job in files), "all to train", 90)
 

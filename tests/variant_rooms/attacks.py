@@ -141,6 +141,6 @@ VARIANTS = (
         'if answer.get("confirms"):',
         "if False:",
         "A rank that its node was killed over believes that it was taken in; nobody parks it any more.",
-        ("tests/unit/test_client_rank.py::test_a_rank_that_its_node_has_not_taken_in_says_hello_again",),
+        ("tests/unit/test_client_joining.py::test_a_rank_that_its_node_has_not_taken_in_says_hello_again",),
     ),
 )

@@ -8,8 +8,8 @@ from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.measured import NO_FILE
 
-#: It is moved where that loses one part in so many, at most, of what it has run since it was started; or
-#: seconds, if that is more.
+#: It is moved where that loses a LOST_PART-th at most of what it has run since it was started, or the seconds
+#: of LEAST_LOST_S, if that is more.
 LOST_PART, LEAST_LOST_S = 18, 60
 
 
