@@ -1,6 +1,7 @@
 """On a real Slurm: a parked job is written to disk, its node is set down, it goes on elsewhere from that."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,14 @@ def test_a_lost_node_costs_a_parked_job_no_more_than_that_time(fleet: Fleet) -> 
     (cut,) = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
     lost = numbers[cut - 1] + 1 - numbers[cut]
     assert numbers[cut] > 0, "it went on from what was written"
-    (told,) = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
+    rows: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        rows[:] = fleet.ask("acct", "-a", "-j", str(crowd.job))["jobs"]
+        return rows[0]["state"] == "COMPLETED" and rows[0]["lost_steps"] is not None
+
+    wait_for(is_told, lambda: f"acct to tell of its end: {rows}")
+    (told,) = rows
     print(f"lost {lost} mini-batches of {STEP_MS} ms where {EVERY_S} s were asked; acct: {told}")
     assert told["lost_steps"] in (lost, lost - 1), "its node looks at a page, and one may end then"
     assert (told["restarts"], told["migrations"]) == (1, 0) and told["ckpt_s"] > 0
