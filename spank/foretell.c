@@ -79,6 +79,7 @@ static void read_answer(int input, pid_t child, char *answer, size_t size)
 	long end_ms = now_ms() + BOUND_MS, left_ms = BOUND_MS;
 	size_t used = 0;
 	int status = 1;
+	pid_t ended = 0;
 	bool has_ended = false;
 
 	while (!has_ended && left_ms > 0) {
@@ -92,9 +93,16 @@ static void read_answer(int input, pid_t child, char *answer, size_t size)
 		}
 		left_ms = end_ms - now_ms();
 	}
-	if (!has_ended || used == size - 1)
+	/* One that has closed its output may go on all the same. */
+	while (has_ended && used < size - 1 && ended == 0 && now_ms() < end_ms) {
+		ended = waitpid(child, &status, WNOHANG);
+		if (ended == 0)
+			(void)poll(NULL, 0, 5);
+	}
+	if (ended == 0) {
 		(void)kill(child, SIGKILL);
-	(void)waitpid(child, &status, 0);
+		(void)waitpid(child, &status, 0);
+	}
 	answer[status == 0 ? used : 0] = '\0';
 }
 

@@ -53,7 +53,7 @@ class Crowd:
         return rows(self.fleet, f"loss.{self.job}")
 
     def trains(self, more: int = 50) -> None:
-        """Wait until it has done so many mini-batches more."""
+        """Wait until it has done `more` mini-batches more."""
         was = len(self.lines())
         wait_for(lambda: len(self.lines()) > was + more, f"{self.name} to train")
 

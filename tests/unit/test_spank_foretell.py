@@ -56,7 +56,15 @@ def test_without_test_only_or_gandiva_nothing_is_started(
 
 
 @pytest.mark.parametrize(
-    "code", ["echo wrong; exit 1", "exec sleep 60", "echo begun; exec sleep 60", "exec yes", "kill -9 $$"]
+    "code",
+    [
+        "echo wrong; exit 1",
+        "exec sleep 60",
+        "echo begun; exec sleep 60",
+        "echo said; exec sleep 60 >&-",
+        "exec yes",
+        "kill -9 $$",
+    ],
 )
 def test_without_an_answer_in_time_nothing_is_said(asked: Asked, code: str) -> None:
     began_s = time.monotonic()

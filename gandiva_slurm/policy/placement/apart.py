@@ -28,9 +28,7 @@ class Apart:
         """Return what part of its speed on one node a gang has on this type, where it must be in pieces."""
         if self._node_for(job, gpu_type) is not None:
             return 1.0
-        near, apart = (
-            self._rates.alone(job.model, job.size, gpu_type, is_local) for is_local in (True, False)
-        )
+        near, apart = self._speeds(job, gpu_type)
         return min(1.0, apart / near) if near and apart is not None else 1.0
 
     def together(self, wanted: Iterable[Wanted], types: Mapping[int, str], least: float) -> set[int]:
@@ -43,9 +41,7 @@ class Apart:
             gpu_type = types.get(job.job_id, "")
             if not self.is_apart(job) or gpu_type != self._cluster.type_of[job.gpus[0]]:
                 continue
-            near, apart = (
-                self._rates.alone(job.model, job.size, gpu_type, is_local) for is_local in (True, False)
-            )
+            near, apart = self._speeds(job, gpu_type)
             node = self._node_for(job, gpu_type)
             if node is None or apart is None or (near is not None and near < apart * least):
                 continue
@@ -59,6 +55,11 @@ class Apart:
         """True for a gang in pieces that may go elsewhere, and did not ask for several nodes."""
         is_loose = len(job.gpus) > 1 and job.can_migrate and len(job.gpus) == job.size
         return is_loose and may_be_together(job) and not self._cluster.are_near(job.gpus)
+
+    def _speeds(self, job: JobView, gpu_type: str) -> tuple[float | None, float | None]:
+        """Return a gang's rates on one node of this type, and in pieces."""
+        alone = self._rates.alone
+        return alone(job.model, job.size, gpu_type), alone(job.model, job.size, gpu_type, is_local=False)
 
     def _node_for(self, job: JobView, gpu_type: str) -> int | None:
         """Return the node of this type with the least room for the gang, its own GPUs there among it."""

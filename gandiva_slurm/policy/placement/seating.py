@@ -69,10 +69,8 @@ class Seating:
 
     def _apart_of(self, others: Sequence[Wanted], taken: Set[int], at: Runs) -> Apart | None:
         """Return what is known of gangs in pieces; None: no gang is, or may be."""
-        near = self._view.cluster.are_near
-        if all(len(gpus) > 1 and near(gpus) for gpus in at.values() if len(gpus) != 1) and not any(
-            may_be_together(wanted.job) and not at[wanted.job.job_id] for wanted in others
-        ):
+        comes = any(may_be_together(wanted.job) and not at[wanted.job.job_id] for wanted in others)
+        if not comes and all(map(self._view.cluster.are_near, at.values())):
             return None
         return Apart(self._view.cluster, self._view.rates, taken, at)
 
