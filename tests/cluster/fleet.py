@@ -107,6 +107,16 @@ class Fleet:
         states = {row["job_id"]: row["state"] for row in self.ask("queue")["jobs"]}
         return all(states.get(number) in ("RUNNING", "SUSPENDED") for number in jobs)
 
+    def wait_moves_by(self, job_id: int, how: str) -> None:
+        """Wait until `gandiva queue` says that a job moves so; its node looks now and then."""
+        rows: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            rows[:] = [row for row in self.ask("queue")["jobs"] if row["job_id"] == job_id]
+            return [row["moves_by"] for row in rows] == [how]
+
+        wait_for(is_told, lambda: f"job {job_id} to move by {how}: {rows}")
+
     def slurm_state(self, job_id: int) -> str:
         """Slurm's word for a job."""
         told = self.mini.exec(

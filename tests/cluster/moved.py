@@ -71,17 +71,9 @@ class Crowd:
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,NodeList"]
         return self.fleet.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
-    def cost(self) -> tuple[int | None, float | None]:
+    def cost(self) -> tuple[int, float]:
         """What acct says that its one move has lost, in mini-batches, and how long its save took."""
-        told: list[dict[str, Any]] = []
-
-        def is_told() -> bool:
-            told[:] = self.fleet.ask("acct", "-a", "-j", str(self.job))["jobs"]
-            return (told[0]["restarts"], told[0]["migrations"]) == (1, 1)
-
-        wait_for(is_told, "acct to tell of one move")
-        assert not told[0]["lost_steps_why"] and not told[0]["ckpt_why"], told
-        return told[0]["lost_steps"], told[0]["ckpt_s"]
+        return cost(self.fleet, self.job)
 
     def check_losses(self) -> None:
         """Let it train on to its end: its losses are those of a training that nobody touched."""
@@ -98,6 +90,22 @@ class Crowd:
     def wait_runs(self, *runs: str) -> None:
         """Wait until Slurm's accounting shows these runs, and no other; it lags behind a job's end."""
         wait_for(lambda: self.runs() == list(runs), f"sacct to show {runs}")
+
+
+def cost(fleet: Fleet, job: int) -> tuple[int, float]:
+    """What acct says that a job's one move has lost, in mini-batches, and how long its save took.
+
+    Its nodes tell it some time after the job's end.
+    """
+    told: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        told[:] = fleet.ask("acct", "-a", "-j", str(job))["jobs"]
+        moves = [(row["restarts"], row["migrations"]) for row in told]
+        return moves == [(1, 1)] and not told[0]["lost_steps_why"] and not told[0]["ckpt_why"]
+
+    wait_for(is_told, lambda: f"acct to tell what the move of job {job} cost: {told}")
+    return told[0]["lost_steps"], told[0]["ckpt_s"]
 
 
 def rows(fleet: Fleet, name: str) -> list[str]:

@@ -14,8 +14,9 @@ pytestmark = slow("30 s; tests/test_docs_commands.py has command lines and headi
 
 PAGE = (Path(__file__).parents[2] / "docs/using.md").read_text()
 SECTION = PAGE.split("## The first ten minutes\n")[1].split("\n## ")[0]
-#: In the place of a training by PyTorch: as many mini-batches as `eff` needs, without its seconds of import.
-TRAIN = "import time\nimport gandiva_slurm as gandiva\nfor _ in gandiva.steps(range(200)): time.sleep(0.05)\n"
+#: In the place of a training by PyTorch: as many mini-batches as `eff` needs, in each turn too, without its
+#: seconds of import.
+TRAIN = "import time\nimport gandiva_slurm as gandiva\nfor _ in gandiva.steps(range(600)): time.sleep(0.02)\n"
 LEFT_OUT = "…"
 SBATCH = "sbatch -J train job.sh"
 

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
-from tests.cluster.moved import END_S, GPUS, MOVE_S, Crowd, rows
+from tests.cluster.moved import END_S, GPUS, MOVE_S, Crowd, cost, rows
 from tests.cluster.sharing import LIGHT
 from tests.slow import slow
 
@@ -107,10 +107,9 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     """A Trainer's script that knows nothing of Gandiva computes, moved, what it does alone."""
     crowd = Crowd(fleet, "unasked", f"exec python {UNASKED.name} unasked")
     wait_for(lambda: len(rows(fleet, "unasked")) > 50, "it to train", 90)
+    fleet.wait_moves_by(crowd.job, "transformers")
     told = fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
     assert "it can be moved: it saves itself and goes on from there (transformers)" in told
-    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
-    assert row["moves_by"] == "transformers"
     told = fleet.mini.exec(["gandiva", "why", str(crowd.elsewhere)]).stdout
     assert "it cannot be moved: not all its ranks are attached" in told
     crowd.make_room()
@@ -130,8 +129,7 @@ def own(fleet: Fleet, name: str, script: str) -> tuple[Crowd, list[tuple[int, in
     """Move a training by its own checkpoint and end it; return it and (run, mini-batch) of each line."""
     crowd = Crowd(fleet, name, script)
     wait_for(lambda: len(rows(fleet, f"{name}.out")) > 70, f"{name} to train", 90)
-    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
-    assert row["moves_by"] == name
+    fleet.wait_moves_by(crowd.job, name)
     assert "it can be moved: " in fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
     crowd.make_room()
     crowd.wait_moved()
@@ -152,7 +150,6 @@ def test_a_script_that_goes_on_from_its_own_file_is_moved(fleet: Fleet) -> None:
     assert again[0] == (last + 1) // 50 * 50
     assert again == list(range(again[0], again[0] + len(again)))
     lost, ckpt_s = crowd.cost()
-    assert lost is not None
     assert lost - (last + 1 - again[0]) in (0, 1), "the last one may have been done and not printed"
     assert ckpt_s == 0
 
@@ -181,7 +178,7 @@ def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     assert [number for _, number in found] == list(range(len(found)))
     assert {run for run, _ in found} == {0, 1}
     lost, ckpt_s = crowd.cost()
-    assert lost == 0 and ckpt_s and ckpt_s < 30
+    assert lost == 0 and 0 < ckpt_s < 30
 
 
 def move_gang(fleet: Fleet, script: str) -> tuple[int, list[str]]:
@@ -229,8 +226,8 @@ def test_a_gang_over_nodes_goes_on_from_its_own_file(fleet: Fleet) -> None:
     assert (found[:done], end) == ([*range(done)], "end")
     assert found[done:] == [*range(found[done], found[done] + len(found) - done)]
     assert found[done] % 50 == 0 and done - found[done] <= 50
-    (row,) = fleet.ask("acct", "-a", "-j", str(gang))["jobs"]
-    assert row["lost_steps"] - (done - found[done]) in (0, 1) and row["ckpt_s"] == 0, row
+    lost, ckpt_s = cost(fleet, gang)
+    assert lost - (done - found[done]) in (0, 1) and ckpt_s == 0
 
 
 @slow("30 s; unit/test_engine_own_checkpoint and test_engine_central have it without Slurm")
@@ -239,8 +236,8 @@ def test_a_gang_over_nodes_saves_itself_upon_its_signal(fleet: Fleet) -> None:
     script = OVER_NODES.replace(f"{GANG.name} ENDLESS", OWN_GANG.name)
     gang, (*lines, end) = move_gang(fleet, f"#SBATCH --gandiva-checkpoint=signal:USR1@60\n{script}")
     assert (list(map(int, lines)), end) == ([*range(len(lines))], "end")
-    (row,) = fleet.ask("acct", "-a", "-j", str(gang))["jobs"]
-    assert row["lost_steps"] == 0 and 0 < row["ckpt_s"] < 60, row
+    lost, ckpt_s = cost(fleet, gang)
+    assert lost == 0 and 0 < ckpt_s < 60
 
 
 def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:

@@ -85,8 +85,7 @@ def test_three_that_remain_of_nine_have_a_gpu_each(fleet):
     print(f"shared for {shared_s:.0f} s more; two quanta and a move: {2 * QUANTUM_S + MOVE_S:.0f} s")
     before = sizes()
     wait_for(lambda: all(a > b + 200 for a, b in zip(sizes(), before, strict=True)), "each to train on", 240)
-    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == long["user1"]]
-    assert row["moves_by"] == "transformers"
+    fleet.wait_moves_by(long["user1"], "transformers")
     for user, name in (("user1", "long.stop"), ("user2", f"stop.{long['user2']}"), ("user3", "long.stop")):
         fleet.home(user, name).touch()
     for job in jobs:

@@ -56,8 +56,11 @@ def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) ->
     flags = ("--ntasks=1", "--gandiva-elastic=1-2", "--job-name=elastic")
     job = fleet.submit("user1", script, *flags)
     wait_for(lambda: 2 in worlds(fleet, "elastic"), "two ranks to train", RESIZE_S)
-    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == job]
-    assert row["gpus"] == 2 and sorted(row["gpu_ids"]) == [0, 1]
+
+    def gpus() -> list[list[int]]:
+        return [sorted(row["gpu_ids"]) for row in fleet.ask("queue")["jobs"] if row["job_id"] == job]
+
+    wait_for(lambda: gpus() == [[0, 1]], lambda: f"it to have both GPUs: {gpus()}")
     other = fleet.submit("user2", "exec python light.py count stop", "--gandiva-pack=never")
     wait_for(lambda: worlds(fleet, "elastic")[-1:] == [1], "one rank to train again", RESIZE_S)
     fleet.home("user1", "elastic.stop").touch()
@@ -83,12 +86,13 @@ def _are_the_losses_of_one_rank(fleet: Fleet, told: dict[int, list[tuple[int, fl
 
 def _is_told(fleet: Fleet, job: int) -> None:
     words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(job), "-o", "State,AllocTRES"]
-    runs = fleet.mini.exec(words).stdout.splitlines()
-    assert [(line.split("|")[0], line.partition("gres/gpu=")[2][:1]) for line in runs] == [
-        ("REQUEUED", "1"),
-        ("REQUEUED", "2"),
-        ("COMPLETED", "1"),
-    ]
+
+    def runs() -> list[tuple[str, str]]:
+        told = fleet.mini.exec(words).stdout.splitlines()
+        return [(line.split("|")[0], line.partition("gres/gpu=")[2][:1]) for line in told]
+
+    want = [("REQUEUED", "1"), ("REQUEUED", "2"), ("COMPLETED", "1")]
+    wait_for(lambda: runs() == want, lambda: f"sacct to show its three runs: {runs()}")
     story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
     assert "Growing: " in story and "Shrinking: " in story
     assert "elastic: 1 to 2 GPUs, submitted with 1, now 1" in story

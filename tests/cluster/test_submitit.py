@@ -34,8 +34,7 @@ def test_a_training_with_a_checkpoint_is_moved_by_submitit(fleet: Fleet) -> None
     """SIGUSR2 has submitit call its checkpoint() and requeue it; it goes on, and returns its count."""
     crowd = Submitted(fleet, "moves", "")
     wait_for(lambda: len(rows(fleet, "moves.out")) > 50, "it to train", 90)
-    (row,) = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == crowd.job]
-    assert row["moves_by"] == "submitit"
+    fleet.wait_moves_by(crowd.job, "submitit")
     crowd.make_room()
     crowd.wait_moved()
     wait_for(lambda: done(fleet, "moves")[-1][0] == 1, "it to go on", 90)
