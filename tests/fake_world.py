@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from gandiva_slurm.engine.lifecycle.moving import ANEW
 from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
@@ -69,6 +70,8 @@ class FakeWorld:
         self.saves_badly: set[int] = set()
         #: what nodes say saves a job that has a name for it
         self.frameworks: dict[int, str] = {}
+        #: jobs that know no way to be moved once they have begun
+        self.wayless: set[int] = set()
         #: jobs that can go on with as many ranks as they have only
         self.one_size: set[int] = set()
         self.refuse_requeues = False
@@ -269,14 +272,14 @@ class FakeWorld:
 
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
         """A node's word on a job, or on its part of one."""
-        is_movable = proc.is_movable and key.job_id not in self.rigid and key.job_id in self.jobs
+        is_movable = self._can_move(key, proc) and key.job_id in self.jobs
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
         places = self.engine.plan_jobs(name) if self.packed_rate else ()
         mate = next((place.mate for place in places if place.key == key), 0)
         measured = Measured(
             is_movable=is_movable,
-            framework=self.frameworks.get(key.job_id, ""),
+            framework=ANEW if self._is_untouched(key, proc) else self.frameworks.get(key.job_id, ""),
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
             rate_packed=self.packed_rate if mate else 0.0,
@@ -290,12 +293,20 @@ class FakeWorld:
         stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
         return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)
 
+    def _is_untouched(self, key: JobKey, proc: Proc) -> bool:
+        has_begun = proc.is_on or proc.held_ns > 0 or proc.state != states.SUSPENDED
+        return key.job_id in self.wayless and not has_begun
+
+    def _can_move(self, key: JobKey, proc: Proc) -> bool:
+        knows_way = proc.is_movable and key.job_id not in self.rigid | self.wayless
+        return knows_way or self._is_untouched(key, proc)
+
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
         for (where, key), proc in self.procs.items():
             if where != name:
                 continue
-            is_able = proc.is_movable and key.job_id not in self.rigid | self.saves_badly
+            is_able = self._can_move(key, proc) and key.job_id not in self.saves_badly
             proc.told_to_leave = proc.told_to_leave + 1 if key in self.leaving[name] else 0
             leaves = proc.told_to_leave > self.turns_away and (is_able or proc.has_left)
             if leaves or proc.has_left:

@@ -1,12 +1,12 @@
 """What moves took and lost, from a job's runs: measured, or not told and said why not.
 
-- CkptTime: from the order to save, or the signal, until the save was whole. Of a job that its ranks save the
-  node tells when it was ordered and when all of it there was saved and parked (its mini-batch under way is in
-  it); of one with a checkpoint of its own it lasts from the signal until its last process had ended. One that
-  is requeued without a word (`self`) saves nothing for it: 0. A save that failed is no move's. To that comes
-  how long it ran, parked, to write itself to disk (`checkpoint_parked`), be it moved or not.
-  One whose node was lost saved nothing either: it goes on from an image that was kept (`kept image`), and was
-  as far as its node had told last.
+- CkptTime: from the order to save, or the signal, until the save was whole. Of a job that its ranks save
+  the node tells when it was ordered and when all of it there was saved and parked (its mini-batch under way
+  is in it); of one with a checkpoint of its own it lasts from the signal until its last process had ended.
+  One that is requeued without a word (`self`), or had not begun (`anew`), saves nothing for it: 0. A save
+  that failed is no move's. To that comes how long it ran, parked, to write itself to disk
+  (`checkpoint_parked`), be it moved or not. One whose node was lost saved nothing either: it goes on from
+  an image that was kept (`kept image`), and was as far as its node had told last.
 - LostSteps: the mini-batches that a run's training had done at its end, less those from which the next run's
   went on. Both are the sum of what the training had done before its process, which attached ones and
   frameworks have from the checkpoint, others from the optimizer's own count, and of what it did in it. A run
@@ -31,7 +31,7 @@ NO_COUNT = (
 NOT_FITTING = "it counts more mini-batches behind a move than before it"
 NO_TIME = "nobody saw both begin and end of its save"
 #: Moves for which nothing is saved.
-UNSAVED = ("self", "kept image")
+UNSAVED = ("self", "kept image", "anew")
 
 
 @dataclass
@@ -77,6 +77,8 @@ class Moves:
         }
 
     def _add_lost(self, left: Any, on: Any) -> None:
+        if left["moved_by"] == "anew":
+            return
         if left["reached"] < 0 and not left["gone_ns"]:
             self.why_lost = NO_END
         elif left["reached"] < 0 or (on["begun"] < 0 and on["steps"]):

@@ -208,7 +208,9 @@ def _asked(record: JobRecord) -> Iterable[str]:
 
 def _told(item: Resident, way: str) -> Iterable[str]:
     yield f"{item.ranks} of {item.world} ranks registered, {item.steps} steps, {item.rate:.3g} a second"
-    if item.is_movable and item.framework == moving.IMAGE:
+    if item.is_movable and item.framework == moving.ANEW:
+        yield "it can be moved: it has not begun, and is started elsewhere"
+    elif item.is_movable and item.framework == moving.IMAGE:
         yield way or "it can be moved: an image of its processes is made, and it goes on from that"
     elif item.is_movable:
         by = f" ({item.framework})" if item.framework else ""

@@ -205,6 +205,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "--gandiva-checkpoint=signal|self",
     ),
     "Saved": ("has saved itself to go on on {to}", "Slurm requeues it"),
+    "NotBegun": ("had not begun, and is to begin on {to}", "Slurm requeues it"),
     "Imaged": ("an image of its processes is made, to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),

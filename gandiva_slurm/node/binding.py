@@ -29,6 +29,8 @@ _TICKETS = 1_000_000
 
 #: Stands in the table for a GPU whose slot nobody has named.
 _NO_SLOT = -1
+#: Steps that there are before a batch script has run; only the first runs something of the job's.
+_BEFORE_STEPS = ("batch", "extern")
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class Admission:
         if bind.is_numbered_step and bind.has_gpus and member.stepd is not None:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
             self._watcher.watch(resident, peer.proc)
+        is_stopped = resident.is_at_rest and bind.has_gpus
+        resident.has_begun |= bind.step not in _BEFORE_STEPS or (bind.step == "batch" and not is_stopped)
         if is_new:
             self._node.note("register", resident, step=bind.step, planned=resident.is_planned)
             self._slicer.fill()
@@ -115,6 +119,7 @@ class Admission:
         node.freezer.adopt(resident)
         if resident.is_confined is None:
             node.devices.confine(resident, [proc.pid for proc in resident.processes.members()])
+        resident.has_begun = True
         node.note("register", resident, step=stepds[0].step, planned=True, lost=True)
         self._slicer.fill()
         if resident.is_at_rest:

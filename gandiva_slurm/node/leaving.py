@@ -22,6 +22,8 @@ HEARD_NS = 60_000_000_000
 NS_PER_S = 1_000_000_000
 #: How a job moves that goes on from an image of its processes, in a word.
 IMAGE = "image"
+#: And one that has not begun: it is started elsewhere, as if it had been put there first.
+ANEW = "anew"
 #: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
 REST_QUANTA = 2
 #: The shortest time that a rank is given to come to its boundary.
@@ -52,6 +54,14 @@ def is_movable(resident: Resident) -> bool:
     return resident.has_client() and all(rank.look()[wire.W_KIND] == wire.KIND_RUN for rank in resident.ranks)
 
 
+def is_untouched(resident: Resident) -> bool:
+    """True when it may begin elsewhere as well: nothing of its batch script has run, and no other step came.
+
+    Not so of a gang over nodes, whose batch script runs to start its tasks.
+    """
+    return not resident.has_begun and resident.state == SUSPENDED and resident.part is None
+
+
 def is_imageable(resident: Resident) -> bool:
     """True when it goes on elsewhere from an image of its processes, for it cannot save itself (ADR 0054)."""
     return not resident.image.why_not and resident.has_client() and not is_movable(resident)
@@ -59,7 +69,7 @@ def is_imageable(resident: Resident) -> bool:
 
 def unmoved(resident: Resident) -> str:
     """Say why it cannot be moved, by its ranks' own word; "" when it can, or none of them tells."""
-    if is_movable(resident) or is_imageable(resident):
+    if is_movable(resident) or is_imageable(resident) or is_untouched(resident):
         return ""
     told = next((text for rank in resident.ranks if (text := unmoved_text(rank.look()))), "")
     why = resident.image.why_not
@@ -69,6 +79,8 @@ def unmoved(resident: Resident) -> str:
 
 def framework(resident: Resident) -> str:
     """Return the framework that saves it, by its ranks' word; "" where its script does, or they differ."""
+    if is_untouched(resident):
+        return ANEW
     if is_imageable(resident):
         return IMAGE
     told = {rank.look()[wire.W_FRAMEWORK] for rank in resident.ranks} if is_movable(resident) else {0}
@@ -88,9 +100,11 @@ def saved_s(node: Node, resident: Resident) -> int:
 
 
 def has_left(resident: Resident) -> bool:
-    """True when it was told to leave, is parked, and every rank of it has saved itself."""
+    """True when it was told to leave, is parked, and every rank of it has saved itself; or has not begun."""
     if not resident.leave.is_told or resident.state != SUSPENDED:
         return False
+    if is_untouched(resident):
+        return True
     if resident.image.is_whole or resident.is_frozen:
         return resident.image.is_whole
     return is_movable(resident) and have_saved(resident.ranks)
@@ -106,6 +120,8 @@ def is_out(node: Node, resident: Resident) -> bool:
     if resident.state == RUNNING:
         can = is_movable(resident) or is_imageable(resident)
         return not leave.own_save_s and not leave.rest_quanta and can
+    if is_untouched(resident):
+        return not leave.own_save_s
     if is_imageable(resident):
         return not leave.own_save_s and not leave.rest_quanta
     if resident.state == SUSPENDING:
@@ -201,4 +217,8 @@ def told(resident: Resident) -> str:
         if resident.image.is_kept:
             return "an image of its processes is being made, in case its node is lost"
         return f"an image of its processes is {'made' if is_whole else 'being made'}, to be moved"
-    return "has saved itself, to be moved" if has_left(resident) else ""
+    if not has_left(resident):
+        return ""
+    if is_untouched(resident):
+        return "has not begun, and is started elsewhere"
+    return "has saved itself, to be moved"

@@ -71,7 +71,7 @@ def _resident(node: Node, job: Job) -> Resident:
         parked_ns=counts.parked_ns + (now - job.since_ns if job.state == SUSPENDED else 0),
         reason=reason,
         detail=detail,
-        is_movable=leaving.is_movable(job) or leaving.is_imageable(job),
+        is_movable=any(can(job) for can in (leaving.is_movable, leaving.is_imageable, leaving.is_untouched)),
         unmoved=leaving.unmoved(job),
         framework=leaving.framework(job),
         has_left=leaving.has_left(job),

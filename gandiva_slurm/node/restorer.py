@@ -103,6 +103,7 @@ class Restorer:
             if found is None:
                 self._delete_all(key.job_id)
                 return {}
+            resident.has_begun = True  # it goes on from its image, here
             if resident.is_at_rest:
                 raise PeerBusy("it waits for its GPUs, to be restored there")
             why = self._begin(resident, peer, *found)

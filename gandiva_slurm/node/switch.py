@@ -116,6 +116,7 @@ class Switcher:
         node.ledger.begin(resident.key, resident.user, resident.gpus, node.clock.real(now))
         resident.counts.parked_ns += now - resident.since_ns
         resident.state, resident.since_ns, resident.ordered_ns = RESUMING, now, now
+        resident.has_begun = True
         resident.charged_ns, resident.overrun_from_ns = now, None
         node.note("grant", resident, now)
         packs.join(node, resident, now)

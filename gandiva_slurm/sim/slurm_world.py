@@ -15,6 +15,7 @@ from dataclasses import replace
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
+from gandiva_slurm.engine.lifecycle.moving import ANEW
 from gandiva_slurm.engine.state.records import EngineSettings, Placement
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
@@ -273,13 +274,16 @@ class SlurmWorld:
         pair = view.rates.packed(job.model, mate.model, gpu_type) if mate and has_run else None
         # It is restored, and can save itself again, once it has held its GPUs for so long.
         restore_ns = self._settings.restart_ns if key.restart else self._start_ns
-        is_movable = has_run and job.can_migrate and nodes.held_ns[key] >= restore_ns
+        has_come = has_run and nodes.held_ns[key] >= restore_ns
+        is_untouched = not has_run and not is_on and not place.span
+        is_movable = (job.can_migrate and has_come) or is_untouched
         made_of = (is_on, has_run, is_movable, alone, pair, place.mate, place.gpus, key in nodes.left)
         known = self._made.get((node, key))
         if known is not None and known[0] == made_of:
             return known[1]
         measured = Measured(
             is_movable=is_movable,
+            framework=ANEW if is_untouched else "",
             is_elastic=True,
             rate_alone=alone or 0.0,
             # Measured as nothing (they do not fit) is not the same as not measured.

@@ -145,8 +145,10 @@ def check_forecast(fleet: Fleet, jobs: dict[str, int]) -> None:
     assert wished["then"]["end"] and wished["forecast"]["runs"] >= 1
     refused = fleet.mini.exec(["gandiva", "when", str(job), "--if", "gpus=2"], check=False)
     assert refused.returncode == 1 and f"job {job} has begun" in refused.stderr
-    new = fleet.mini.exec(["gandiva", "when", "--new", "gpus=1,limit=600", "--json"], user="user1").stdout
-    assert json.loads(new)["new"]["start"] and json.loads(new)["forecast"]["runs"] >= 1
+    words = ["gandiva", "when", "--new", "gpus=1,limit=600", "--json"]
+    made = json.loads(fleet.mini.exec(words, user="user1").stdout)
+    # On a busy machine its seconds end before the runs have come so far: then it says how far they came.
+    assert made["forecast"]["runs"] >= 1 and (made["new"]["start"] or made["forecast"]["reached_s"]), made
     began_s = time.monotonic()
     words = ["sbatch", "--gandiva", "--gres=gpu:1", "-p", "gandiva", "-t", "10", "--test-only", "--wrap=true"]
     asked = fleet.mini.exec(words, user="user1", check=False)

@@ -174,3 +174,32 @@ def test_a_save_that_fails_is_told_and_costs_nobody_his_turn(make_node: MakeNode
     assert node.resident(1).reason in ("Running", "Parked", "Parking", "Resuming")
     leave(node, 1, is_leaving=False)
     node.wait(lambda: not node.resident(1).detail)  # it may be saving itself at this moment
+
+
+def test_a_job_that_has_not_begun_leaves_at_once_and_stays_when_it_has(make_node: MakeNode) -> None:
+    """It knows no way to be moved; until its first turn it begins elsewhere as well. gandivad is killed."""
+    node = make_node(gpus=1, quantum_s=60)
+    others = (a_planned_job(1, "user1", (0,)), a_planned_job(3, "user3", (0,)))
+    node.plan(*others)
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    waiting = a_planned_job(2, "user2", (0,))
+    node.plan(*others, waiting)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(2).reason == "WaitingTurn")
+    node.kill9()
+    node.start()
+    node.wait(lambda: (node.resident(2).is_movable, node.resident(2).framework) == (True, "anew"))
+    assert not node.resident(1).is_movable and not has_left(node, 2)
+    node.plan(*others, dataclasses.replace(waiting, is_leaving=True))
+    node.wait(lambda: has_left(node, 2))
+    (node.out / "stop.1").touch()
+    node.start_job(3, LOOP)
+    node.wait(lambda: node.resident(3).ranks == 1)
+    assert has_left(node, 2) and not node.events("grant", 2), "it has no turn that would have it begin"
+    node.plan(*others, waiting)
+    node.give_turn(2)
+    node.wait(lambda: node.resident(2).ranks == 1)
+    node.give_turn(3)
+    node.plan(*others, dataclasses.replace(waiting, is_leaving=True))
+    assert node.resident(2).state == "SUSPENDED" and not node.resident(2).is_movable and not has_left(node, 2)

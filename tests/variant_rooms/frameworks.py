@@ -140,7 +140,7 @@ VARIANTS = (
     Variant(
         "unmoved-for-nothing",
         "gandiva_slurm/node/leaving.py:unmoved",
-        "if is_movable(resident) or is_imageable(resident):",
+        "if is_movable(resident) or is_imageable(resident) or is_untouched(resident):",
         "if False:",
         "A job that can be moved is said to be not movable.",
         ("tests/unit/test_node_leaving.py::test_its_word_on_why_it_cannot_be_moved_is_told",),

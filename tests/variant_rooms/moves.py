@@ -14,6 +14,41 @@ VARIANTS = (
         ("tests/unit/test_engine_moving.py::test_nodes_plan_says_leaving_as_long_as_it_is_so",),
     ),
     Variant(
+        "begun-and-begins-elsewhere",
+        "gandiva_slurm/node/leaving.py:is_untouched",
+        "return not resident.has_begun and resident.state",
+        "return resident.state",
+        "A job that was parked counts as one that has not begun, and what it did is lost.",
+        ("tests/node/test_leaving.py::test_a_job_that_has_not_begun_leaves_at_once_and_stays_when_it_has",),
+    ),
+    Variant(
+        "its-turn-is-no-beginning",
+        "gandiva_slurm/node/switch.py:Switcher.grant",
+        "resident.has_begun = True",
+        "pass",
+        "A job that has had a turn counts as one that has not begun.",
+        ("tests/node/test_leaving.py::test_a_job_that_has_not_begun_leaves_at_once_and_stays_when_it_has",),
+    ),
+    Variant(
+        "not-begun-is-bound",
+        "gandiva_slurm/engine/lifecycle/moving.py:is_attached",
+        "return not is_elastic(record)",
+        "return False",
+        "A job that has not begun waits where it was started, for as long as others have its GPU.",
+        (
+            "tests/unit/test_engine_anew.py::test_one_that_borrowed_a_gpu_and_has_not_begun_makes_way_to_its_"
+            "own",
+        ),
+    ),
+    Variant(
+        "begun-before-it-left",
+        "gandiva_slurm/engine/lifecycle/moving.py:_hopeless",
+        "if travels.by == ANEW and not _has_left(at, record) and moves_by(at.state, record) != ANEW:",
+        "if False:",
+        "A move of a job whose first turn came first waits for its deadline.",
+        ("tests/unit/test_engine_anew.py::test_a_move_is_given_up_when_its_turn_came_first",),
+    ),
+    Variant(
         "requeued-with-one-node-saved",
         "gandiva_slurm/engine/lifecycle/moving.py:_has_left",
         "return all(",

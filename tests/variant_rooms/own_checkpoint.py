@@ -268,8 +268,8 @@ VARIANTS = (
     Variant(
         "resized-by-its-own-checkpoint",
         "gandiva_slurm/engine/lifecycle/moving.py:note_resident",
-        "if event.measured.is_movable or record.options.saves_by:",
-        "if event.measured.is_movable:",
+        "(event.measured.is_movable or record.options.saves_by):",
+        "event.measured.is_movable:",
         "An elastic job that its own checkpoint moves is resized to what that cannot be loaded by.",
         (f"{OWN}::test_an_elastic_one_is_moved_at_its_size",),
     ),

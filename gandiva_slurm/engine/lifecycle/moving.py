@@ -42,6 +42,8 @@ NOT_ATTACHED = "not all its ranks are attached, by gandiva.attach() or a framewo
 BY_SIGNAL, BY_SELF = "signal", "self"
 #: What a node says of how a job is saved that goes on from an image of its processes (ADR 0054).
 IMAGE = "image"
+#: And of one that has not begun: it is requeued, and begins elsewhere.
+ANEW = "anew"
 #: What of a node's words says that a job has not come to train yet.
 _NOT_BACK = ("WarmingUp", *UNBORN)
 _COUNTS = {1: "one", 2: "two", 3: "three"}
@@ -90,12 +92,14 @@ def is_attached(state: EngineState, record: JobRecord) -> bool:
     seen = [state.sightings.get((name, record.key)) for name in record.nodes]
     if not seen or any(each is None or not each.measured.is_movable for each in seen):
         return False
-    is_by_image = any(each is not None and each.measured.framework == IMAGE for each in seen)
-    return not is_by_image or not (record.options.saves_by or is_elastic(record))
+    ways = {each.measured.framework for each in seen if each is not None}
+    if ANEW in ways:
+        return not is_elastic(record)
+    return IMAGE not in ways or not (record.options.saves_by or is_elastic(record))
 
 
 def moves_by(state: EngineState, record: JobRecord) -> str:
-    """How a job moves, in a word: attached, its framework's name, self, signal, submitit; "" it does not."""
+    """How a job moves, in a word: attached, its framework's, self, signal, submitit, image, anew; "": not."""
     if why_fixed(record):
         return ""
     if not is_attached(state, record):
@@ -136,6 +140,8 @@ def begin_move(
     record.move(states.CHECKPOINTING, reason, at.now_ns)
     record.travels.begin(at.now_ns)
     record.travels.by = BY_SIGNAL if own == "submitit" else own
+    if moves_by(at.state, record) == ANEW:
+        record.travels.by = ANEW
 
 
 def note_resident(at: Cycle, event: ResidentSeen) -> None:
@@ -147,7 +153,7 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     travels.peak_bytes = max(travels.peak_bytes, event.measured.peak_bytes)
     if event.measured.rate_alone > 0 and home is not None:
         note_rate(record, home.node.gpu_type, event.measured.rate_alone)
-    if event.measured.is_movable or record.options.saves_by:
+    if event.measured.framework != ANEW and (event.measured.is_movable or record.options.saves_by):
         note_size(record, event.measured.is_movable and event.measured.is_elastic)
     if event.has_left and record.state == states.CHECKPOINTING:
         at.left.add((event.key.job_id, event.node))
@@ -156,8 +162,9 @@ def note_resident(at: Cycle, event: ResidentSeen) -> None:
     trains = event.reason not in _NOT_BACK if travels.by else event.measured.is_movable
     is_back = trains and record.state in states.SLICED and not travels.is_moving
     if travels.left_ns and is_back:
-        measured_ns = at.now_ns - travels.left_ns
-        travels.cost_ns, travels.left_ns = measured_ns if event.move_ns < 0 else event.move_ns, 0
+        measured_ns = at.now_ns - travels.left_ns if event.move_ns < 0 else event.move_ns
+        # How long one that had not begun waited for its first turn is no cost of a move.
+        travels.cost_ns, travels.left_ns = travels.cost_ns if travels.by == ANEW else measured_ns, 0
 
 
 def note_outcome(at: Cycle, event: ActionDone) -> None:
@@ -261,6 +268,8 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
         return f"{closed} takes no jobs now"
     if lacks_vc(at, record):
         return f"gandiva.yaml has no {told_vc(record.vc)} any more"
+    if travels.by == ANEW and not _has_left(at, record) and moves_by(at.state, record) != ANEW:
+        return "it has begun"
     if travels.signalled_ns and own is not None and not _has_left(at, record):
         if travels.error:
             return f"SIG{own.name} could not be sent: {travels.error}"
@@ -281,7 +290,7 @@ def _has_left(at: Cycle, record: JobRecord) -> bool:
     A job that goes on from its own newest file may leave at any time, one that saves itself upon a signal
     when it has ended, or has written its file and lives on.
     """
-    if record.travels.by:
+    if record.travels.by in (BY_SIGNAL, BY_SELF):
         has_ended = is_coming_back(record, record.job.state)
         return record.travels.by == BY_SELF or has_ended or own_files.has_saved(at.state, record)
     return all((record.job.job_id, node) in at.left for node in record.nodes)
@@ -307,6 +316,8 @@ def _leaves(at: Cycle, record: JobRecord, has_ended: bool) -> Reason:
     to, by = record.target_text, record.travels.by
     if has_ended:
         return because("EndedToMove", to=to, exit=record.job.exit_code)
+    if by == ANEW:
+        return because("NotBegun", to=to)
     if by != BY_SELF:
         is_image = not by and moves_by(at.state, record) == IMAGE
         return because("Imaged" if is_image else "Saved", to=to)

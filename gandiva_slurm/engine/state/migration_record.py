@@ -21,7 +21,8 @@ class Travels:
     is_moving: bool = False
     #: when it was told to have saved itself; 0: it has not, or its last move has been measured
     left_ns: int = 0
-    #: how it saves itself in the move under way, or did in the last one: "" its ranks do, self, signal
+    #: how it saves itself in the move under way, or did in the last one: "" its ranks do, self, signal;
+    #: anew: it had not begun
     by: str = ""
     #: when it was sent its signal: once in a move; 0: it was not
     signalled_ns: int = 0
