@@ -29,6 +29,7 @@ from gandiva_slurm.node import procs
 from gandiva_slurm.node.door import peer_of
 from gandiva_slurm.node.pages import Page, reopen, unmoved_text
 from gandiva_slurm.node.park import Gang, Write
+from gandiva_slurm.node.ranks import stand_of
 from gandiva_slurm.wire.page import (
     DONE,
     KIND_RUN,
@@ -228,6 +229,10 @@ class LoneNode:
     def views(self) -> list[tuple[int, ...]]:
         """The ranks' pages."""
         return [self.pages[rank].read() for rank in sorted(self.pages)]
+
+    def stand(self) -> tuple[int, int]:
+        """Return the mini-batches that its training had done before its ranks, and by now (`stand_of`)."""
+        return stand_of(self.views())
 
     def seqs(self) -> list[int]:
         """Boundaries passed, by rank."""

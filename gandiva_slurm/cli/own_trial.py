@@ -5,6 +5,7 @@
     life 1:  start again, in the same directory, SLURM_RESTART_COUNT=1 ◄────────────┘
 
 Where the second life goes on is told by its losses: they are those of the run alone from some mini-batch on.
+Where they are not, by the mini-batches that its optimizer has counted, as `gandiva acct` tells it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def run_own(trial: Trial) -> str:
         if is_over:
             return "it ended before it could be interrupted; next: fewer --steps, or a longer training"
         left = interrupt(trial, node)
+        _, reached = node.stand()
     click.echo(f"moved:   {how}: {left.told}")
     if left.stays:
         return f"it would not be moved: {left.stays}"
@@ -66,7 +68,8 @@ def run_own(trial: Trial) -> str:
         trial.start(node, FIRST)
         node.wait(lambda: trial.is_enough(SECOND), trial.deadline_s)
         check_end(trial, node, SECOND)
-    return _judge(trial, wrote)
+        begun, _ = node.stand()
+    return _judge(trial, wrote, begun, reached)
 
 
 def interrupt(trial: Trial, node: LoneNode) -> Left:
@@ -136,7 +139,8 @@ def _done(trial: Trial) -> int:
     return max(map(len, trial.losses(FIRST).values()))
 
 
-def _judge(trial: Trial, wrote: Sequence[str]) -> str:
+def _judge(trial: Trial, wrote: Sequence[str], begun: int, reached: int) -> str:
+    """Say where it went on, and return what is wrong with that; -1: its optimizer has not counted so far."""
     again = trial.losses(SECOND)
     if not again:
         return "started again it computed no loss; next: see that it goes on from its own file"
@@ -148,6 +152,7 @@ def _judge(trial: Trial, wrote: Sequence[str]) -> str:
         run_alone(trial, trial.alone, most)
     place = find_place(trial.losses(trial.alone), again, trial.steps)
     if isinstance(place, str):
+        click.echo(f"         {_by_count(begun, reached)}")
         return place
     lost = done - place.at
     if place.at == 0:
@@ -161,12 +166,22 @@ def _judge(trial: Trial, wrote: Sequence[str]) -> str:
     return "" if place.same == place.of else _PARTS_LATER.format(place.at + place.same)
 
 
+def _by_count(begun: int, reached: int) -> str:
+    """Say where it went on by what its optimizer has counted, for its losses do not tell."""
+    if min(begun, reached) < 0:
+        return "started again, where it went on cannot be told: its optimizer counts no steps"
+    if not begun:
+        return f"started again its optimizer began anew: all {reached} mini-batches are lost"
+    again = f"did {reached - begun} again" if reached > begun else "did none again"
+    return f"started again its optimizer went on behind mini-batch {begun} and {again}"
+
+
 _PARTS_LATER = (
     "from mini-batch {} on it computes something else than alone: its own checkpoint leaves something out; "
     "next: save optimizer, scheduler, random generators and the place in the pass over the data with it"
 )
 _NOWHERE = (
-    "started again it computes losses that the run alone has nowhere: where it went on cannot be told, and "
+    "started again it computes losses that the run alone has nowhere: "
     "it is not the same to the last bit; next: save optimizer, scheduler, random generators and the place in "
     "the pass over the data with its own checkpoint, or gandiva.attach()"
 )

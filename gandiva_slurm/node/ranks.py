@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gandiva_slurm.node.pages import Page
@@ -13,6 +13,18 @@ from gandiva_slurm.wire import page as wire
 
 #: How far a training is, where that is not known.
 UNKNOWN = (-1, -1)
+
+
+def stand_of(views: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return how many mini-batches the training of these ranks had done before them, and by now, or UNKNOWN.
+
+    By their own word, on which all have to agree, and so bounded. `views`: their pages.
+    """
+    begun = {view[wire.W_BEGUN] for view in views}
+    if len(begun) != 1 or not 0 < max(begun) <= SANE_SEQ:
+        return UNKNOWN
+    before = begun.pop() - 1
+    return before, min(before + max(view[wire.W_USER_STEPS] for view in views), SANE_SEQ)
 
 
 @dataclass(eq=False)
@@ -101,16 +113,8 @@ class RankSet:
         return max((view[wire.W_USER_STEPS] or view[wire.W_SEQ] for view in self.views()), default=0)
 
     def stand(self) -> tuple[int, int]:
-        """Mini-batches that its training had done before these processes, and by now; UNKNOWN: not told.
-
-        By their own word, on which all have to agree, and so bounded.
-        """
-        views = self.views()
-        begun = {view[wire.W_BEGUN] for view in views}
-        if len(begun) != 1 or not 0 < max(begun) <= SANE_SEQ:
-            return UNKNOWN
-        before = begun.pop() - 1
-        return before, min(before + max(view[wire.W_USER_STEPS] for view in views), SANE_SEQ)
+        """Mini-batches that its training had done before these processes, and by now; UNKNOWN: not told."""
+        return stand_of(self.views())
 
     def apply(self, writes: list[Write]) -> None:
         """Write the coordinator's orders, rank by rank in the order given."""

@@ -119,6 +119,21 @@ def test_own_checkpoint_of_torch_is_moved(tmp_path, monkeypatch, capfd):
     assert went % 10 == 0 and went > 0 and after - went < 10
 
 
+@slow("12 s, torch starts four times; unit/test_own_trial has how it is told")
+def test_its_optimizer_tells_where_one_went_on_that_computes_something_else(tmp_path, monkeypatch, capfd):
+    """It draws otherwise when it is started again, so that its losses tell nothing."""
+    monkeypatch.chdir(tmp_path)
+    other = OWN.replace("manual_seed(number)", "manual_seed(number + 10**6 * begin)")
+    (tmp_path / "other.py").write_text(other)
+    with pytest.raises(SystemExit) as end:
+        main(["try", "--steps", "30", "--checkpoint", "self", "--", sys.executable, "other.py"])
+    out = capfd.readouterr().out
+    assert end.value.code == 1 and "computes losses that the run alone has nowhere" in out, out
+    after, went = map(int, re.findall(r"(?:ended after|optimizer went on behind mini-batch) (\d+) ", out))
+    again = re.search(r"and did (none|\d+) again", out)[1].replace("none", "0")
+    assert went % 10 == 0 and went > 0 and after - went - int(again) in (0, 1), out
+
+
 @slow("50 s, torch starts eight times; test_requeue has gangs, the other trials the command")
 def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -256,6 +256,20 @@ def test_place_that_is_none_is_said(want, got, sentence):
     assert sentence in find_place({0: want}, {0: got}, 100)
 
 
+@pytest.mark.parametrize(
+    ("stand", "sentence"),
+    [
+        ((40, 47), "went on behind mini-batch 40 and did 7 again"),
+        ((47, 47), "went on behind mini-batch 47 and did none again"),
+        ((0, 47), "began anew: all 47 mini-batches are lost"),
+        ((-1, 47), "where it went on cannot be told: its optimizer counts no steps"),
+        ((40, -1), "where it went on cannot be told"),
+    ],
+)
+def test_optimizers_count_tells_what_losses_do_not(stand, sentence):
+    assert sentence in own_trial._by_count(*stand)
+
+
 def test_ranks_are_those_of_the_run_alone():
     assert find_place({0: ALONE, 1: ALONE}, {0: ALONE}, 100) == "it has ranks [0], and [0, 1] alone"
 
