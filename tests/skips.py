@@ -12,6 +12,7 @@ NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 #: Of tests that run on the simulated card as well.
 ONLY_CUDA = "the simulated card has none of it: only CUDA shows it"
 NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
+NO_PROMTOOL = "no promtool on this machine: apt install prometheus"
 NO_SAVER = "torch_memory_saver is not installed"
 #: Why, tests/device/build.py says behind these.
 NO_COMPILER = "no C++ can be compiled against this PyTorch here"
@@ -30,4 +31,5 @@ BY_FLOOR = {
     "docker": NO_ENGINE,
     "card": NO_CARD,
     "chromium": NO_CHROMIUM,
+    "promtool": NO_PROMTOOL,
 }

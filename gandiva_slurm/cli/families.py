@@ -65,6 +65,7 @@ _NODE = ("node", "type")
 FAMILIES = (
     Family("gandiva_jobs", "Jobs that have not ended, by state.", ("state",), _by("jobs")),
     Family("gandiva_jobs_waiting", "Held jobs, by the reason why they wait.", ("reason",), _by("waiting")),
+    Family("gandiva_jobs_idle", "Jobs whose GPUs are idle, by what came of it.", ("kind",), _by("idle")),
     Family("gandiva_jobs_set_aside", "Jobs that by themselves cause an error.", (), _one("set_aside")),
     Family("gandiva_jobs_unread", "Jobs of Slurm's that cannot be read.", (), _one("unread")),
     Family("gandiva_gpus_wanted", "GPUs of all jobs that have not ended.", (), _one("wanted_gpus")),

@@ -29,11 +29,13 @@ def figures(world: World, with_users: bool) -> Row:
     alive = [record for record in world.engine.jobs.values() if record.state != states.ENDED]
     waiting = Counter(record.reason.code for record in alive if record.state == states.HELD)
     counted = Counter(record.state for record in alive)
+    idle = Counter(record.idle.parked_ns > 0 for record in alive if record.idle.told_ns)
     return {
         "jobs": {state: counted[state] for state in states.STATES if state != states.ENDED},
         "waiting": dict(waiting),
         "wanted_gpus": sum(map(gpus_of, alive)),
         "packs": {"trial": _packs(world, True), "kept": _packs(world, False)},
+        "idle": {"told": idle[False], "behind": idle[True]},
         "set_aside": len(world.engine.state.aside),
         "policy_troubles": len(world.troubles),
         "nodes": [_node(world, name) for name in sorted(world.engine.nodes)],

@@ -20,6 +20,7 @@ from gandiva_slurm.cli import metrics
 from gandiva_slurm.controller import api
 from gandiva_slurm.controller import figures as figures_room
 from gandiva_slurm.controller.figures import OTHERS, figures
+from gandiva_slurm.engine.state.idle import Idle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.errors import PeerError
 from gandiva_slurm.wire.door import open_door
@@ -115,6 +116,7 @@ def test_series_do_not_grow_with_jobs_nor_with_users_beyond_a_bound(monkeypatch)
             state=states.RUNNING,
             reason=SimpleNamespace(code="Running"),
             job=SimpleNamespace(user=f"u{number % 5000}"),
+            idle=Idle(told_ns=number % 3, parked_ns=number % 2),
         )
         for number in range(20_000)
     }
@@ -123,6 +125,7 @@ def test_series_do_not_grow_with_jobs_nor_with_users_beyond_a_bound(monkeypatch)
     world = SimpleNamespace(engine=engine, links={}, reports={}, troubles=(), open_holds=list)
     told = figures(world, True)
     assert len(told["users"]) == figures_room.MOST_USERS + 1
+    assert told["idle"] == {"told": 6666, "behind": 6667}, "of each six, two are told of and two are behind"
     assert told["users"][-1] == figures_room._no_user(OTHERS) | {
         "jobs": 20_000 - 4 * figures_room.MOST_USERS,
         "wanted_gpus": 20_000 - 4 * figures_room.MOST_USERS,

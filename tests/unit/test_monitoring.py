@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gandiva_slurm.cli import families
 from gandiva_slurm.model import job as states
+from tests import skips
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "slurm_conf/monitoring"
@@ -26,9 +29,11 @@ VALUES = {
     ("gandiva_jobs", "state"): set(states.STATES) - {states.ENDED},
     ("gandiva_turn_lateness_seconds", "quantile"): {"0.5", "0.99"},
 }
+PROMTOOL = shutil.which("promtool")
 FIGURES = {
     "jobs": {"RUNNING": 3, "HELD": 1}, "waiting": {"NoRoom": 1}, "wanted_gpus": 7,
-    "packs": {"trial": 0, "kept": 1}, "set_aside": 0, "unread": 0, "policy_troubles": 0,
+    "packs": {"trial": 0, "kept": 1}, "idle": {"told": 2, "behind": 1},
+    "set_aside": 0, "unread": 0, "policy_troubles": 0,
     "nodes": [{"node": "n1", "type": "v100", "state": "up", "gpus": 4, "held_gpus": 3, "jobs": 3,
                "suspends": 9, "strangers": 0, "report_age_s": 0.5, "busy": 0.75},
               {"node": "n2", "type": "k80", "state": "silent", "gpus": 4, "held_gpus": 0, "jobs": 0,
@@ -90,6 +95,19 @@ def test_alerts_say_what_is_and_what_to_do():
         assert {"summary", "next"} <= rule["annotations"].keys(), rule["alert"]
         labels = {label for name in NAME.findall(rule["expr"]) for label in families.names()[name]}
         assert set(re.findall(r"\$labels\.(\w+)", json.dumps(rule))) <= labels
+
+
+def test_each_alert_has_a_test_of_prometheus_own():
+    text = (MONITORING / "gandiva.rules.test.yml").read_text()
+    assert set(re.findall(r'alertname="(\w+)"', text)) == {rule["alert"] for rule in RULES}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason=skips.NO_PROMTOOL)
+def test_each_alert_fires_for_its_trouble_and_not_without():
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", "gandiva.rules.test.yml"], cwd=MONITORING, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_page_has_what_the_table_says_and_nothing_else():
