@@ -92,6 +92,10 @@ def _most(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     return named
 
 
+#: A legend above its axes hides no bar.
+_ABOVE: dict[str, Any] = {"fontsize": "small", "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+
+
 def _name(row: Row) -> str:
     words = (str(row[key]) for key in ("account", "user", "type") if row.get(key))
     name = printable(" ".join(words)) or "-"
@@ -102,7 +106,7 @@ def _draw(kind: str, rows: Sequence[tuple[str, Row]], title: str) -> bytes:
     pyplot = pyplot_of()
     # Text of an SVG stays text, to be searched and read aloud.
     with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gandiva"}):
-        height = 2.0 + 0.35 * max(2, len(rows))
+        height = 2.3 + 0.35 * max(2, len(rows))
         figure, (hours, parts) = pyplot.subplots(1, 2, figsize=(12, height), width_ratios=(3, 2), sharey=True)
         try:
             _hours(hours, rows)
@@ -130,7 +134,7 @@ def _hours(axis: Any, rows: Sequence[tuple[str, Row]]) -> None:
         axis.barh(range(len(rows)), widths, left=ends, color=colour, label=part)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     axis.set(xlabel="GPU hours held")
-    axis.legend(fontsize="small", loc="lower right")
+    axis.legend(**_ABOVE, ncols=4)
 
 
 def _parts(axis: Any, rows: Sequence[tuple[str, Row]]) -> None:
@@ -141,7 +145,7 @@ def _parts(axis: Any, rows: Sequence[tuple[str, Row]]) -> None:
     due = [(place, 100 * part) for place, part in enumerate(entitled) if part is not None]
     axis.plot([part for _, part in due], [place for place, _ in due], "kd", label="entitled, of the cluster")
     axis.set(xlabel="percent", xlim=(0, max([1.0, *of_all, *(part for _, part in due)]) * 1.05))
-    axis.legend(fontsize="small", loc="lower right")
+    axis.legend(**_ABOVE, ncols=2)
 
 
 def _page(

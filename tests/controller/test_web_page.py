@@ -2,79 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
-
-import aiohttp
 import pytest
 
 from gandiva_slurm.cli.web import lane, look, main
 from gandiva_slurm.cli.web.api import Api
 from gandiva_slurm.cli.web.login import SECRET_HEADER, Login
 from gandiva_slurm.model.errors import PeerError
-from tests import patience, skips, web_kit
+from tests import chromium, skips, web_kit
 from tests.ports import free_port
 
-CHROMIUM = shutil.which("chromium")
 SECRET = "0123456789abcdef"
 JOBS = 50_000
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=skips.NO_CHROMIUM)
-FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--remote-debugging-port=0", "--window-size=1400,1600", "about:blank"),
-)
-
-
-class Browser:
-    """A page, spoken with by Chromium's DevTools protocol."""
-
-    def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
-        self._link = link
-        self._ids = itertools.count(1)
-        #: what the page complained of: exceptions, and what its policy refused
-        self.complaints: list[str] = []
-
-    async def call(self, method: str, **arguments):
-        """Call a method and return its result."""
-        number = next(self._ids)
-        await self._link.send_json({"id": number, "method": method, "params": arguments})
-        async with asyncio.timeout(60):
-            while True:
-                told = json.loads((await self._link.receive()).data)
-                if told.get("id") == number:
-                    assert "error" not in told, told
-                    return told["result"]
-                self._note(told)
-
-    def _note(self, told) -> None:
-        if told.get("method") == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(told["params"]))
-        entry = told.get("params", {}).get("entry", {})
-        if told.get("method") == "Log.entryAdded" and entry.get("source") != "network":
-            self.complaints.append(entry["text"])
-
-    async def value(self, script: str):
-        """Return what a script comes to."""
-        told = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
-
-    async def until(self, script: str):
-        """Wait until a script comes to something true, and return that."""
-        async with asyncio.timeout(30 * patience.slowness()):
-            while not (value := await self.value(script)):
-                await asyncio.sleep(0.05)
-        return value
-
-    async def press(self, key: str) -> None:
-        """Press a key."""
-        for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+pytestmark = pytest.mark.skipif(chromium.CHROMIUM is None, reason=skips.NO_CHROMIUM)
 
 
 @pytest.fixture
@@ -92,34 +31,10 @@ async def site(monkeypatch):
 @pytest.fixture
 async def browser(tmp_path, site):
     """Chromium, with the headers that a proxy sets, at the page."""
-    words = [CHROMIUM, f"--user-data-dir={tmp_path}/profile", *FLAGS]
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(words, stderr=log, stdout=log, env={**os.environ, "HOME": str(tmp_path)})
-    try:
-        port = await _port_of(tmp_path / "profile/DevToolsActivePort", process)
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                (page,) = [one for one in await answer.json() if one["type"] == "page"]
-            async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as link:
-                made = Browser(link)
-                heads = {"X-Remote-User": "ann", SECRET_HEADER: SECRET}
-                for domain in ("Page", "Runtime", "Log", "Network"):
-                    await made.call(f"{domain}.enable")
-                await made.call("Network.setExtraHTTPHeaders", headers=heads)
-                await made.call("Page.navigate", url=f"http://127.0.0.1:{site.port}/")
-                await made.until("document.querySelectorAll('#space .job').length > 5")
-                yield made
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-async def _port_of(file: Path, process) -> int:
-    async with asyncio.timeout(60 * patience.slowness()):
-        while not (file.exists() and file.read_text().strip()):
-            assert process.poll() is None, "chromium has ended"
-            await asyncio.sleep(0.05)
-    return int(file.read_text().split()[0])
+    heads = {"X-Remote-User": "ann", SECRET_HEADER: SECRET}
+    async with chromium.opened(tmp_path, f"http://127.0.0.1:{site.port}/", heads) as made:
+        await made.until("document.querySelectorAll('#space .job').length > 5")
+        yield made
 
 
 async def test_what_users_write_is_shown_and_never_run(browser, site):
