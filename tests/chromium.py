@@ -59,7 +59,7 @@ class Browser:
 
     async def until(self, script: str):
         """Wait until a script comes to something true, and return that."""
-        async with asyncio.timeout(30 * patience.slowness()):
+        async with asyncio.timeout(60 * patience.slowness()):
             while not (value := await self.value(script)):
                 await asyncio.sleep(0.05)
         return value

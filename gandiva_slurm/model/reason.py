@@ -163,6 +163,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
+    "ToBegin": (
+        "has not begun, and is to begin on {to}: {why}",
+        "its node says so, too; if its first turn came before that, it goes on where it is",
+    ),
     "Growing": (
         "saves itself in its next turn, to go on with more GPUs, on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on as it is",

@@ -70,6 +70,7 @@ class Admission:
         is_new = resident is None or (resident.part is not None and not resident.part.has_begun)
         if resident is None:
             resident = self._register(peer, bind, member)
+            resident.has_begun = False
         self._check_uid(resident, peer)
         self._begin_part(resident, bind.step)
         if resident.is_ending:
@@ -119,7 +120,6 @@ class Admission:
         node.freezer.adopt(resident)
         if resident.is_confined is None:
             node.devices.confine(resident, [proc.pid for proc in resident.processes.members()])
-        resident.has_begun = True
         node.note("register", resident, step=stepds[0].step, planned=True, lost=True)
         self._slicer.fill()
         if resident.is_at_rest:

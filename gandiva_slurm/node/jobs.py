@@ -181,7 +181,7 @@ class Resident:
     #: by the plan, Slurm may start it elsewhere when it gives this node up
     is_requeueable: bool = True
     #: False while nothing of its batch script can have run: its task was stopped before that, and is still
-    has_begun: bool = False
+    has_begun: bool = True
     words: Words = field(default_factory=Words)
     #: until when it runs though it holds no GPU, for a signal waits for it; and charged for that up to here
     awake_until_ns: int = 0

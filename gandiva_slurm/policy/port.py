@@ -162,11 +162,18 @@ class JobView:
     restart_ns: int = 0
     #: run time alone that is left, where the world tells lengths (clairvoyant baselines)
     left_ns: int | None = None
+    #: it lives on its GPUs and has not begun: so it can be moved, and may be bound to them once it has
+    is_untouched: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
         """The one total order: submission, then job id."""
         return (self.submit_ns, self.job_id)
+
+    @property
+    def is_firm(self) -> bool:
+        """True when its place is taken for as long as it lives, as far as is known."""
+        return not self.can_migrate or self.is_untouched
 
     def accepts(self, gpu_type: str) -> bool:
         """True when it may run on this GPU type."""

@@ -90,7 +90,7 @@ def test_others_get_turns_beside_a_gang_that_never_parks_and_it_goes_on(scene):
 
 def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
     # A daemon is started again within the bound, on a busy machine, too.
-    bound_ns = round(8_000_000_000 * patience.slowness())
+    bound_ns = round(12_000_000_000 * patience.slowness())
     floor = scene(quantum_s=60, freeze_bound_ns=bound_ns, refusal_bound_ns=100_000_000)
     node = floor.node
     # A quantum of a minute: nobody asks it but for the plan's change.

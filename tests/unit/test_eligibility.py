@@ -54,6 +54,20 @@ def test_the_last_slot_is_for_a_user_who_has_no_job_there_that_stays() -> None:
     assert eligibility.barred(others) == frozenset()
 
 
+def test_one_that_has_not_begun_holds_its_slot_as_one_that_stays_does() -> None:
+    """It can be moved until it begins; then it may be there for good."""
+    jobs = [lives(number, 0, "ann") for number in (1, 2, 3)]
+    newcomer = JobView(9, "ann", 1, 9)
+    for job in jobs:
+        job.is_untouched = True
+    assert Eligibility(view_of([*jobs, newcomer], slots=4)).barred(newcomer) == {0}
+    other = JobView(10, "ben", 1, 9)
+    assert 0 not in Eligibility(view_of([*jobs, other], slots=4)).barred(other)
+    for job in jobs:
+        job.is_untouched = False
+    assert not Eligibility(view_of([*jobs, newcomer], slots=4)).barred(newcomer)
+
+
 def test_homes_of_one_question_leave_the_last_slot_to_others() -> None:
     """Whether a job can be saved is known when it has moved once."""
     jobs = [*(a_job(n) for n in range(1, 10)), a_job(10, user="v")]

@@ -30,6 +30,17 @@ VARIANTS = (
         ("tests/node/test_leaving.py::test_a_job_that_has_not_begun_leaves_at_once_and_stays_when_it_has",),
     ),
     Variant(
+        "not-begun-takes-last-slots",
+        "gandiva_slurm/policy/port.py:JobView.is_firm",
+        "not self.can_migrate or self.is_untouched",
+        "not self.can_migrate",
+        "A user's jobs that have not begun take the last slots of a node, and stay there once they have.",
+        (
+            "tests/unit/test_eligibility.py::test_one_that_has_not_begun_holds_its_slot_as_one_that_stays_"
+            "does",
+        ),
+    ),
+    Variant(
         "not-begun-is-bound",
         "gandiva_slurm/engine/lifecycle/moving.py:is_attached",
         "return not is_elastic(record)",

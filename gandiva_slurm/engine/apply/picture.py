@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gandiva_slurm.engine.lifecycle.moving import why_bound, why_fixed
+from gandiva_slurm.engine.lifecycle.moving import is_untouched, why_bound, why_fixed
 from gandiva_slurm.engine.lifecycle.placing import need_of, site_of
 from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
 from gandiva_slurm.engine.state.cells import Cells, parts_of
@@ -111,6 +111,7 @@ class Picture:
         job.job_class = OPPORTUNISTIC if record.is_opportunistic else GUARANTEED
         job.hosts = eligible.hosts(known.need, record)
         job.gpus, job.can_migrate = self._whereabouts(at, record)
+        job.is_untouched = job.can_migrate and record.is_placed and is_untouched(at.state, record)
         job.cell = _cell(known.need)
         if not self.cluster.share(job.gpus, job.cell):  # it was there before gandiva.yaml told its cells
             job.cell = NODE

@@ -98,6 +98,12 @@ def is_attached(state: EngineState, record: JobRecord) -> bool:
     return IMAGE not in ways or not (record.options.saves_by or is_elastic(record))
 
 
+def is_untouched(state: EngineState, record: JobRecord) -> bool:
+    """True for a resident job of which its node has just said that nothing of it has begun (ADR 0065)."""
+    seen = [state.sightings.get((name, record.key)) for name in record.nodes]
+    return any(each is not None and each.measured.framework == ANEW for each in seen)
+
+
 def moves_by(state: EngineState, record: JobRecord) -> str:
     """How a job moves, in a word: attached, its framework's, self, signal, submitit, image, anew; "": not."""
     if why_fixed(record):
@@ -136,6 +142,8 @@ def begin_move(
     record.target = dict(target)
     own = "" if is_attached(at.state, record) else record.options.saves_by
     deadline_s = at.settings.move_deadline_ns // SECOND_NS
+    if code == "Leaving" and moves_by(at.state, record) == ANEW:
+        code = "ToBegin"
     reason = because(code, to=record.target_text, why=why, deadline_s=deadline_s)
     record.move(states.CHECKPOINTING, reason, at.now_ns)
     record.travels.begin(at.now_ns)

@@ -30,7 +30,7 @@ class Eligibility:
     def __init__(self, view: View, stay: bool = False) -> None:
         """Count what jobs that cannot be saved take on each GPU and node; `stay`: all that live there."""
         self._cluster, self._slots = view.cluster, view.slots
-        firm = [job for job in view.jobs.values() if job.gpus and (stay or not job.can_migrate)]
+        firm = [job for job in view.jobs.values() if job.gpus and (stay or job.is_firm)]
         #: those counted
         self.staying = tuple(firm)
         #: by GPU and by node: what they take
@@ -45,7 +45,7 @@ class Eligibility:
         #: by GPU: the users of jobs that will not make way, one for each
         self._firm: dict[int, list[str]] = {}
         for job in firm:
-            if not job.can_migrate:
+            if job.is_firm:
                 self._note_firm(job, job.gpus)
         #: by GPU: how many jobs of each user live there, and how many may make way: not the last of a user
         self._users: defaultdict[int, Counter[str]] = defaultdict(Counter)
