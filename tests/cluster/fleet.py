@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -239,9 +239,12 @@ AnyFleet = TypeVar("AnyFleet", bound=Fleet)
 
 @contextmanager
 def own_cluster(
-    name: str, nodes: str, quantum_s: float, has_daemons: bool = True, **settings: dict[str, Any] | str
+    name: str, nodes: str, quantum_s: float, *, spec: Mapping[str, Any] | None = None, **settings: Any
 ) -> Iterator[MiniCluster]:
-    """A cluster of one module's own, taken down at its end; `settings`: of gandiva.yaml, by part."""
+    """A cluster of one module's own, taken down at its end.
+
+    `spec`: what else it is to be (MiniSpec); `settings`: of gandiva.yaml, by part.
+    """
     plain = conffiles.gandiva_yaml
 
     def with_settings(spec: MiniSpec, site: Site) -> dict[str, Any]:
@@ -249,7 +252,7 @@ def own_cluster(
         parts = {part: values for part, values in settings.items() if isinstance(values, dict)}
         return text | settings | {part: text.get(part, {}) | values for part, values in parts.items()}
 
-    wanted = MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, has_daemons)
+    wanted = MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, **(spec or {}))
     with mock.patch.object(conffiles, "gandiva_yaml", with_settings):
         cluster = MiniCluster.up(wanted)
     try:

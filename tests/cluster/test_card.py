@@ -9,8 +9,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.carded import CONTEXT, GIB, LIVE, TOTAL, WORK, CardFleet, alone, card_cluster
 from tests.cluster.fleet import mended, wait_for
-from tests.device import build
-from tests.skips import NO_CARD
+from tests.device.conftest import library as library
 from tests.slow import soak
 
 pytestmark = pytest.mark.local
@@ -19,14 +18,6 @@ QUANTUM_S = 2.0
 #: What is left of a parked training above its context: a segment for what is small.
 LEFT = 1 << 21
 KEEPS = re.compile(r"of GPU 0's 3072 MiB job (?P<job>\d+) keeps (?P<mib>\d+) MiB")
-
-
-@pytest.fixture(scope="module")
-def library() -> Path:
-    try:
-        return build.library()
-    except build.CannotBuildError as err:
-        pytest.skip(f"{NO_CARD}: {err}")
 
 
 @pytest.fixture(scope="module")

@@ -8,21 +8,12 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.carded import CardFleet, card_cluster
 from tests.cluster.fleet import mended, wait_for
-from tests.device import build
-from tests.skips import NO_CARD
+from tests.device.conftest import library as library
 from tests.slow import slow
 
 pytestmark = [pytest.mark.local, slow("60 s; unit/test_idleness has it without Slurm")]
 
 IDLE = {"tell_after_s": 10, "park_after_s": 10}
-
-
-@pytest.fixture(scope="module")
-def library() -> Path:
-    try:
-        return build.library()
-    except build.CannotBuildError as err:
-        pytest.skip(f"{NO_CARD}: {err}")
 
 
 @pytest.fixture(scope="module")

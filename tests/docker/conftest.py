@@ -56,6 +56,15 @@ def why_not(backend: str) -> str:
     return ""
 
 
+def require(backend: str) -> None:
+    """Skip what needs this suite where it cannot run; fail where it was asked for."""
+    why = why_not(backend)
+    if why and backend in ASKED:
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+
+
 @pytest.fixture(scope="session", params=ASKED or BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each suite in its turn; skipped with the reason where it cannot run."""

@@ -13,18 +13,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from gandiva_slurm.mini import conffiles
 from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.site import Site
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
-from tests.cluster.fleet import LIGHT, Fleet, wait_for
-from tests.docker.conftest import ASKED, why_not
+from tests.cluster.fleet import LIGHT, Fleet, own_cluster, wait_for
+from tests.docker.conftest import require
 
 SUITE = "docker:trixie"
+OF_IMAGES = {"backend": SUITE, "process_images": True}
 TRAIN = Path(__file__).parents[1] / "node/scripts/plain_train.py"
 #: In a turn of 18 minutes a job moves to GPUs on which no other lives, and nowhere else.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
@@ -35,26 +32,11 @@ MOVE_S, END_S, STEPS = 90.0, 180.0, 1000
 @pytest.fixture(scope="module")
 def mini() -> Iterator[MiniCluster]:
     """Two nodes of a GPU, of two types, so that each job can be told where it is to be."""
-    why = why_not(SUITE)
-    if why and SUITE in ASKED:
-        pytest.fail(why)
-    if why:
-        pytest.skip(why)
-    plain = conffiles.gandiva_yaml
-
-    def with_moves(spec: MiniSpec, site: Site) -> dict[str, Any]:
-        return plain(spec, site) | {"moves": MOVES}
-
-    nodes = parse_nodes("v100:1x1,k80:1x1")
-    wanted = MiniSpec(f"images-{os.getpid()}", nodes, 0.5, backend=SUITE, process_images=True)
-    with mock.patch.object(conffiles, "gandiva_yaml", with_moves):
-        cluster = MiniCluster.up(wanted)
-    try:
+    require(SUITE)
+    with own_cluster("images", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
         cluster.path("/home/user2/light.py").write_text(LIGHT)
         cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
         yield cluster
-    finally:
-        cluster.down()
 
 
 @pytest.fixture

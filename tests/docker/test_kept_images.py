@@ -8,18 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from gandiva_slurm.mini import conffiles
-from gandiva_slurm.mini.cluster import MiniCluster
-from gandiva_slurm.mini.site import Site
-from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
-from tests.cluster.fleet import Fleet, wait_for
-from tests.docker.conftest import ASKED, why_not
-from tests.docker.test_images import SUITE, TRAIN, criu_of
+from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.docker.conftest import require
+from tests.docker.test_images import OF_IMAGES, SUITE, TRAIN, criu_of
 from tests.slow import soak
 
 S = 10**9
@@ -31,26 +26,12 @@ IMAGED_S, LOST_S = 240.0, 180.0
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Two nodes of a GPU, between which nothing moves by itself, with images kept."""
-    why = why_not(SUITE)
-    if why and SUITE in ASKED:
-        pytest.fail(why)
-    if why:
-        pytest.skip(why)
-    plain = conffiles.gandiva_yaml
-
-    def with_images(spec: MiniSpec, site: Site) -> dict[str, Any]:
-        told = plain(spec, site)
-        return told | {"moves": {"min_run_s": 3600}, "node": told["node"] | {"image_parked": True}}
-
-    wanted = MiniSpec(f"kept-{os.getpid()}", parse_nodes("v100:2x1"), 0.5, backend=SUITE, process_images=True)
-    with mock.patch.object(conffiles, "gandiva_yaml", with_images):
-        cluster = MiniCluster.up(wanted)
-    try:
+    require(SUITE)
+    settings = {"moves": {"min_run_s": 3600, "cost_s": 60}, "node": {"image_parked": True}}
+    with own_cluster("kept", "v100:2x1", 0.5, spec=OF_IMAGES, **settings) as cluster:
         for user in USERS:
             cluster.path(f"/home/{user}/train.py").write_text(TRAIN.read_text())
         yield Fleet(cluster)
-    finally:
-        cluster.down()
 
 
 @pytest.fixture(autouse=True)
