@@ -102,5 +102,5 @@ class HeldCluster:
 @contextmanager
 def held_cluster(name: str) -> Iterator[HeldCluster]:
     """A cluster of one module's own, taken down at its end."""
-    with own_cluster(name, NODES, 1.0, spec={"has_daemons": False}) as cluster:
+    with own_cluster(name, NODES, 1.0, spec={"daemons": False}) as cluster:
         yield HeldCluster(cluster)

@@ -12,7 +12,7 @@ from tests.cluster.fleet import own_cluster
 @pytest.fixture(scope="module")
 def broken(slurm_here: None) -> Iterator[MiniCluster]:
     """A cluster whose files may be broken one after the other; each test mends what it broke."""
-    with own_cluster("check", "v100:1x2", 1.0, spec={"has_daemons": False}) as made:
+    with own_cluster("check", "v100:1x2", 1.0, spec={"daemons": False}) as made:
         yield made
 
 

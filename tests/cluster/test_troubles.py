@@ -66,7 +66,7 @@ def host_of(cluster: MiniCluster, name: str) -> str:
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU; the state of gandivactld and of n1's gandivad lies on small disks."""
-    with own_cluster("troubles", "v100:1x1,k80:1x1", 0.5, spec={"has_daemons": False}) as made:
+    with own_cluster("troubles", "v100:1x1,k80:1x1", 0.5, spec={"daemons": False}) as made:
         for name, options in DISKS.items():
             place = made.at.spool / name
             on_small = ["mount", "-t", "tmpfs", "-o", f"size={DISK},{options}", "none", str(place)]
