@@ -204,6 +204,11 @@ def owned(slurm: Living) -> Iterator[None]:
         reload()
 
 
+def late_turns(slurm: Living) -> int:
+    """How often its node has not waited for a turn from gandivactld."""
+    return slurm.cluster.log("gandivad:n1").read_text().count("the controller's next turn is late")
+
+
 def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> None:
     """A gang of two, of a virtual cluster with one GPU, gives way as long as the other's owner wants his."""
     fleet = slurm.fleet
@@ -213,10 +218,14 @@ def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> N
         assert "draws its GPUs from virtual cluster a: 1 v100" in slurm.why(gang)["evidence"]
         owner = fleet.train("user1", "owner", "--gandiva-vc=b")
         wait_for(lambda: fleet.steps("user1", "owner"), "the owner to train", START_S)
-        parks, at = fleet.count("parked", owner), fleet.steps("user2", "gang")
+        parks, at, late = fleet.count("parked", owner), fleet.steps("user2", "gang"), late_turns(slurm)
         more = fleet.steps("user1", "owner") + 400
         wait_for(lambda: fleet.steps("user1", "owner") > more, "four hundred steps of the owner", START_S)
-        assert (fleet.count("parked", owner), fleet.steps("user2", "gang")) == (parks, at)
+        # Where gandivactld is late with a turn, the node goes by its own stride for a quantum.
+        late = late_turns(slurm) - late
+        assert late or fleet.steps("user2", "gang") == at
+        assert fleet.count("parked", owner) - parks <= late
+        at = fleet.steps("user2", "gang")
         fleet.stop("user1", "owner")
         fleet.wait_ended(owner, "COMPLETED")
         wait_for(lambda: fleet.steps("user2", "gang") > at, "the borrower to go on")
