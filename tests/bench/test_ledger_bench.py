@@ -96,19 +96,18 @@ def lay_down_older(ledger: Ledger) -> None:
         moved = {"refs": times * 1_000_000, "ids": times * 500_000, "s": times * span_s}
         moved |= {"ns": moved["s"] * NS, "first": 10_000_000, "midnight": FIRST_S * NS}
         with Transaction(ledger._db) as db:
-            for statement in _OLDER:
+            names = [name for _, name, *_ in db.execute("PRAGMA table_info(runs)")]
+            columns = ", ".join(_OLDER_RUNS.get(name, f"runs.{name}") for name in names)
+            runs = f"INSERT INTO runs SELECT {columns} FROM runs JOIN jobs USING (ref) WHERE job_id >= :first"
+            for statement in (_OLDER_JOBS, runs, *_OLDER_SUMS):
                 db.execute(statement, moved)
 
 
-_OLDER = (
-    """INSERT INTO jobs SELECT ref + :refs, job_id - :ids, submit_s - :s, requeued_s - :s, restart,
+_OLDER_JOBS = """INSERT INTO jobs SELECT ref + :refs, job_id - :ids, submit_s - :s, requeued_s - :s, restart,
     array_job_id, array_task_id, name, user, account, partition, state, gpus, type, node, start_s - :s,
-    end_s - :s, exit_code FROM jobs WHERE job_id >= :first""",
-    """INSERT INTO runs SELECT runs.ref + :refs, runs.restart, runs.start_s - :s, runs.end_s - :s,
-    released_ns, registered_ns, world, steps, suspends, reaims, off_boundary, moved_ns, first_ns,
-    live_bytes, peak_bytes, runs.gpus, moved_by, begun, reached, save_ns, signalled_ns, gone_ns,
-    seen_ns, busy_ns, spilled_bytes, step_p50_ns, step_p99_ns, packed_step_p50_ns, packed_step_p99_ns
-    FROM runs JOIN jobs USING (ref) WHERE job_id >= :first""",
+    end_s - :s, exit_code FROM jobs WHERE job_id >= :first"""
+_OLDER_RUNS = {"ref": "runs.ref + :refs", "start_s": "runs.start_s - :s", "end_s": "runs.end_s - :s"}
+_OLDER_SUMS = (
     "INSERT INTO days SELECT start_ns - :ns, end_ns - :ns FROM days WHERE start_ns >= :midnight",
     """INSERT INTO sums SELECT job_id - :ids, restart, node, day_ns - :ns, shared_with, user, ref + :refs,
     held_ns, parking_ns, begun_ns - :ns, ended_ns - :ns FROM sums WHERE job_id >= :first""",
