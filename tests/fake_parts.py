@@ -15,6 +15,11 @@ from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import PolicySettings
 from tests.builders import SECOND_NS
 
+#: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
+REQUEUE_DELAY_S = 11
+#: Priority of a job that nobody holds.
+RELEASED = 4_294_900_000
+
 
 @dataclass
 class Proc:
@@ -33,6 +38,17 @@ class Proc:
     #: a policy's plan has it hold its GPUs, and how much GPU time it has held so
     is_on: bool = False
     held_ns: int = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """False until its first turn."""
+        return self.is_on or self.held_ns > 0 or self.state != states.SUSPENDED
+
+    def follow(self, is_on: bool, has_floor: bool) -> None:
+        """Hold its GPUs, or park, as a plan says."""
+        self.has_floor = has_floor
+        self.is_on = (is_on or has_floor) and not self.has_left
+        self.state = states.RUNNING if self.is_on else states.SUSPENDED
 
 
 def as_configured(settings: EngineSettings, move_ns: int = 60 * SECOND_NS) -> Leader:

@@ -24,16 +24,11 @@ from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
 from gandiva_slurm.policy.port import Policy
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
+from tests.fake_parts import RELEASED, REQUEUE_DELAY_S, runs
 from tests.fake_parts import Proc as Proc
 from tests.fake_parts import an_engine as an_engine
 from tests.fake_parts import as_configured as as_configured
-from tests.fake_parts import runs
 from tests.fake_parts import starts as starts
-
-#: Slurm starts a requeued job that nobody holds after AuthInfo=cred_expire and a second, where it was.
-REQUEUE_DELAY_S = 11
-#: Priority of a job that nobody holds.
-RELEASED = 4_294_900_000
 
 
 @dataclass
@@ -273,13 +268,14 @@ class FakeWorld:
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
         """A node's word on a job, or on its part of one."""
         is_movable = self._can_move(key, proc) and key.job_id in self.jobs
+        way = ANEW if is_movable and key.job_id in self.wayless else ""
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
         places = self.engine.plan_jobs(name) if self.packed_rate else ()
         mate = next((place.mate for place in places if place.key == key), 0)
         measured = Measured(
             is_movable=is_movable,
-            framework=ANEW if self._is_untouched(key, proc) else self.frameworks.get(key.job_id, ""),
+            framework=self.frameworks.get(key.job_id, way),
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
             rate_packed=self.packed_rate if mate else 0.0,
@@ -293,13 +289,9 @@ class FakeWorld:
         stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
         return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)
 
-    def _is_untouched(self, key: JobKey, proc: Proc) -> bool:
-        has_begun = proc.is_on or proc.held_ns > 0 or proc.state != states.SUSPENDED
-        return key.job_id in self.wayless and not has_begun
-
     def _can_move(self, key: JobKey, proc: Proc) -> bool:
         knows_way = proc.is_movable and key.job_id not in self.rigid | self.wayless
-        return knows_way or self._is_untouched(key, proc)
+        return knows_way or (key.job_id in self.wayless and not proc.has_begun)
 
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
@@ -322,11 +314,8 @@ class FakeWorld:
             self.leaving[name] = {place.key for place in plan if place.is_leaving}
             self._save(name)
             for place in plan:
-                proc = self.procs.get((name, place.key))
-                if proc is not None:
-                    proc.has_floor = place.own_save_s > 0
-                    proc.is_on = (bool(place.is_on) or proc.has_floor) and not proc.has_left
-                    proc.state = states.RUNNING if proc.is_on else states.SUSPENDED
+                if (proc := self.procs.get((name, place.key))) is not None:
+                    proc.follow(bool(place.is_on), place.own_save_s > 0)
             for key in self.engine.fences(name):
                 job = self.jobs.get(key.job_id)
                 assert not runs(job, key, name), f"{key} runs on {name} and was fenced"

@@ -107,29 +107,34 @@ for number in range(begin, 100_000):
 """
 
 
-@slow("12 s, torch starts four times; unit/test_own_trial has scripts without it")
-def test_own_checkpoint_of_torch_is_moved(tmp_path, monkeypatch, capfd):
+@pytest.fixture
+def tried(tmp_path, monkeypatch, capfd):
+    """Try a script by its own newest file; return exit code, what was said, and the mini-batches in it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
-    with pytest.raises(SystemExit) as end:
-        main(["try", "--steps", "30", "--checkpoint", "self", "--", sys.executable, "own.py"])
-    out = capfd.readouterr().out
-    assert end.value.code == 0 and "the losses are identical, bit for bit" in out, out
-    after, went = map(int, re.findall(r"(?:ended after|on behind mini-batch) (\d+) ", out))
+
+    def run(text):
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(SystemExit) as end:
+            main(["try", "--steps", "30", "--checkpoint", "self", "--", sys.executable, "own.py"])
+        out = capfd.readouterr().out
+        return end.value.code, out, *map(int, re.findall(r"(?:ended after|on behind mini-batch) (\d+) ", out))
+
+    return run
+
+
+@slow("12 s, torch starts four times; unit/test_own_trial has scripts without it")
+def test_own_checkpoint_of_torch_is_moved(tried):
+    code, out, after, went = tried(OWN)
+    assert code == 0 and "the losses are identical, bit for bit" in out, out
     assert went % 10 == 0 and went > 0 and after - went < 10
 
 
 @slow("12 s, torch starts four times; unit/test_own_trial has how it is told")
-def test_its_optimizer_tells_where_one_went_on_that_computes_something_else(tmp_path, monkeypatch, capfd):
+def test_its_optimizer_tells_where_one_went_on_that_computes_something_else(tried):
     """It draws otherwise when it is started again, so that its losses tell nothing."""
-    monkeypatch.chdir(tmp_path)
-    other = OWN.replace("manual_seed(number)", "manual_seed(number + 10**6 * begin)")
-    (tmp_path / "other.py").write_text(other)
-    with pytest.raises(SystemExit) as end:
-        main(["try", "--steps", "30", "--checkpoint", "self", "--", sys.executable, "other.py"])
-    out = capfd.readouterr().out
-    assert end.value.code == 1 and "computes losses that the run alone has nowhere" in out, out
-    after, went = map(int, re.findall(r"(?:ended after|optimizer went on behind mini-batch) (\d+) ", out))
+    code, out, after, went = tried(OWN.replace("manual_seed(number)", "manual_seed(number + 10**6 * begin)"))
+    assert code == 1 and "computes losses that the run alone has nowhere" in out, out
+    assert "its optimizer went on behind" in out, out
     again = re.search(r"and did (none|\d+) again", out)[1].replace("none", "0")
     assert went % 10 == 0 and went > 0 and after - went - int(again) in (0, 1), out
 
