@@ -20,7 +20,7 @@ from gandiva_slurm.node.procs import ProcId, clock_shift_ns
 from gandiva_slurm.node.ranks import Rank, RankSet
 from gandiva_slurm.node.saved import read_job, read_past
 from gandiva_slurm.node.slicer import Slicer
-from gandiva_slurm.node.watch import Watcher
+from gandiva_slurm.node.watch import Watcher, runs_unasked
 from gandiva_slurm.slicing.local import LocalStride
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import decode_plan
@@ -118,6 +118,7 @@ class Adoption:
         resident.state = RESUMING if holds else SUSPENDED
         is_by_signals = resident.is_frozen and not resident.is_shut
         node.freezer.adopt(resident)
+        runs_unasked(resident)  # a guard may have let it go meanwhile
         if is_by_signals:
             resident.stopped |= resident.processes.stopped_by_us(resident.left_stopped)
         node.note("adopt", resident, now, holds=holds, frozen=resident.is_frozen, ranks=len(resident.ranks))

@@ -130,7 +130,7 @@ class Watcher:
     def _look_at_suspended(self, resident: Resident, now: int) -> None:
         is_whole = resident.is_frozen or _is_headless(resident)
         # What somebody else had stopped before us may be continued by him while the job is frozen.
-        runs = any(not _is_at_rest(proc) for proc in resident.stopped | resident.left_stopped)
+        runs = runs_unasked(resident)
         if runs:  # whoever has continued it: what it may have done since the last look is charged
             charge_ran(self._node, resident, min(now - resident.since_ns, round(BEAT_S * 1e9)))
         self._stop_newcomers(resident)
@@ -285,6 +285,13 @@ class Watcher:
         node.set_gangs()
         self._slicer.fill()
         node.save()
+
+
+def runs_unasked(resident: Resident) -> bool:
+    """True when what was stopped of it runs; where no group of it is frozen, that it has begun is noted."""
+    runs = any(not _is_at_rest(proc) for proc in resident.stopped | resident.left_stopped)
+    resident.has_begun |= runs and not resident.is_shut
+    return runs
 
 
 def _is_headless(resident: Resident) -> bool:

@@ -203,3 +203,17 @@ def test_a_job_that_has_not_begun_leaves_at_once_and_stays_when_it_has(make_node
     node.give_turn(3)
     node.plan(*others, dataclasses.replace(waiting, is_leaving=True))
     assert node.resident(2).state == "SUSPENDED" and not node.resident(2).is_movable and not has_left(node, 2)
+
+
+def test_a_job_that_the_guard_let_go_before_its_first_turn_has_begun(make_node: MakeNode) -> None:
+    """No gandivad came in time: its script has run, and is not to be run again elsewhere as if it had not."""
+    node = make_node(gpus=1, quantum_s=60, guard_grace_ns=300_000_000)
+    node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.start_job(2, LOOP)
+    node.wait(lambda: node.resident(2).framework == "anew")
+    node.kill9()
+    node.wait((node.out / "steps.2.0").exists)
+    node.start()
+    node.wait(lambda: node.resident(2).framework != "anew" and not node.resident(2).is_movable)
