@@ -132,5 +132,6 @@ def _key(item: Resident) -> JobKey:
 def _seen(node: str, item: Resident) -> ResidentSeen:
     stand, words = (_key(item), item.state, item.gpus), (item.reason, item.detail)
     return ResidentSeen(
-        node, *stand, *words, item.parked_ns, item.has_left, item.measured, item.has_floor
+        node, *stand, *words, item.parked_ns, item.has_left, item.measured, item.has_floor,
+        spent_ns=item.spent_ns,
     )

@@ -74,6 +74,8 @@ class ResidentSeen:
     has_floor: bool = False
     #: what the move that it came by has cost it; -1: not told, the engine measures it between its looks
     move_ns: int = -1
+    #: for how long the incarnations that it goes on from, by an image, had held their GPUs
+    spent_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Image:
     #: it was restored here, and the mini-batches that its processes had done then
     is_restored: bool = False
     from_steps: int = 0
+    #: for how long the incarnations that it goes on from had held their GPUs
+    spent_ns: int = 0
 
     @property
     def keeps_still(self) -> bool:

@@ -178,6 +178,7 @@ class Imager:
                 "directories": imageable.socket_directories(tree)[:MOST_DIRECTORIES],
                 "ranks": _ranks(resident),
                 "steps": resident.steps(),
+                "spent_ns": resident.image.spent_ns + resident.counts.held_ns,
             },
         }
         try:

@@ -98,6 +98,7 @@ def _resident(node: Node, job: Job) -> Resident:
         save_ns=job.leave.save_ns,
         written_ns=counts.written_ns,
         is_restored=job.image.is_restored,
+        spent_ns=job.image.spent_ns,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         is_doubted=is_doubted,

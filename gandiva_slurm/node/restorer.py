@@ -195,6 +195,7 @@ class Restorer:
         for group in resident.sets:
             group.apply(group.form().adopt(group.views(), now))
         resident.image.is_restored, resident.image.from_steps = True, resident.steps()
+        resident.image.spent_ns = int(running.manifest.get("spent_ns", 0))
         if resident.holds:
             node.ledger.cancel_park(resident.key)
             resident.state, resident.ordered_ns = RESUMING, now

@@ -181,6 +181,8 @@ class Resident(Measured):
     written_ns: int = 0
     #: it goes on from an image of the incarnation before
     is_restored: bool = False
+    #: for how long that one, and those before it, had held their GPUs
+    spent_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,6 +70,11 @@ class Moving:
         """Where Slurm has it; "" where nowhere."""
         return self.mini.exec(["squeue", "-h", "-j", str(self.job), "-o", "%N"], check=False).stdout.strip()
 
+    def limit_min(self) -> int:
+        """Its time limit in Slurm, where that is less than an hour."""
+        minutes, _ = self.mini.exec(["squeue", "-h", "-j", str(self.job), "-o", "%l"]).stdout.split(":")
+        return int(minutes)
+
     def file(self, kind: str = "") -> Path:
         """A file of the training's: its losses, or .out."""
         return self.fleet.home("user1", f"{self.name}{kind}")
@@ -148,9 +153,10 @@ class Moving:
 
 
 def test_an_unmodified_training_moves_twice_to_the_last_bit(moving: Moving) -> None:
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02", "--time=30")
     for _ in range(2):
         moving.move()
+        wait_for(lambda: moving.limit_min() < 30, "what it has used to be off its time limit")
         (status,) = moving.processes(moving.node())
         for rights in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
             assert int(status[rights], 16) == 0, rights

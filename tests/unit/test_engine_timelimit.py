@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.engine.engine import Engine, EngineSettings
+from gandiva_slurm.engine.lifecycle import time_limits
 from gandiva_slurm.engine.state.time_limit_credit import Giving, Parked
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
@@ -29,7 +30,7 @@ class Clock:
     def __init__(self, limit_min: int = 60, bounds: Bounds | None = None, stretch_percent: int = 200) -> None:
         self.settings = EngineSettings(stretch_percent=stretch_percent)
         self.engine = an_engine(self.settings)
-        self.now_s, self.parked_s, self.obeys = BEGIN_S, 0, True
+        self.now_s, self.parked_s, self.spent_s, self.obeys = BEGIN_S, 0, 0, True
         self.job: SlurmJob = a_job(1, time_limit_s=limit_min * MINUTE_S)
         self.outcomes: list[Event] = []
         bounds = bounds or Bounds()
@@ -46,7 +47,7 @@ class Clock:
         if self.job.state == "RUNNING":
             key = JobKey(1, self.job.restart)
             told = ("n1", key, states.RUNNING, (0,), "", "", self.parked_s * SECOND_NS)
-            events.append(ev.ResidentSeen(*told))
+            events.append(ev.ResidentSeen(*told, spent_ns=self.spent_s * SECOND_NS))
         actions = self.engine.handle([*events, ev.CycleTick()], self.now_s * SECOND_NS)
         self.outcomes = []
         return [self._obey(action) for action in actions if isinstance(action, SetTimeLimit)]
@@ -57,6 +58,15 @@ class Clock:
         if self.obeys:
             self.job = replace(self.job, time_limit_s=action.minutes * MINUTE_S)
         return action
+
+    def go_elsewhere(self, spent_s: int) -> None:
+        """Its node is left: it is requeued, and runs again, from an image of what had run for `spent_s`."""
+        waiting = replace(self.job, state="PENDING", nodes=(), priority=0, start_s=0)
+        self.job = replace(waiting, restart=self.job.restart + 1)
+        self.parked_s, self.spent_s = 0, spent_s
+        self.tick(1)
+        self.tick(1)
+        self.job = replace(self.job, state="RUNNING", nodes=("n1",), start_s=self.now_s, priority=9)
 
     def minutes(self) -> int:
         """The limit in Slurm."""
@@ -174,6 +184,55 @@ def test_a_requeued_job_begins_with_the_limit_it_was_given_at_first() -> None:
     clock.job = replace(clock.job, state="RUNNING", nodes=("n1",), start_s=clock.now_s, priority=9)
     clock.tick(60, parked=20)
     assert clock.minutes() == 60
+
+
+def test_what_goes_on_from_an_image_has_used_what_it_had_used() -> None:
+    clock = Clock(60)
+    for _ in range(20):
+        clock.tick(60, parked=30)
+    assert clock.minutes() == 70
+    clock.go_elsewhere(spent_s=630)
+    assert clock.minutes() == 60, "until it runs nobody knows that its image served"
+    lowered = clock.tick(1)
+    assert [action.minutes for action in lowered] == [49], "60 min less 10 min 30 s, in whole minutes"
+    why = "it goes on from an image: what it had used stays used"
+    assert lowered[0].text == f"time limit from 60 to 49 min: {why}"
+    assert not [action for _ in range(9) for action in clock.tick(60)]
+    grown = [action.minutes for _ in range(10) for action in clock.tick(60, parked=30)]
+    assert grown == [54]
+    clock.go_elsewhere(spent_s=1500)
+    assert clock.minutes() == 60
+    clock.restart_controller()
+    clock.tick(1)
+    assert clock.minutes() == 35
+
+
+def test_what_begins_anew_after_an_image_has_all_of_its_time() -> None:
+    """It was not waiting for long enough to be seen."""
+    clock = Clock(60)
+    clock.go_elsewhere(spent_s=1200)
+    clock.tick(1)
+    assert clock.minutes() == 40
+    clock.job = replace(clock.job, restart=2, start_s=clock.now_s)
+    clock.spent_s = 0
+    clock.tick(1)
+    assert clock.minutes() == 60
+
+
+def test_what_has_used_all_of_its_time_is_ended_by_slurm() -> None:
+    clock = Clock(10)
+    clock.go_elsewhere(spent_s=11 * MINUTE_S)
+    assert [action.minutes for _ in range(5) for action in clock.tick(1)] == [1]
+
+
+def test_why_tells_what_a_limit_is_made_of() -> None:
+    clock = Clock(60)
+    clock.go_elsewhere(spent_s=630)
+    for _ in range(12):
+        clock.tick(60, parked=30)
+    record = clock.engine.state.jobs[1]
+    (told,) = time_limits.told(record, clock.engine.state.givings[1])
+    assert told == "time limit 55 min: 60 set for it, 6 given back for parked time, 11 used before it moved"
 
 
 def test_a_node_that_lost_its_count_adds_to_it() -> None:

@@ -324,11 +324,12 @@ def test_a_run_that_was_lost_with_its_node_was_as_far_as_that_had_told(book: Boo
 def test_what_was_restored_counts_on_from_where_its_image_was(bench: Bench) -> None:
     job = bench.add(1, "user1", (0,))
     job.join(a_rank(0, 7, 30), 1, "")
-    job.image.is_restored, job.image.from_steps = True, job.steps()
+    job.image.is_restored, job.image.from_steps, job.image.spent_ns = True, job.steps(), 40 * S
     assert (job.stand(), job.steps()) == ((37, 37), 0)
     again, _ = read_job(state_of(bench.node)["jobs"][0], "n1")
     assert (again.image.is_restored, again.image.from_steps) == (True, 30)
-    assert make_report(bench.node).residents[0].is_restored
+    told = make_report(bench.node).residents[0]
+    assert (told.is_restored, told.spent_ns, again.image.spent_ns) == (True, 40 * S, 40 * S)
 
 
 @pytest.mark.parametrize("by", ("attached", "signal", ""))

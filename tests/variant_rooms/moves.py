@@ -162,6 +162,14 @@ VARIANTS = (
         ),
     ),
     Variant(
+        "image-with-a-fresh-limit",
+        "gandiva_slurm/engine/lifecycle/time_limits.py:note_parked",
+        "giving.spent_s = event.spent_ns // SECOND_NS",
+        "pass",
+        "A job that goes on from an image has its whole time limit again.",
+        ("tests/unit/test_engine_timelimit.py::test_what_goes_on_from_an_image_has_used_what_it_had_used",),
+    ),
+    Variant(
         "old-parked-time-given-again",
         "gandiva_slurm/engine/lifecycle/time_limits.py:note_parked",
         "giving.parked[node] = Parked(0, 0 if record.starts else parked_ns)",

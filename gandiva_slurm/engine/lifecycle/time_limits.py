@@ -3,7 +3,8 @@
 The rule. A running job's limit is what its owner (or an administrator) set, plus its parked time in whole
 minutes, rounded down. It never goes past the partition's MaxTime x stretch, nor to where a reservation of one
 of its nodes begins. It grows in steps of five minutes, of one when less than ten are left, and never shrinks
-under a running job. A job that is requeued begins with the limit it was given at first.
+under a running job. A job that is requeued begins with the limit it was given at first, unless it goes on in
+the midst of its program, from an image: what that has used stays used, and is taken off once it runs again.
 
 Whoever changes the limit meanwhile changes what the parked time is added to: what was given is known, not the
 sum. What a job was parked before this controller knew it is taken as given already.
@@ -36,11 +37,12 @@ def note_parked(at: Cycle, event: ResidentSeen) -> None:
     givings, restart = at.state.givings, record.job.restart
     giving = givings.setdefault(record.job.job_id, Giving(restart))
     if giving.restart != restart:
-        giving.restart, giving.parked = restart, {}
+        giving.restart, giving.parked, giving.spent_s = restart, {}, 0
     if node not in giving.parked:
         # what was parked before we knew the job may have been given back already
         giving.parked[node] = Parked(0, 0 if record.starts else parked_ns)
     giving.parked[node].count(parked_ns)
+    giving.spent_s = event.spent_ns // SECOND_NS
 
 
 def give_back(at: Cycle) -> None:
@@ -69,8 +71,11 @@ def told(record: JobRecord, giving: Giving | None) -> Iterator[str]:
     limit_s = record.job.time_limit_s
     if giving is None or not giving.given_s or not limit_s:
         return
-    asked, given = (limit_s - giving.given_s) // MINUTE_S, giving.given_s // MINUTE_S
-    yield f"time limit {limit_s // MINUTE_S} min: {asked} set for it, {given} given back for parked time"
+    asked, spent = (limit_s - giving.given_s) // MINUTE_S, -(-giving.spent_s // MINUTE_S)
+    given = max(0, limit_s // MINUTE_S - asked + spent)
+    parts = [f"{asked} set for it", f"{given} given back for parked time"]
+    parts += [f"{spent} used before it moved"] if spent else []
+    yield f"time limit {limit_s // MINUTE_S} min: {', '.join(parts)}"
 
 
 def _settle(at: Cycle, record: JobRecord, giving: Giving) -> None:
@@ -82,7 +87,7 @@ def _settle(at: Cycle, record: JobRecord, giving: Giving) -> None:
         if at.now_ns - giving.asked_ns >= ASK_AGAIN_NS:
             giving.asked_s = 0
         return
-    giving.given_s = max(0, giving.given_s + giving.asked_s - giving.from_s)
+    giving.given_s += giving.asked_s - giving.from_s
     giving.asked_s = 0
 
 
@@ -92,7 +97,9 @@ def _due_s(at: Cycle, record: JobRecord, giving: Giving) -> int:
     limit_s = job.time_limit_s
     if bounds is None or not job.start_s:
         return limit_s
-    aim_s = limit_s - giving.given_s + giving.parked_s(record.nodes)
+    aim_s = limit_s - giving.given_s + giving.parked_s(record.nodes) - giving.spent_s
+    if giving.spent_s and aim_s < limit_s:
+        return max(MINUTE_S, aim_s // MINUTE_S * MINUTE_S)
     max_s = dict(bounds.max_time_s).get(job.partition)
     if max_s is not None:
         aim_s = min(aim_s, max_s * at.settings.stretch_percent // 100)
@@ -108,7 +115,12 @@ def _ask(at: Cycle, record: JobRecord, giving: Giving, new_s: int) -> None:
     limit_s = record.job.time_limit_s
     giving.asked_s, giving.from_s, giving.asked_ns = new_s, limit_s, at.now_ns
     minutes, was = new_s // MINUTE_S, limit_s // MINUTE_S
-    grows = "parked time is given back" if new_s > limit_s else "requeued: as it was set at first"
-    text = f"time limit from {was} to {minutes} min: {grows}"
+    text = f"time limit from {was} to {minutes} min: {_why(record, new_s > limit_s)}"
     action_id = f"limit:{record.key}:{at.now_ns}"
     at.actions.append(SetTimeLimit(action_id, record.key, minutes, "TimeLimit", text))
+
+
+def _why(record: JobRecord, grows: bool) -> str:
+    if record.state not in states.RESIDENT:
+        return "requeued: as it was set at first"
+    return "parked time is given back" if grows else "it goes on from an image: what it had used stays used"

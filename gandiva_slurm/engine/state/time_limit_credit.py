@@ -32,6 +32,8 @@ class Giving:
     asked_s: int = 0
     from_s: int = 0
     asked_ns: int = 0
+    #: of the limit, what the incarnations have used that this one goes on from by an image
+    spent_s: int = 0
     parked: dict[str, Parked] = field(default_factory=dict)
 
     def parked_s(self, nodes: tuple[str, ...]) -> int:
