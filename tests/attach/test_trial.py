@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gandiva_slurm.cli.json_shapes import PRINTED
 from gandiva_slurm.cli.lone import LoneNode
 from gandiva_slurm.cli.main import main
 from gandiva_slurm.cli.runs import BEHIND, Trial
@@ -198,6 +199,7 @@ def test_doctor_tells_what_can_be_done(gandiva):
     code, out = gandiva("doctor", "attached", "--json")
     found = json.loads(out)
     assert code == 0 and found["version"] == 1
+    PRINTED["doctor"].model_validate(found)
     assert found["boundary"].startswith("run.steps() of gandiva.attach()")
     assert found["optimizers"] == "Adam of 2 tensors, 0.0 KiB of parameters, 0.0 KiB of state"
     assert found["parked"].startswith("yes, within") and found["moved"].startswith("yes: attached, ")

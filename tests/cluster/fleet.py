@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+from gandiva_slurm.cli.json_shapes import PRINTED
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import conffiles, daemons, probe
 from gandiva_slurm.mini.cluster import MiniCluster
@@ -125,8 +126,11 @@ class Fleet:
         return told or "GONE"
 
     def ask(self, *words: str) -> Any:
-        """What a `gandiva … --json` command tells root."""
-        return json.loads(self.mini.exec(["gandiva", *words, "--json"]).stdout)
+        """What a `gandiva … --json` command tells root, held to its published shape."""
+        told = json.loads(self.mini.exec(["gandiva", *words, "--json"]).stdout)
+        option = next((word for word in words if word in ("--if", "--new")), "")
+        PRINTED[f"{words[0]} {option}".rstrip()].model_validate(told)
+        return told
 
     def accounts(self) -> list[dict[str, Any]]:
         """All jobs of the accounts, of before midnight too."""
