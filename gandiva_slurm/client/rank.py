@@ -24,6 +24,7 @@ from gandiva_slurm.client.join import NotJoined, join
 from gandiva_slurm.client.notice import say
 from gandiva_slurm.client.sharing import Share, tell_memory
 from gandiva_slurm.client.stop import Stop
+from gandiva_slurm.client.summary import sum_up
 from gandiva_slurm.client.tiers import DRAIN_S, wants_to_move
 from gandiva_slurm.wire.page import (
     DONE,
@@ -43,6 +44,7 @@ from gandiva_slurm.wire.page import (
     W_GROUP_MS,
     W_KIND,
     W_LAST_NS,
+    W_PEAK,
     W_PID,
     W_SEQ,
     W_STAMPS,
@@ -169,11 +171,13 @@ class Rank:
             self.share.end()
 
     def finish(self) -> None:
-        """At exit: tell the node that no boundary will come any more."""
+        """At exit: tell the node that no boundary will come any more, and the user what there was."""
         if self.stop is not None:
             with contextlib.suppress(Exception):  # a broken device tells nothing
                 tell_memory(self.words)
             self.words[W_STATE] = DONE
+            lived_ns, stop = monotonic_ns() - self._first_ns, self.stop
+            sum_up(self.user_steps, lived_ns, stop.waited_ns, stop.parks, self.words[W_PEAK])
 
     def _take_thread(self) -> bool:
         if self.owner is not None:

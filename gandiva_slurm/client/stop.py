@@ -71,7 +71,8 @@ class Stop:
         self.capture: Optional[Callable[[], Writing]] = None
         #: Called before its memory comes back.
         self.wake: Callable[[], None] = _nothing
-        self.waited_ns = 0
+        #: for how long it has waited at boundaries, and how often it was parked
+        self.waited_ns = self.parks = 0
         self._behind = Behind(words)
         self._grace_ns = grace_ns
         self._drain_s = DRAIN_S
@@ -138,6 +139,7 @@ class Stop:
             self.tell(err)
             self._move(machine.failed(self.place))
             return False
+        self.parks += 1
         self._show(done)
         self.words[W_TIER_USED] = self.tier.number if save is None else TIER_REQUEUE
         if writing is not None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gandiva_slurm.client import machine, notice
+from gandiva_slurm.client import machine, notice, summary
 from gandiva_slurm.client import rank as rank_module
 from gandiva_slurm.client import stop as stop_module
 from gandiva_slurm.client.errors import NotSaved
@@ -119,10 +119,16 @@ def test_park_and_resume(node, training):
     training.finish()
 
 
-def test_last_word_of_a_rank_is_done(node, training):
+def test_last_word_of_a_rank_is_done_and_its_user_is_told_what_it_did(node, training, monkeypatch, capsys):
+    monkeypatch.setattr(summary, "LEAST_NS", 0)
+    node.park()
+    node.resume()
+    node.wait(lambda: words_of(node)[page.W_STATE] == page.RUN, "it to train")
     training.finish()
     training.rank.finish()
     assert words_of(node)[page.W_STATE] == page.DONE
+    told = capsys.readouterr().err
+    assert f"{training.rank.user_steps} mini-batches in 00:00:0" in told and "(once)" in told
 
 
 class BrokenTier(HoldTier):
