@@ -109,8 +109,10 @@ class NodeConfig(Section):
     gpustat_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: jobs that know no other way are moved by an image of their processes (ADR 0054)
     process_images: bool = False
-    #: root's directory for them, seen by all nodes at this path
+    #: root's directory for them
     image_dir: str = Field(default="", pattern=r"^(/.*)?$")
+    #: shared: all nodes see it at this path; nodes: each has its own, and fetches a job's from where that was
+    image_store: Literal["shared", "nodes"] = "shared"
     #: an image larger than this is not made; GiB
     image_most_gib: float = Field(default=64, ge=0.01, le=65536)
     #: an image of each is made now and then while it is parked, from which it goes on when its node is lost
@@ -126,9 +128,11 @@ class NodeConfig(Section):
     @model_validator(mode="after")
     def _images_lie_somewhere(self) -> NodeConfig:
         if self.process_images and not self.image_dir:
-            raise ValueError("process_images: name root's directory for them in image_dir, seen by all nodes")
+            raise ValueError("process_images: name root's directory for them in image_dir")
         if self.image_parked and not self.process_images:
             raise ValueError("image_parked: it needs process_images")
+        if self.image_parked and self.image_store == "nodes":
+            raise ValueError("image_parked: a node that is lost takes its images along; image_store: shared")
         return self
 
     @field_validator("addresses")

@@ -388,7 +388,8 @@ class Controller:
 
     def _plan(self, name: str) -> PlanBody:
         record = self.engine.nodes.get(name)
-        jobs = tuple(planned(place, self.config) for place in self.engine.plan_jobs(name))
+        places = (planned(place, self.config) for place in self.engine.plan_jobs(name))
+        jobs = tuple(self.nodes.images.named(job, name, self.config) for job in places)
         fence = tuple((key.job_id, key.restart) for key in self.engine.fences(name))
         images = self.engine.waiting_again() if self.config.node.process_images else ()
         return PlanBody(record.gpus if record else 0, jobs, fence, images)

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass, replace
 
 from gandiva_slurm.config import Config
+from gandiva_slurm.controller.image_places import ImagePlaces
+from gandiva_slurm.controller.peers import peers_of
 from gandiva_slurm.engine.state.records import Placement
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, decode_report, encode
@@ -31,8 +33,6 @@ LATEST = 1000
 #: A look at Slurm that is so old is none; and for how long after a plan that says so no requeued job starts:
 #: as long as a node lets another incarnation of it work on such a plan (`node.isolation.KEPT_BACK_NS`).
 BLIND_S, HELD_S = 5.0, 10.0
-#: Nodes that one asks which hears nobody: each costs it a message a second, and 2 s where none answers.
-MOST_PEERS = 32
 
 #: (job, pass of its user, its own pass), each ahead of the one furthest behind.
 Ahead = tuple[tuple[int, int, int], ...]
@@ -83,14 +83,6 @@ def planned(at: Placement, config: Config) -> PlannedJob:
         config.trusts(at.partition),
         at.is_requeueable,
     )
-
-
-def peers_of(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the others that a node asks when it hears nobody: MOST_PEERS at most, from all over."""
-    ring = sorted(names)
-    others = [*ring[ring.index(name) + 1 :], *ring[: ring.index(name)]] if name in ring else ring
-    count = min(MOST_PEERS, len(others))
-    return tuple(others[place * len(others) // count] for place in range(count))
 
 
 def without_turns(body: PlanBody) -> PlanBody:
@@ -286,6 +278,7 @@ class Nodes:
         self._links: dict[str, NodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._inbox: dict[str, NodeReport] = {}
+        self.images = ImagePlaces()
         #: seconds from when a turn was due until a node had heard of it, of the latest
         self.late_s: deque[float] = deque(maxlen=LATEST)
         #: True where nodes freeze jobs that may work elsewhere (`isolation`), and when one was told last that
@@ -310,6 +303,7 @@ class Nodes:
         wanted = set(names)
         for name in self._links.keys() - wanted:
             self._tasks.pop(name).cancel()
+            self.images.forget(name)
             del self._links[name]
         for name in sorted(wanted - self._links.keys()):
             link = NodeLink(name, self._transport, self.settings)
@@ -389,6 +383,7 @@ class Nodes:
 
     def _receive(self, report: NodeReport, was_silent: bool) -> None:
         self._inbox[report.node] = report
+        self.images.note(report)
         if report.epoch_ns > self.settings.epoch_ns:
             # The clock was set back and the journal lost: without a newer epoch no node would obey again.
             log.warning("node %s obeyed a newer controller; its plans are now overtaken", report.node)

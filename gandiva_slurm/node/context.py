@@ -103,6 +103,8 @@ class Node:
         #: NVML, where there is one and it has been loaded
         self.nvml: Library | None = None
         self.strangers: tuple[Stranger, ...] = ()
+        #: incarnations of which this node has whole images that others may fetch
+        self.images: set[JobKey] = set()
         #: why slurmctld cannot be asked from here; "": it can, or there is no need to
         self.unasked = ""
         #: a job waits for what NVML sees of those that are parked on its GPUs

@@ -24,6 +24,7 @@ from gandiva_slurm.node.adopt import Adoption
 from gandiva_slurm.node.attribution import Attribution
 from gandiva_slurm.node.binding import Admission
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.fetching import fetcher
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.isolation import LOOK_S, Isolation
 from gandiva_slurm.node.lost import Lost
@@ -97,7 +98,8 @@ class Daemon:
         runner = await server.serve(node, planning, spans, helper, self._signer)
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
-        speech = sock.Speech(admission, Restorer(node, slicer, watcher))
+        fetch = fetcher(self.settings, session, self._signer)
+        speech = sock.Speech(admission, Restorer(node, slicer, watcher, fetch))
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())

@@ -56,6 +56,8 @@ class Imager:
         if fault:
             log.error("node.process_images is on, and no image can be made here: %s", fault)
         self._take_over()
+        if not fault:
+            self._note_whole(*await asyncio.to_thread(images.all_keys, root))
         while True:
             now_s = time.monotonic()
             if now_s - self._checked_s >= CHECK_S:
@@ -67,7 +69,9 @@ class Imager:
                     resident.image.why_not = fault or _why_not(resident)
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
-                await asyncio.to_thread(images.sweep, root, self._live())
+                untold_s = images.OWN_UNTOLD_S if self._node.settings.are_images_fetched else images.UNTOLD_S
+                await asyncio.to_thread(images.sweep, root, self._live(), untold_s)
+                self._node.images &= await asyncio.to_thread(images.all_keys, root)
             for resident in list(self._node.residents.values()):
                 try:
                     self._look_at(resident, fault)
@@ -92,6 +96,11 @@ class Imager:
         if plan is None or silent_ns > leaving.HEARD_NS:
             return None
         return {*plan.images, *(key.job_id for key in self._node.residents)}
+
+    def _note_whole(self, *keys: JobKey) -> None:
+        """Where nodes fetch images, others are to know of these."""
+        if self._node.settings.are_images_fetched:
+            self._node.images.update(keys)
 
     def _note_shared(self, is_shared: bool) -> None:
         if is_shared != self._is_shared and not is_shared:
@@ -147,6 +156,7 @@ class Imager:
         root = self._node.settings.image_dir
         assert root is not None
         resident.image.kept_steps = -1
+        self._node.images.discard(resident.key)
         for gone in images.put_away(root, resident.key):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
 
@@ -224,6 +234,7 @@ class Imager:
         # criu left it stopped: that is not the user's doing, and is undone when it may run.
         resident.stopped |= {proc.id for proc in tree.procs}
         resident.image.is_whole = True
+        self._note_whole(resident.key)
         resident.leave.save_ns = took_ns
         self._slicer.switcher.shut(resident)
         self._node.save()

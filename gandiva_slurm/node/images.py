@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -32,12 +33,13 @@ MANIFEST = "manifest.json"
 #: A manifest is smaller than this; an image has fewer files.
 MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
 #: What was begun or put away so long ago is nobody's; so is an image of a job of which for so long neither
-#: gandivactld has told that it waits, nor a node that it lives there.
-OLD_S, UNTOLD_S = 24 * 3600.0, 2 * 3600.0
+#: gandivactld has told that it waits, nor a node that it lives there; sooner where a node has its own alone.
+OLD_S, UNTOLD_S, OWN_UNTOLD_S = 24 * 3600.0, 2 * 3600.0, 600.0
 #: The file system has at least so much left when an image is made.
 SPARE = 1 << 30
 _CHUNK = 1 << 20
 _NEWER = ".new"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 class BadImage(Exception):
@@ -75,7 +77,7 @@ def is_shared(root: Path, node: str) -> bool:
     return any(name != node for name in os.listdir(root / "nodes"))
 
 
-def sweep(root: Path, live: Collection[int] | None) -> None:
+def sweep(root: Path, live: Collection[int] | None, untold_s: float = UNTOLD_S) -> None:
     """Delete what is old, but for images of `live` jobs; None: it is not known which these are."""
     now_s = time.time()
     for place in (*(root / "work").glob("*"), *(root / "whole").glob("*")):
@@ -84,7 +86,7 @@ def sweep(root: Path, live: Collection[int] | None) -> None:
             if is_whole and (live is None or JobKey.parse(place.name.removesuffix(_NEWER)).job_id in live):
                 if live is not None:
                     os.utime(place)
-            elif place.stat().st_mtime < now_s - (UNTOLD_S if is_whole else OLD_S):
+            elif place.stat().st_mtime < now_s - (untold_s if is_whole else OLD_S):
                 shutil.rmtree(place)
 
 
@@ -107,6 +109,12 @@ def keys_of(root: Path, job_id: int) -> list[JobKey]:
     return [*{JobKey.parse(place.name.removesuffix(_NEWER)) for place in found}]
 
 
+def all_keys(root: Path) -> set[JobKey]:
+    """Return the incarnations that there are whole images of."""
+    found = (root / "whole").glob("[0-9]*")
+    return {JobKey.parse(place.name.removesuffix(_NEWER)) for place in found}
+
+
 def place_of(root: Path, key: JobKey) -> Path:
     """Where the whole image of an incarnation lies, or is to lie."""
     place = root / "whole" / str(key)
@@ -116,9 +124,7 @@ def place_of(root: Path, key: JobKey) -> Path:
 
 def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
     """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
-    place = root / "whole" / str(key)
-    new = place.with_name(f".{key}-{secrets.token_hex(4)}")
-    new.mkdir(mode=0o755)
+    new = begin(root, key)
     try:
         files, total = {}, 0
         names = sorted(os.listdir(work))
@@ -128,15 +134,47 @@ def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[s
             size, digest = _copy(work / name, new / name, uid, most - total)
             files[name], total = [size, digest], total + size
         manifest = {"version": VERSION, "job": str(key), "uid": uid, "files": files, **facts}
-        with open(new / MANIFEST, "x", encoding="utf-8") as file:
-            json.dump(manifest, file)
-            file.flush()
-            os.fsync(file.fileno())
-        _replace(place, new)
+        finish(root, key, new, manifest)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return total
+
+
+def begin(root: Path, key: JobKey) -> Path:
+    """Make the directory in which an image comes to be."""
+    new = root / "whole" / f".{key}-{secrets.token_hex(4)}"
+    new.mkdir(mode=0o755)
+    return new
+
+
+def finish(root: Path, key: JobKey, new: Path, manifest: dict[str, Any]) -> None:
+    """Its files are there: with its manifest it is whole."""
+    with open(new / MANIFEST, "x", encoding="utf-8") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    _replace(root / "whole" / str(key), new)
+
+
+def sizes_of(manifest: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes of each file of an image that another node tells of; BadImage for what is none."""
+    files = manifest.get("files")
+    if not isinstance(files, dict) or len(files) > MOST_FILES:
+        raise BadImage("its manifest does not say what files it has")
+    sizes = {}
+    for name, told in files.items():
+        if not is_plain(name) or not isinstance(told, list) or len(told) != 2 or type(told[0]) is not int:
+            raise BadImage(f"its manifest is not understood: {name!r:.80}")
+        if told[0] < 0:
+            raise BadImage(f"its manifest is not understood: {name!r:.80}")
+        sizes[name] = told[0]
+    return sizes
+
+
+def is_plain(name: str) -> bool:
+    """True for a name that an image's file may have."""
+    return bool(_NAME.fullmatch(name)) and name != MANIFEST
 
 
 def _replace(place: Path, new: Path) -> None:

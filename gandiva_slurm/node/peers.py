@@ -1,6 +1,6 @@
 """Other gandivads: asked while this node hears neither gandivactld nor slurmctld, answered when they do not.
 
-A node asks those that its plan names (`controller.nodes.peers_of`), all at once, each with a deadline; one of
+A node asks those that its plan names (`controller.peers.peers_of`), all at once, each with a deadline; one of
 those that hear Slurm is then asked to look there on its behalf.
 """
 

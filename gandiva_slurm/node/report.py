@@ -40,6 +40,7 @@ def make_report(node: Node) -> NodeReport:
         finals=tuple((*key, *final) for key, final in node.finals.items()),
         mono_ns=mono_ns,
         faults=faults_of(node),
+        images=tuple(sorted(node.images)),
     )
 
 

@@ -21,6 +21,7 @@ from gandiva_slurm.model.job import RESUMING
 from gandiva_slurm.node import images, imaging, procs, restoring
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.fetching import Fetch
 from gandiva_slurm.node.hello import MAX_WORLD
 from gandiva_slurm.node.imageable import FIRST
 from gandiva_slurm.node.jobs import MAX_RANKS, Resident
@@ -31,6 +32,7 @@ from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.wire import page as wire
+from gandiva_slurm.wire.messages import PlannedJob
 
 #: The variable of a task's answer that names what was restored in its place: "PID:PID where it lives".
 RESTORED = "GANDIVA_RESTORED"
@@ -60,8 +62,11 @@ class _Restore:
 class Restorer:
     """What a batch task of a job with an image is told."""
 
-    def __init__(self, node: Node, slicer: Slicer, watcher: Watcher) -> None:
+    def __init__(self, node: Node, slicer: Slicer, watcher: Watcher, fetch: Fetch) -> None:
         self._node = node
+        self._fetch = fetch
+        #: those whose images are being fetched, and since when
+        self._fetching: dict[JobKey, tuple[asyncio.Task[str], float]] = {}
         self._slicer = slicer
         self._watcher = watcher
         self._running: dict[JobKey, _Restore] = {}
@@ -74,6 +79,8 @@ class Restorer:
         job_id = batch_job_above(peer.proc.pid)
         if job_id is None:
             return False
+        if any(job.job_id == job_id and job.image_at for job in self._jobs()):
+            return True
         try:
             # The store is other nodes', too: where it hangs, this daemon does not.
             async with asyncio.timeout(STORE_S):
@@ -84,8 +91,7 @@ class Restorer:
 
     def await_plan(self, key: JobKey) -> None:
         """PeerBusy while no plan names a job with an image: which incarnation it is, is not known before."""
-        jobs = self._node.plan.jobs if self._node.plan is not None else ()
-        if all(job.job_id != key.job_id for job in jobs):
+        if all(job.job_id != key.job_id for job in self._jobs()):
             raise PeerBusy("no plan names it yet")
 
     def ask(self, peer: Peer, key: JobKey) -> dict[str, str]:
@@ -99,6 +105,7 @@ class Restorer:
         if resident is None:
             return {}
         if key not in self._running:
+            self._await_image(key, peer.uid)
             found = self._find(key, peer.uid)
             if found is None:
                 self._delete_all(key.job_id)
@@ -131,10 +138,35 @@ class Restorer:
         node.note("restored", resident, **{name: said[name] for name in ("verify_s", "restore_s")})
         return {RESTORED: f"{root.pid}:{running.manifest['inner']}"}
 
+    def _jobs(self) -> tuple[PlannedJob, ...]:
+        return self._node.plan.jobs if self._node.plan is not None else ()
+
+    def _await_image(self, key: JobKey, uid: int) -> None:
+        """PeerBusy while its image is fetched from the node that it has left."""
+        root, old = self._node.settings.image_dir, JobKey(key.job_id, key.restart - 1)
+        source = next((job.image_at for job in self._jobs() if job.key == key and job.uid == uid), "")
+        if root is None:
+            return
+        if key not in self._fetching:
+            if not source or images.place_of(root, old).is_dir():
+                return
+            fetching = asyncio.get_running_loop().create_task(self._fetch(old, uid, source))
+            self._fetching[key] = fetching, time.monotonic()
+        fetching, began_s = self._fetching[key]
+        if not fetching.done():
+            raise PeerBusy("its image is fetched from the node that it has left")
+        del self._fetching[key]
+        resident, why, took_s = self._node.residents[key], fetching.result(), time.monotonic() - began_s
+        if why:
+            self._node.note("unfetched", resident, of=str(old), why=why)
+            log.error("job %s begins anew: its image was not fetched: %s", key, why)
+        else:
+            self._node.note("fetched", resident, of=str(old), fetch_s=took_s)
+
     def _find(self, key: JobKey, uid: int) -> tuple[JobKey, dict[str, Any]] | None:
         """Return the image of the incarnation before, of the same user's job; None where there is none."""
         root, old = self._node.settings.image_dir, JobKey(key.job_id, key.restart - 1)
-        planned = [job for job in self._node.plan.jobs if job.key == key] if self._node.plan else []
+        planned = [job for job in self._jobs() if job.key == key]
         if root is None or old.restart < 0 or not planned or not images.place_of(root, old).is_dir():
             return None
         try:

@@ -63,6 +63,8 @@ class NodeSettings:
     image_most: int = 64 << 30
     #: now and then one is made of a parked job that knows no other way, in case this node is lost
     image_parked: bool = False
+    #: each node has images of its own, and a job's is fetched from where that was
+    are_images_fetched: bool = False
 
     @property
     def root_socket(self) -> Path:
@@ -107,4 +109,5 @@ class NodeSettings:
             image_dir=Path(part.image_dir) if part.process_images else None,
             image_most=round(part.image_most_gib * (1 << 30)),
             image_parked=part.image_parked,
+            are_images_fetched=part.image_store == "nodes",
         )

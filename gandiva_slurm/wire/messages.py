@@ -66,6 +66,8 @@ class PlannedJob:
     is_trusted: bool = False
     #: Slurm starts it again elsewhere when it gives this node up
     is_requeueable: bool = True
+    #: host:port of the node that has the image that it goes on from, where nodes fetch them; "": none has
+    image_at: str = ""
 
     @property
     def key(self) -> JobKey:
@@ -207,6 +209,8 @@ class NodeReport:
     mono_ns: int = 0
     #: what the node cannot do that it should: a word of `node.faults`, and why
     faults: tuple[tuple[str, str], ...] = ()
+    #: incarnations (job id, restart) of which it has whole process images that other nodes may fetch
+    images: tuple[tuple[int, int], ...] = ()
     version: int = VERSION
 
 

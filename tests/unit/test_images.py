@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,12 @@ def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:
     assert old.exists() and not work.exists(), "while no controller is heard of no image is removed"
     images.sweep(store, {9})
     assert not old.exists() and new.exists()
+    an_hour_ago = time.time() - 3600
+    os.utime(new, (an_hour_ago, an_hour_ago))
+    images.sweep(store, {9})
+    assert new.exists()
+    images.sweep(store, {9}, images.OWN_UNTOLD_S)
+    assert not new.exists(), "nobody but this node has it, and nobody waits for it"
     images.sweep(store, set())
     assert waits.exists(), "its job was told of a moment ago"
 

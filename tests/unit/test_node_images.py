@@ -151,7 +151,7 @@ async def test_a_site_without_them_does_nothing_more(floor, monkeypatch):
         monkeypatch.setattr(module, name, never)
     monkeypatch.setattr(os, "fchown", never)
     assert floor.node.settings.image_dir is None
-    asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher)
+    asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher, never)
     assert await asked.offers(Peer(ProcId(1, 1), 0)) is False
     running = asyncio.get_running_loop().create_task(Imager(floor.node, floor.slicer).run())
     await asyncio.sleep(0)

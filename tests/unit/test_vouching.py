@@ -10,7 +10,8 @@ from typing import Any
 from gandiva_slurm.config import Config
 from gandiva_slurm.controller import nodes as links
 from gandiva_slurm.controller.later import Later
-from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody, peers_of
+from gandiva_slurm.controller.nodes import LinkSettings, Nodes, PlanBody
+from gandiva_slurm.controller.peers import MOST_PEERS, peers_of
 from gandiva_slurm.model.action import Start
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, decode_plan, encode
@@ -22,7 +23,7 @@ def test_each_node_asks_others_from_all_over_the_cluster() -> None:
     assert peers_of("n2", ["n1", "n2", "n3"]) == ("n3", "n1")
     for name in names:
         peers = peers_of(name, names)
-        assert len(set(peers)) == links.MOST_PEERS and name not in peers
+        assert len(set(peers)) == MOST_PEERS and name not in peers
         places = sorted((int(peer[1:]) - int(name[1:])) % 200 for peer in peers)
         assert max(b - a for a, b in itertools.pairwise(places)) <= 7
 
