@@ -60,7 +60,7 @@ def test_results_are_those_of_one_that_forgets(
     policy: Policy = gandiva_fair.make(told)
     want = result(name, told, SlurmWorld(told, policy) if by_engine else policy)
     monkeypatch.setattr(Exchange, "_is_best", lambda self: False)
-    monkeypatch.setattr(Exchange, "_most", lambda self, source, target, unit: 1.0)
+    monkeypatch.setattr(Exchange, "_most", lambda self, source, target, unit: float("inf"))
     monkeypatch.setattr(PassBook, "_is_as_before", lambda self, tickets: False)
     forgetful = Forgetful(told)
     assert result(name, told, ForgetfulWorld(told, forgetful) if by_engine else forgetful) == want

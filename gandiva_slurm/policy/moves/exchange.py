@@ -8,7 +8,8 @@ that neither stands in the other's way. Each exchange gains, so it ends; nothing
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 #: An exchange must gain more than this: equal jobs do not change places for nothing.
@@ -54,8 +55,9 @@ class Exchange:
         self.at: dict[int, str] = {}
         #: the same by type
         self._on: dict[str, dict[int, Seeker]] = {gpu_type: {} for gpu_type in room}
-        #: by source and target: the jobs of the source by what they would lose, as long as these are the same
+        #: by source and target: jobs of the source by what they would lose, and those that came or left since
         self._losses: dict[tuple[str, str], list[_Loss]] = {}
+        self._changed: dict[tuple[str, str], set[int]] = {}
 
     def settle(self, most: int) -> dict[int, str]:
         """Seat all, then exchange between all pairs of types at most so many times; return job → type."""
@@ -113,7 +115,7 @@ class Exchange:
         for other in self._types:
             if other == gpu_type:
                 continue
-            blocks = self._blocks(gpu_type, other, size)
+            blocks = _blocks(self._by_loss(gpu_type, other), size, math.inf)
             block = blocks[-1] if blocks else _NOBODY
             if self._room[other] >= block.size and self._room[gpu_type] + block.size >= size:
                 self._move(block, gpu_type, other)
@@ -123,14 +125,16 @@ class Exchange:
     def _put(self, seeker: Seeker, gpu_type: str) -> None:
         self.at[seeker.job_id] = gpu_type
         self._on[gpu_type][seeker.job_id] = seeker
-        self._changed(gpu_type)
+        self._note(gpu_type, seeker.job_id)
         self._room[gpu_type] -= seeker.size
 
     def _sweep(self, first: str, second: str, unit: int) -> int:
         """Exchange blocks of so many GPUs between two types, the greatest gains first; return how many."""
-        if self._most(first, second, unit) + self._most(second, first, unit) <= _LEAST_GAIN / 2:
+        most, most_back = self._most(first, second, unit), self._most(second, first, unit)
+        if most + most_back <= _LEAST_GAIN / 2:
             return 0
-        there, back = self._blocks(first, second, unit), self._blocks(second, first, unit)
+        there = _blocks(self._by_loss(first, second), unit, most_back)
+        back = _blocks(self._by_loss(second, first), unit, most)
         count = 0
         while True:
             ahead, behind = there[-1] if there else _NOBODY, back[-1] if back else _NOBODY
@@ -149,23 +153,6 @@ class Exchange:
         """True when there is room for so many more GPUs on the second type (less than 0: on the first)."""
         return self._room[second] >= more if more > 0 else self._room[first] >= -more
 
-    def _blocks(self, source: str, target: str, unit: int) -> list[_Block]:
-        """Cut the jobs of a type into blocks of at most `unit` GPUs; whoever gains most by going is last."""
-        blocks: list[_Block] = []
-        gain, size, jobs = 0.0, 0, []
-        for loss, need, job_id in self._by_loss(source, target):
-            if size + need > unit:
-                continue
-            gain, size = gain - loss * need, size + need
-            jobs.append(job_id)
-            if size == unit:
-                blocks.append(_Block(gain, size, tuple(jobs)))
-                gain, size, jobs = 0.0, 0, []
-        if jobs:
-            blocks.append(_Block(gain, size, tuple(jobs)))
-        blocks.sort(key=lambda block: block.gain)
-        return blocks
-
     def _most(self, source: str, target: str, unit: int) -> float:
         """The most that a block of at most `unit` GPUs can gain, or little more."""
         losses = self._by_loss(source, target)
@@ -174,29 +161,55 @@ class Exchange:
 
     def _by_loss(self, source: str, target: str) -> list[_Loss]:
         """The jobs on a type by what each of their GPUs would lose on another."""
-        found = self._losses.get((source, target))
-        if found is None:
-            found = [
-                ((worth[source] - worth[target]) / size, size, job_id)
-                for job_id, size, worth, _, _ in self._on[source].values()
-                if target in worth
-            ]
-            found.sort()
-            self._losses[source, target] = found
+        here, key = self._on[source], (source, target)
+        known = self._losses.get(key, [])
+        changed: Collection[int] = self._changed.get(key, here)
+        if not changed:
+            return known
+        found = [loss for loss in known if loss[2] not in changed]
+        for job_id, size, worth, _, _ in (here[job] for job in changed if job in here):
+            if target in worth:
+                found.append(((worth[source] - worth[target]) / size, size, job_id))
+        found.sort()
+        self._losses[key], self._changed[key] = found, set()
         return found
 
-    def _changed(self, gpu_type: str) -> None:
+    def _note(self, gpu_type: str, job_id: int) -> None:
+        """A job came to this type, or left it."""
         for other in self._types:
-            self._losses.pop((gpu_type, other), None)
+            if (gpu_type, other) in self._changed:
+                self._changed[gpu_type, other].add(job_id)
 
     def _move(self, block: _Block, source: str, target: str) -> None:
         for job_id in block.jobs:
             self.at[job_id] = target
             self._on[target][job_id] = self._on[source].pop(job_id)
-        self._changed(source)
-        self._changed(target)
+            self._note(source, job_id)
+            self._note(target, job_id)
         self._room[source] += block.size
         self._room[target] -= block.size
+
+
+def _blocks(losses: Sequence[_Loss], unit: int, most: float) -> list[_Block]:
+    """Cut jobs, by what they lose, into blocks of at most `unit` GPUs; whoever gains most by going is last.
+
+    `most`: what can be gained by the others for which they go; whole blocks that lose more are left out.
+    """
+    blocks: list[_Block] = []
+    gain, size, jobs = 0.0, 0, []
+    for loss, need, job_id in losses:
+        if size + need > unit:
+            continue
+        gain, size = gain - loss * need, size + need
+        jobs.append(job_id)
+        if size == unit:
+            if gain >= -most:
+                blocks.append(_Block(gain, size, tuple(jobs)))
+            gain, size, jobs = 0.0, 0, []
+    if jobs:
+        blocks.append(_Block(gain, size, tuple(jobs)))
+    blocks.sort(key=lambda block: block.gain)
+    return blocks
 
 
 def _regret(seeker: Seeker) -> float:

@@ -8,7 +8,9 @@ a gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -112,7 +114,7 @@ class PairBook:
         pairs = self._stay(bench, rates)
         taken = {pair.host for pair in pairs}
         queues = _by_kind(bench, {pair.guest for pair in pairs})
-        offers = self._offers(bench, taken, queues, rates)
+        hosts = {host.job_id: host for host, _ in bench.hosts}
         types = {host.job_id: (host.model, gpu_type) for host, gpu_type in bench.hosts}
         models = {job.job_id: job.model for job in bench.waiting}
         on_trial = {
@@ -120,12 +122,12 @@ class PairBook:
             for pair in pairs
             if pair.is_trial
         }
-        for offer in offers:
+        for offer in self._offers(bench, taken, queues, rates):
             queue = queues[offer.kind]
             if offer.host in taken or not queue:
                 continue
             key = _key(offer.place[0], offer.kind.model, offer.place[1])
-            if key in on_trial:
+            if key in on_trial or not bench.admits(hosts[offer.host], offer.guest):
                 continue
             taken.add(offer.host)
             pairs.append(Pair(offer.host, queue.pop().job_id, offer.is_trial))
@@ -151,31 +153,29 @@ class PairBook:
 
     def _offers(
         self, bench: Bench, taken: Set[int], queues: Mapping[_Kind, Sequence[JobView]], rates: Rates
-    ) -> list[_Offer]:
+    ) -> Iterator[_Offer]:
         """Return what each host and each model of those who wait would gain together; a loss is no offer.
 
-        The greatest gain is the first.
+        The greatest gain is the first; each is made when it is asked for, while one of its kind waits and its
+        host is not taken: both may change in between.
         """
         order = {kind: number for number, kind in enumerate(sorted(queues, key=lambda kind: kind[:2]))}
-        chances: dict[tuple[str, str], list[_Chance]] = {}
-        found = []
+        hosts: dict[_ModelOn, list[_Worth]] = {}
         for host, gpu_type in bench.hosts:
-            if host.job_id in taken:
-                continue
-            place = (host.model, gpu_type)
-            if place not in chances:
-                every = (self._chance(bench, place, kind, queues[kind][-1], rates) for kind in order)
-                chances[place] = [chance for chance in every if chance is not None]
-            here = bench.worth(host, gpu_type)
-            for kind, guest, mine, theirs, is_trial in chances[place]:
-                gain = (mine - 1.0) * here + theirs
-                if gain > 0 and bench.admits(host, guest):
-                    found.append(_Offer(-gain, host.job_id, order[kind], kind, place, is_trial))
-        found.sort()
-        return found
+            if host.job_id not in taken:
+                worth = _Worth(bench.worth(host, gpu_type), host.job_id)
+                hosts.setdefault((host.model, gpu_type), []).append(worth)
+        found = []
+        for place, here in hosts.items():
+            here.sort()  # a guest costs the one least to which its GPU is worth least, whatever the guest
+            for kind, number in order.items():
+                chance = self._chance(bench, place, kind, queues[kind][-1], rates)
+                if chance is not None:
+                    found.append(_offers_of(chance, number, place, here, taken, queues[kind]))
+        return heapq.merge(*found)
 
     def _chance(
-        self, bench: Bench, place: tuple[str, str], kind: _Kind, guest: JobView, rates: Rates
+        self, bench: Bench, place: _ModelOn, kind: _Kind, guest: JobView, rates: Rates
     ) -> _Chance | None:
         """Return what hosts of a model on a type may gain by a guest; None: they are not to be packed."""
         model, gpu_type = place
@@ -221,6 +221,17 @@ def _kind(job: JobView) -> _Kind:
     return _Kind(job.model, job.gpu_types, job.hosts, bound, job.memory_mib, job.peak_bytes)
 
 
+#: A model, and the GPU type it is on.
+_ModelOn = tuple[str, str]
+
+
+class _Worth(NamedTuple):
+    """What its GPU is worth to a host."""
+
+    worth: float
+    job_id: int
+
+
 class _Promise(NamedTuple):
     mine: float
     theirs: float
@@ -244,9 +255,30 @@ class _Offer(NamedTuple):
     host: int
     number: int
     kind: _Kind
+    guest: JobView
     #: the host's model, and the type it is on
-    place: tuple[str, str]
+    place: _ModelOn
     is_trial: bool
+
+
+def _offers_of(
+    chance: _Chance,
+    number: int,
+    place: _ModelOn,
+    hosts: Sequence[_Worth],
+    taken: Set[int],
+    queue: Sequence[JobView],
+) -> Iterator[_Offer]:
+    """Yield what the hosts of one model and type gain by guests of a kind, best first, while one waits."""
+    kind, guest, mine, theirs, is_trial = chance
+    for gain, same in itertools.groupby(hosts, lambda host: (mine - 1.0) * host.worth + theirs):
+        if gain <= 0:
+            return
+        for job_id in sorted(host.job_id for host in same):
+            if not queue:
+                return
+            if job_id not in taken:
+                yield _Offer(-gain, job_id, number, kind, guest, place, is_trial)
 
 
 def pays(each: tuple[float, float], floor: float) -> bool:

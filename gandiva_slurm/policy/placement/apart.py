@@ -8,8 +8,12 @@ says that this is worth a move; and a type on which it would be in pieces is wor
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
+from gandiva_slurm.policy.placement.free import largest_host
 from gandiva_slurm.policy.port import Cluster, JobView, Rates
 from gandiva_slurm.policy.shares.rounds import Runs, Wanted
 
@@ -20,9 +24,9 @@ class Apart:
     def __init__(self, cluster: Cluster, rates: Rates, taken: Set[int], homes: Runs) -> None:
         """`taken`: GPUs that nobody of these can have; `homes`: where those live who are to be seated."""
         self._cluster, self._rates = cluster, rates
-        used = set(taken).union(*homes.values())
-        #: by node: its GPUs of which none is taken and nobody's home
-        self._free = [sum(gpu not in used for gpu in host.gpus) for host in cluster.hosts]
+        #: by GPU: how many live there, one that is taken counts as one
+        self._uses = Counter([*taken, *itertools.chain(*homes.values())])
+        self._spare = SpareNodes(cluster, self._uses.keys())
 
     def factor(self, job: JobView, gpu_type: str) -> float:
         """Return what part of its speed on one node a gang has on this type, where it must be in pieces."""
@@ -45,9 +49,10 @@ class Apart:
             node = self._node_for(job, gpu_type)
             if node is None or apart is None or (near is not None and near < apart * least):
                 continue
-            for gpu in job.gpus:
-                self._free[self._cluster.host_of[gpu]] += 1
-            self._free[node] -= job.size
+            for index, count in self._own(job).items():
+                self._spare.add(index, count)
+            self._uses.subtract(job.gpus)
+            self._spare.add(node, -job.size)
             found.add(job.job_id)
         return found
 
@@ -63,13 +68,50 @@ class Apart:
 
     def _node_for(self, job: JobView, gpu_type: str) -> int | None:
         """Return the node of this type with the least room for the gang, its own GPUs there among it."""
-        own = [self._cluster.host_of[gpu] for gpu in job.gpus]
-        rooms = [
-            (self._free[index] + own.count(index), index)
-            for index, host in enumerate(self._cluster.hosts)
-            if host.gpu_type == gpu_type
-        ]
-        return min((room for room in rooms if room[0] >= job.size), default=(0, None))[1]
+        return self._spare.tightest(gpu_type, job.size, self._own(job))
+
+    def _own(self, job: JobView) -> Mapping[int, int]:
+        """Return by node how many GPUs are spare once this job leaves them."""
+        return Counter(self._cluster.host_of[gpu] for gpu in job.gpus if self._uses[gpu] == 1)
+
+
+class SpareNodes:
+    """Nodes by type and by how many spare GPUs each has: none is found by a walk over the others."""
+
+    def __init__(self, cluster: Cluster, used: Set[int]) -> None:
+        """All GPUs are spare but the used."""
+        self._cluster = cluster
+        self._count = [sum(gpu not in used for gpu in host.gpus) for host in cluster.hosts]
+        #: by type and number: the nodes' indexes, ascending
+        self._nodes: dict[str, list[list[int]]] = {
+            gpu_type: [[] for _ in range(largest_host(cluster, gpu_type) + 1)] for gpu_type in cluster.counts
+        }
+        for index, host in enumerate(cluster.hosts):
+            self._nodes[host.gpu_type][self._count[index]].append(index)
+
+    def add(self, index: int, more: int) -> None:
+        """Let a node have so many more; less than 0: fewer."""
+        by_count = self._nodes[self._cluster.hosts[index].gpu_type]
+        before = by_count[self._count[index]]
+        del before[bisect_left(before, index)]
+        self._count[index] += more
+        insort(by_count[self._count[index]], index)
+
+    def tightest(self, gpu_type: str, size: int, own: Mapping[int, int]) -> int | None:
+        """Return the node with the fewest of those with at least `size`, the first of equals; None: none.
+
+        `own`: by node, GPUs that count as spare besides.
+        """
+        rooms = [(self._count[index] + count, index) for index, count in own.items()
+                 if self._cluster.hosts[index].gpu_type == gpu_type]  # fmt: skip
+        found = [room for room in rooms if room[0] >= size]
+        by_count = self._nodes[gpu_type]
+        for count in range(size, len(by_count)):
+            other = next((index for index in by_count[count] if index not in own), None)
+            if other is not None:
+                found.append((count, other))
+                break
+        return min(found)[1] if found else None
 
 
 def may_be_together(job: JobView) -> bool:
