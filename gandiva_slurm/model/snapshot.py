@@ -139,6 +139,8 @@ class SlurmJob:
     requeue: bool = True
     dependency: str = ""
     options: JobOptions | None = None
+    #: what it trains, as a simulator tells it; "": Slurm tells nothing of that
+    model: str = ""
 
     @property
     def is_held(self) -> bool:

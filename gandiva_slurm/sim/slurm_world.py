@@ -38,8 +38,6 @@ SLOTS = 4
 _PLENTY = 10**9
 _LEAST_RATE = 1e-9
 _AMPLE_BYTES = 1 << 50
-#: Numbers of arrays, apart from those of jobs.
-_FIRST_ARRAY = 10**9
 
 Handle = Callable[[Engine, Sequence[ev.Event], int], list[Action]]
 
@@ -75,7 +73,6 @@ class SlurmWorld:
         self._jobs: dict[int, SlurmJob] = {}
         #: the restart count of each, as the engine was shown it last
         self._shown: dict[int, int] = {}
-        self._arrays: dict[str, int] = {}
         self._users: set[str] = set()
         self._vcs: set[str] = set()
         #: nodes that are down, as the engine was told; None: it has been told of none yet
@@ -204,8 +201,7 @@ class SlurmWorld:
     def _slurm_job(self, job: JobView, cluster: Cluster) -> SlurmJob:
         """A job as the submission filter leaves it: held.
 
-        All jobs of a model are an array, since policies know them by that. Of a job without a model no speeds
-        are known; it is never packed.
+        Of a job without a model no speeds are known; it is never packed.
         """
         nodes, may_pack = _nodes_for(job, cluster), job.can_pack and bool(job.model)
         elastic = f"{job.min_size}-{job.max_size}" if job.min_size < job.max_size else ""
@@ -214,13 +210,11 @@ class SlurmWorld:
             pack="auto" if may_pack else "never", migrate="auto" if job.can_migrate else "never",
             gpus=job.size, nodes=nodes, elastic=elastic, cell=job.cell or "any",
         )  # fmt: skip
-        array = self._arrays.setdefault(job.model, _FIRST_ARRAY + len(self._arrays)) if job.model else 0
         account, name = job.account or ACCOUNT, job.model or f"job{job.job_id}"
         return SlurmJob(
             job.job_id + 1, job.user, 1000, account, PARTITION, "PENDING", "JobHeldAdmin", name,
-            array_job_id=array, node_count=nodes, cpus=job.size,
-            submit_s=(EPOCH_NS + job.submit_ns) // _S, options=options,
-            time_limit_s=-(-(job.length_ns or 0) // _S),
+            node_count=nodes, cpus=job.size, submit_s=(EPOCH_NS + job.submit_ns) // _S, options=options,
+            time_limit_s=-(-(job.length_ns or 0) // _S), model=job.model,
         )  # fmt: skip
 
     def _see(self, job: SlurmJob) -> ev.JobSeen:

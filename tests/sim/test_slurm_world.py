@@ -147,6 +147,22 @@ def test_two_that_gain_by_it_share_a_gpu_and_two_that_lose_do_not() -> None:
         assert len(world.plan.runs) == 1
 
 
+def test_what_was_learnt_of_a_model_serves_jobs_of_other_users_that_come_later() -> None:
+    world = SmallWorld(("v100", 1))
+    first = [world.submit(f"user{n}", model="a") for n in range(2)]
+    world.pass_time(10)
+    at_once = []
+    world.submit("user2", model="a")
+    for _ in range(20):
+        world.pass_time(1)
+        at_once.append(len(world.plan.runs))
+    world.finish(first[0])
+    world.pass_time(2)
+    assert set(at_once) == {1}, "two of that model have been tried"
+    assert world.policy.counts["packs_tried"] == 1
+    assert world.tape.replay().first is None
+
+
 def test_what_is_told_to_leave_has_saved_itself_and_stays_off() -> None:
     def plan(leaves: bool) -> dict[str, tuple[Placement, ...]]:
         one = Placement(JobKey(1, 0), "ann", 1, (0,), 1000, 1, "a", is_leaving=leaves, is_on=True)

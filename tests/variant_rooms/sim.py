@@ -174,4 +174,13 @@ VARIANTS = (
         "A job that cannot be saved leaves its GPU.",
         ("tests/unit/test_sim_world.py::test_a_job_waits_for_room_where_none_can_leave",),
     ),
+    Variant(
+        "sim-engine-told-no-models",
+        "gandiva_slurm/sim/slurm_world.py:SlurmWorld._slurm_job",
+        ", model=job.model,",
+        ",",
+        "What the simulator's engine learns of a model serves no other job of it.",
+        ("tests/sim/test_slurm_world.py::"
+         "test_what_was_learnt_of_a_model_serves_jobs_of_other_users_that_come_later",),
+    ),
 )

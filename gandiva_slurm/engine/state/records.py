@@ -92,7 +92,12 @@ class JobRecord:
 
     @property
     def model(self) -> str:
-        """What it trains: the tasks of an array are alike, other jobs are not, be their numbers the same."""
+        """What it trains: the tasks of an array are alike, other jobs are not, be their numbers the same.
+
+        A simulator says it of each job.
+        """
+        if self.job.model:
+            return self.job.model
         number = str(self.job.array_job_id or self.job.job_id)
         return f"{number}.{self.job.user}.{self.submitted_s}" if self.submitted_s else number
 
