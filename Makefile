@@ -26,13 +26,15 @@ STRICT ?=
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Each of the three scripts does what is missing, and says so; a second run finds all done. 3: this user or this system
-# cannot install Debian packages or build the plugin; the rest works without, but for the targets that stop there.
+# Each of the four scripts does what is missing, and says so; a second run finds all done. 3: this user or this system
+# cannot install Debian packages or build the plugin or the spill library; the rest works without, but for the targets
+# that stop there.
 setup: ## install Debian packages (root), .venv and the SPANK plugin; TORCH= and TORCH_INDEX= name a PyTorch
 	@sh container/install-packages.sh $(APT) || [ "$$?$(STOP)" = 3 ]
 	@$(HAS_PYTHON)
 	@$(PYTHON_STEPS) --extras dev
 	@sh container/build-plugin.sh || [ "$$?$(STOP)" = 3 ]
+	@sh container/build-spill.sh || [ "$$?" = 3 ]
 
 demo acceptance validate: STOP := here
 
@@ -131,11 +133,9 @@ engine: ## a Docker engine: the one that runs, else (as root) one installed and 
 image: engine ## the container image of SUITE (bookworm unless named, trixie, forky), unless it is up to date
 	@TORCH="$(TORCH)" sh container/build.sh $(or $(SUITE),bookworm)
 
-spill: ## the library by which opportunistic jobs go on in host memory (node.spill_mib), into the package
-	$(CC) -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-z,relro,-z,now \
-	    -o gandiva_slurm/client/spill.so.new gandiva_slurm/client/spill.c
-	mv -f gandiva_slurm/client/spill.so.new gandiva_slurm/client/spill.so
+spill: ## the library by which opportunistic jobs go on in host memory (node.spill_mib), into the package; setup makes it, too
+	@sh container/build-spill.sh
 
 clean: ## remove what setup and the builds made
-	rm -rf $(VENV) build .setup-apt .setup-venv .setup-gpu
+	rm -rf $(VENV) build .setup-apt .setup-venv .setup-gpu gandiva_slurm/client/libspill.so
 	$(MAKE) --no-print-directory -C spank clean

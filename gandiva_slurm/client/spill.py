@@ -18,8 +18,8 @@ from gandiva_slurm.client.host import SPARE, free_bytes, local_world
 from gandiva_slurm.client.notice import say
 
 MIB = 1 << 20
-#: The C library beside this file, of spill.c; `make spill` builds it.
-LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spill.so")
+#: The C library beside this file, of spill.c; `make setup` builds it. As spill.so it would hide this module.
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libspill.so")
 #: What is added at one boundary, at most: pinning takes some 0.45 s a GiB. A larger tensor finds no room.
 #: Less than the second is not added.
 BLOCK, LEAST = 512 * MIB, 32 * MIB

@@ -64,7 +64,7 @@ def built():
     path = Path(spill.LIBRARY)
     if not IS_SIM and not path.exists():
         if shutil.which("make") is None or shutil.which("cc") is None:
-            pytest.skip("gandiva_slurm/client/spill.so is not here, nor a C compiler: make spill elsewhere")
+            pytest.skip("client/libspill.so is not here, nor a C compiler: make spill elsewhere")
         subprocess.run(["make", "-s", "spill"], cwd=device.ROOT, check=True, timeout=60)
     return path
 

@@ -83,7 +83,7 @@ class Cuda:
 def cuda(monkeypatch, tmp_path):
     made = Cuda()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(empty=made.empty, uint8="uint8", cuda=made))
-    library = tmp_path / "spill.so"
+    library = tmp_path / "libspill.so"
     library.touch()
     monkeypatch.setattr(spill, "LIBRARY", str(library))
     monkeypatch.setattr(spill, "free_bytes", lambda: 64 << 30)
@@ -97,7 +97,7 @@ def test_a_pool_is_made_and_filled_a_block_a_boundary(cuda):
     first = BLOCK // MIB - SMALL
     names = "gandiva_spill_alloc gandiva_spill_free"
     assert cuda.asked == [
-        "bound 4608", f"library spill.so {names}", "pool allocator True",
+        "bound 4608", f"library libspill.so {names}", "pool allocator True",
         "in", *["1"] * SMALL, f"{first}", "out", "peak", f"bound {4096 + first}",
     ]  # fmt: skip
     assert mine.size == first * MIB and mine.pool_id == (0, 7)
@@ -165,7 +165,7 @@ def test_the_library_asks_the_driver_for_mapped_memory_and_gives_it_back(tmp_pat
     """Portable and mapped (1 | 2); without a driver, or without memory, there is none."""
     (tmp_path / "driver.c").write_text(DRIVER)
     warn = ["-Wall", "-Wextra", "-Werror"]
-    for source, name in ((tmp_path / "driver.c", "libcuda.so.1"), (SOURCE, "spill.so")):
+    for source, name in ((tmp_path / "driver.c", "libcuda.so.1"), (SOURCE, "libspill.so")):
         argv = ["cc", "-std=gnu11", *warn, "-shared", "-fPIC", "-o", str(tmp_path / name), str(source)]
         subprocess.run(argv, check=True, timeout=60)
     script = (
@@ -177,7 +177,7 @@ def test_the_library_asks_the_driver_for_mapped_memory_and_gives_it_back(tmp_pat
     )
     for path, want in ((str(tmp_path), "alloc 64 3\nfree\nTrue None\n"), ("", "False None\n")):
         env = os.environ | {"LD_LIBRARY_PATH": path}
-        argv = [sys.executable, "-c", script, str(tmp_path / "spill.so")]
+        argv = [sys.executable, "-c", script, str(tmp_path / "libspill.so")]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
         assert done.stdout == want, done.stderr
     assert ctypes.sizeof(ctypes.c_size_t) == 8

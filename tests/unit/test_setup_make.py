@@ -1,8 +1,9 @@
-"""`make setup` where packages are missing, and container/build-plugin.sh."""
+"""`make setup` where packages are missing, container/build-plugin.sh and build-spill.sh."""
 
 import os
 import shutil
 import subprocess
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def make(clone: Path, target: str, packages: int, plugin: int) -> tuple[int, str]:
+def make(clone: Path, target: str, packages: int, plugin: int, spill: int = 0) -> tuple[int, str]:
     """Make a target with scripts that end with these statuses; make's own, and what ran."""
     (clone / "container").mkdir()
     shutil.copy(ROOT / "Makefile", clone)
     (clone / "container/install-packages.sh").write_text(f"echo packages; exit {packages}\n")
     (clone / "container/install-python.py").write_text("import sys; print('python', *sys.argv[1:])\n")
     (clone / "container/build-plugin.sh").write_text(f"echo plugin; exit {plugin}\n")
+    (clone / "container/build-spill.sh").write_text(f"echo spill; exit {spill}\n")
     gandiva = clone / ".venv/bin/gandiva"
     gandiva.parent.mkdir(parents=True)
     gandiva.write_text("#!/bin/sh\necho the demonstration\n")
@@ -37,12 +39,13 @@ def make(clone: Path, target: str, packages: int, plugin: int) -> tuple[int, str
 
 
 def test_an_ordinary_user_without_the_packages_gets_the_environment(tmp_path: Path) -> None:
-    code, out = make(tmp_path, "setup", packages=3, plugin=3)
+    code, out = make(tmp_path, "setup", packages=3, plugin=3, spill=3)
     assert code == 0
     assert out.splitlines() == [
         "packages",
         "python --venv .venv --torch-index  --torch  --extras dev",
         "plugin",
+        "spill",
     ]
 
 
@@ -60,8 +63,12 @@ def test_what_failed_stops_setup(tmp_path: Path, packages: int, plugin: int) -> 
     assert make(tmp_path, "setup", packages, plugin)[0] != 0
 
 
-def build(clone: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["sh", str(clone / "container/build-plugin.sh")]
+def test_a_spill_library_that_does_not_compile_stops_setup(tmp_path: Path) -> None:
+    assert make(tmp_path, "setup", 0, 0, spill=1)[0] != 0
+
+
+def build(clone: Path, what: str = "plugin", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", str(clone / f"container/build-{what}.sh")]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
     )
@@ -101,4 +108,37 @@ def test_a_plugin_that_cannot_be_built_has_its_reason(plugin_clone: Path, lacks:
     assert done.returncode == 3
     wanted = "slurm/spank.h" if lacks == "header" else f"{fake} slurm/spank.h"
     assert f"spank/gandiva.so is not built, for these are missing: {wanted}\n" in done.stderr
+    assert "gandiva: next: as root, apt-get install gcc" in done.stderr
+
+
+@pytest.fixture
+def spill_clone(tmp_path: Path) -> Path:
+    """A clone with the script, the module and its C file."""
+    client = tmp_path / "gandiva_slurm/client"
+    client.mkdir(parents=True)
+    (tmp_path / "container").mkdir()
+    shutil.copy(ROOT / "container/build-spill.sh", tmp_path / "container")
+    for name in ("spill.c", "spill.py"):
+        shutil.copy(ROOT / "gandiva_slurm/client" / name, client)
+    return tmp_path
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler (make setup installs one)")
+def test_the_spill_library_is_built_once_and_hides_no_module(spill_clone: Path) -> None:
+    """Python takes an extension module before a .py file: spill.so was imported in spill.py's place."""
+    client = spill_clone / "gandiva_slurm/client"
+    (client / "spill.so").write_text("of an earlier build")
+    first = build(spill_clone, "spill")
+    assert first.returncode == 0 and first.stdout.startswith("== spill: building"), first.stderr
+    assert (client / "libspill.so").exists()
+    found = PathFinder.find_spec("spill", [str(client)])
+    assert found is not None and found.origin == str(client / "spill.py")
+    second = build(spill_clone, "spill")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+
+
+def test_without_a_compiler_the_spill_library_has_its_reason(spill_clone: Path) -> None:
+    done = build(spill_clone, "spill", CC=str(spill_clone / "cc"))
+    assert done.returncode == 3
+    assert f"libspill.so is not built, for {spill_clone / 'cc'} is missing\n" in done.stderr
     assert "gandiva: next: as root, apt-get install gcc" in done.stderr
