@@ -165,7 +165,7 @@ class Haul:
         if hasattr(kind, "__tensor_flatten__"):
             self._push([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]], 0)
         elif tensor.layout is self._torch.sparse_coo:
-            self._push([tensor._indices(), tensor._values()], 0)
+            self._push(_parts_of(tensor), 0)
         else:
             self.take_of(tensor)
 
@@ -176,10 +176,13 @@ class Haul:
         tensors = [thing for thing in things if type(thing) in plain]
         if any(issubclass(type(thing), plain) and type(thing) not in plain for thing in things):
             return False
-        strided, grads = self._torch.strided, [tensor.grad for tensor in tensors if tensor.is_leaf]
-        for tensor in (*tensors, *grads):
-            if tensor is not None and tensor.layout is strided:
-                self.take(tensor.untyped_storage())
+        strided, sparse = self._torch.strided, self._torch.sparse_coo
+        for tensor in (*tensors, *(tensor.grad for tensor in tensors if tensor.is_leaf)):
+            # A sparse gradient's two tensors are others after each backward.
+            parts = () if tensor is None else _parts_of(tensor) if tensor.layout is sparse else (tensor,)
+            for part in parts:
+                if part.layout is strided:
+                    self.take(part.untyped_storage())
         return True
 
     def take_of(self, tensor: Any) -> None:
@@ -228,6 +231,11 @@ def _insides(attributes: Dict[str, Any]) -> Iterable[Any]:
             yield value
         else:
             yield value
+
+
+def _parts_of(sparse: Any) -> Tuple[Any, Any]:
+    """Return the two tensors that a sparse one has its memory in."""
+    return sparse._indices(), sparse._values()
 
 
 _saved_names_of: Dict[type, List[str]] = {}

@@ -160,6 +160,23 @@ def test_what_is_known_of_a_training_is_not_looked_for_again(monkeypatch):
     assert len(found) < len(want), "what is gone is not taken"
 
 
+def test_sparse_gradients_are_taken_at_each_park(monkeypatch):
+    """Their indices and values are others after each backward, and they may be sparse from some step on."""
+    monkeypatch.setattr(roots, "script_variables", lambda: [])
+    monkeypatch.setattr(Gauge, "slack", 1 << 20)
+    table = torch.nn.Embedding(8, 4)
+    optimizer = torch.optim.SGD(table.parameters(), 0.1)
+    finder = roots.Roots(torch, Gauge(torch), {1: lambda: table, 2: lambda: optimizer})
+    for is_sparse in (False, True, True):
+        table.sparse, table.weight.grad = is_sparse, None
+        table(torch.arange(3)).sum().backward()
+        optimizer.step()
+        grad = table.weight.grad
+        parts = [table.weight, *([grad._indices(), grad._values()] if is_sparse else [grad])]
+        found = {storage._cdata for storage in finder.find(sum(part.nbytes for part in parts))}
+        assert found == {part.untyped_storage()._cdata for part in parts}
+
+
 def test_what_is_shared_with_other_processes_since_is_refused_all_the_same(monkeypatch):
     monkeypatch.setattr(roots, "script_variables", lambda: [])
     monkeypatch.setattr(Gauge, "slack", 1 << 20)  # it is less than what may be left

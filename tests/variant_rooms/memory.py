@@ -164,6 +164,14 @@ VARIANTS = (
         ("tests/unit/test_client_roots.py::test_what_is_known_of_a_training_is_not_looked_for_again",),
     ),
     Variant(
+        "sparse-gradients-stay",
+        "gandiva_slurm/client/roots.py:Haul.take_all",
+        "_parts_of(tensor) if tensor.layout is sparse else (tensor,)",
+        "(tensor,)",
+        "Sparse gradients stay on the device from a training's second park on.",
+        ("tests/unit/test_client_roots.py::test_sparse_gradients_are_taken_at_each_park",),
+    ),
+    Variant(
         "known-tensors-shared-since",
         "gandiva_slurm/client/roots.py:Roots._find_again",
         "and not haul.fixed and",

@@ -53,13 +53,30 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 constexpr const char* kRaising[] = {"convolution", "convolution_backward"};
 
 // An operator with a kernel of the CPU's and a composition of others would be composed here, and differ in bits.
-bool is_composed(const c10::OperatorHandle& op) {
+bool is_composed(const c10::OperatorHandle& op, c10::DispatchKey cpu, c10::DispatchKey card) {
   using c10::DispatchKey;
-  if (!op.hasKernelForDispatchKey(DispatchKey::CPU) || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
+  if (!op.hasKernelForDispatchKey(cpu) || op.hasKernelForDispatchKey(card)) return false;
   for (DispatchKey key : {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd,
                           DispatchKey::CompositeExplicitAutogradNonFunctional})
     if (op.hasKernelForDispatchKey(key)) return true;
   return false;
+}
+
+template <c10::BoxedKernel::BoxedKernelFunction* call>
+void take_composed(torch::Library& m, c10::DispatchKey cpu, c10::DispatchKey card) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (name.name.rfind("aten::", 0) != 0 || !op || !op->hasSchema() || !is_composed(*op, cpu, card)) continue;
+    const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
+    m.impl((name.name.substr(6) + overload).c_str(), torch::CppFunction::makeFromBoxedFunction<call>());
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&call_sparse_cpu>()); }
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  register_parts(m);
+  take_composed<&call_sparse_cpu>(m, c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -91,13 +108,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
   for (const char* name : kRaising) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_cpu>());
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findOp(name);
-    if (name.name.rfind("aten::", 0) != 0 || !op || !op->hasSchema() || !is_composed(*op)) continue;
-    const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
-    m.impl((name.name.substr(6) + overload).c_str(), torch::CppFunction::makeFromBoxedFunction<&call_cpu>());
-  }
+  take_composed<&call_cpu>(m, c10::DispatchKey::CPU, c10::DispatchKey::PrivateUse1);
 }
 
 #define IN_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "memory.h"
+#include "sparse.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -87,8 +87,8 @@ inline at::Generator& generator_of(c10::DeviceIndex index) {
 // One call of an operator by the CPU's kernel: the card's tensors are lent to it, and what it returns is the card's.
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, torch::jit::Stack* stack)
-      : op_(op), stack_(stack), first_(stack->size() - op.schema().arguments().size()),
+  Call(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::DispatchKey key)
+      : op_(op), stack_(stack), key_(key), first_(stack->size() - op.schema().arguments().size()),
         given_(stack->begin() + static_cast<std::ptrdiff_t>(first_), stack->end()) {}
 
   void run() {
@@ -97,7 +97,7 @@ class Call {
     refuse_mixed();
     const c10::Device device(kType, device_ ? index_of(*device_) : current_device);
     for (size_t n = 0; n < arguments.size(); ++n) lend_generator(arguments[n], (*stack_)[first_ + n], device);
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+    op_.redispatchBoxed(c10::DispatchKeySet(key_), stack_);
     c10::DeviceGuard guard(device);
     const Moment done = Streams::all().queue_kernel(device.index());
     for (Loan& loan : loans_)
@@ -141,7 +141,10 @@ class Call {
     device_ = real.device();
     is_any_ = true;
     Tensor shown;
-    if (is_written && real.numel() == 0) {
+    if (is_sparse(real)) {
+      const auto* impl = at::sparse::get_sparse_impl(real);
+      shown = sparse_over(real, lend(impl->indices(), false), lend(impl->values(), false));
+    } else if (is_written && real.numel() == 0) {
       shown = at::empty(real.sizes(), real.options().device(c10::kCPU));  // it is there to be resized
     } else {
       as_cpu(real);  // checks that its memory is there
@@ -168,8 +171,9 @@ class Call {
   }
 
   // What was written to is as the kernel left it: its bytes are in place, unless it has another size now.
-  static void take_back(const Loan& loan) {
+  void take_back(const Loan& loan) const {
     const Tensor &real = loan.real, &shown = loan.shown;
+    if (is_sparse(real)) return become(real, sparse_ours(shown, real.device()));
     auto* impl = real.unsafeGetTensorImpl();
     if (shown.storage().data() == real.storage().data()) {
       if (shown.sizes() != real.sizes() || shown.strides() != real.strides())
@@ -192,13 +196,19 @@ class Call {
     }
   }
   Tensor ours(const Tensor& shown, c10::Device device) const {
-    if (!shown.defined() || !shown.device().is_cpu() || shown.layout() != c10::kStrided) return shown;
+    if (!shown.defined() || !shown.device().is_cpu()) return shown;
     for (const Loan& loan : loans_)
       if (loan.shown.is_same(shown)) return loan.real;
+    if (is_sparse(shown)) return sparse_ours(shown, device);
+    if (shown.layout() != c10::kStrided) return shown;
     for (const auto& [storage, both] : lent_)
       if (both.shown.unsafeGetStorageImpl() == shown.storage().unsafeGetStorageImpl())
         return over(*both.real, c10::DispatchKey::PrivateUse1, shown);
     return moved_in(shown, device);
+  }
+  Tensor sparse_ours(const Tensor& shown, c10::Device device) const {
+    const auto* impl = at::sparse::get_sparse_impl(shown);
+    return sparse_over(shown, ours(impl->indices(), device), ours(impl->values(), device));
   }
 
   struct Both {
@@ -208,6 +218,7 @@ class Call {
 
   const c10::OperatorHandle& op_;
   torch::jit::Stack* stack_;
+  const c10::DispatchKey key_;
   const size_t first_;
   const std::vector<c10::IValue> given_;  // keeps alive what the call replaces
   std::vector<Loan> loans_;
@@ -217,7 +228,12 @@ class Call {
   bool is_any_ = false;
 };
 
-inline void call_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(op, stack).run(); }
+inline void call_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Call(op, stack, c10::DispatchKey::CPU).run();
+}
+inline void call_sparse_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Call(op, stack, c10::DispatchKey::SparseCPU).run();
+}
 
 inline Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
                     std::optional<c10::Device> device, std::optional<bool>, std::optional<c10::MemoryFormat> format) {
