@@ -63,7 +63,7 @@ def digest(models: Any) -> str:
     for model in models if isinstance(models, list) else [models]:
         for name, value in sorted([*model.named_parameters(), *model.named_buffers()]):
             here = value.to_local() if hasattr(value, "to_local") else value
-            sha.update(name.encode() + here.detach().contiguous().numpy().tobytes())
+            sha.update(name.encode() + here.detach().contiguous().cpu().numpy().tobytes())
     return sha.hexdigest()
 
 
@@ -227,16 +227,24 @@ def kept_graph(device: str = "cpu") -> Recipe:
     return Recipe(model, optimizer, step)
 
 
-def wrapped() -> Recipe:
+def wrapped(device: str = "cpu") -> Recipe:
     """DistributedDataParallel, with statistics of its own on every rank."""
-    model = nn.parallel.DistributedDataParallel(_Averaged(), broadcast_buffers=False)
+    model = nn.parallel.DistributedDataParallel(_Averaged().to(device), broadcast_buffers=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     return Recipe(model, optimizer, plain(model, optimizer))
 
 
-def synced_late() -> Recipe:
+def wide(device: str = "cpu") -> Recipe:
+    """DistributedDataParallel, most of whose parameters are one tensor of 16 MiB: a segment of its own."""
+    layers = [nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, CLASSES)]
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).to(device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Recipe(model, optimizer, plain(model, optimizer))
+
+
+def synced_late(device: str = "cpu") -> Recipe:
     """DistributedDataParallel with no_sync: between two steps every rank has gradients of its own."""
-    model = nn.parallel.DistributedDataParallel(net())
+    model = nn.parallel.DistributedDataParallel(net(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def step(number: int, x: Any, y: Any) -> Any:
@@ -254,9 +262,9 @@ def synced_late() -> Recipe:
     return Recipe(model, optimizer, step)
 
 
-def sharded() -> Recipe:
+def sharded(device: str = "cpu") -> Recipe:
     """FSDP2, every layer on its own; two mini-batches a step, so that gradients are shards in between."""
-    model = net()
+    model = net(device)
     for layer in (model[0], model[3], model):
         fully_shard(layer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -277,4 +285,4 @@ SOLO = {
 }
 #: Trainings that can be parked and not moved.
 FIXED = {recipe.__name__: recipe for recipe in (kept_graph,)}
-GANG = {recipe.__name__: recipe for recipe in (wrapped, synced_late, sharded)}
+GANG = {recipe.__name__: recipe for recipe in (wrapped, wide, synced_late, sharded)}

@@ -23,6 +23,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--step-ms", type=float, default=0.0, help="sleep in every step")
+    parser.add_argument("--device", default="cpu", help="`card`: a simulated one, each rank's by its number")
     parser.add_argument("--store", default="", help="rendezvous file of the process group")
     return parser.parse_args()
 
@@ -30,7 +31,7 @@ def parse() -> argparse.Namespace:
 def train(args: argparse.Namespace, note, watch=lambda run, number: None, is_over=lambda: False) -> None:
     """Train; `watch` is called before mini-batch `number` of its epoch, and behind the last one."""
     rank = int(os.environ.get("RANK", "0"))
-    recipe = {**recipes.SOLO, **recipes.FIXED, **recipes.GANG}[args.recipe]()
+    recipe = {**recipes.SOLO, **recipes.FIXED, **recipes.GANG}[args.recipe](args.device)
     torch.manual_seed(100 + rank)
     loader = recipes.loader(args.workers)
     run = gandiva.attach(recipe.model, recipe.optimizer, recipe.scheduler, recipe.scaler, loader)
@@ -38,7 +39,7 @@ def train(args: argparse.Namespace, note, watch=lambda run, number: None, is_ove
         recipe.begin_epoch(epoch)
         for number, (x, y) in enumerate(run.steps(loader), run.batch):
             watch(run, number)
-            loss = recipe.step(number, x, y)
+            loss = recipe.step(number, x.to(args.device), y.to(args.device))
             time.sleep(args.step_ms / 1000)
             note(f"{epoch} {number} {loss.item().hex()}")
         watch(run, recipes.BATCHES)
@@ -48,15 +49,25 @@ def train(args: argparse.Namespace, note, watch=lambda run, number: None, is_ove
     note(recipes.digest(recipe.model))
 
 
+def begin_on_card(rank: int) -> str:
+    """Compute on a simulated card; return by what the ranks of a gang speak with each other."""
+    from tests.device import backend, through_host
+
+    cards = backend.install().device_count()
+    torch.accelerator.set_device_index(rank % cards)
+    return through_host.register()
+
+
 def main() -> int:
     args = parse()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    speech = "gloo" if args.device == "cpu" else begin_on_card(rank)
     recipes.seed(7 + int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     if world > 1:
         method = f"file://{args.store}"
-        torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+        torch.distributed.init_process_group(speech, init_method=method, rank=rank, world_size=world)
     with open(f"{args.out}.{rank}", "a", buffering=1) as out:
         train(args, lambda line: out.write(line + "\n"), is_over=lambda: is_told_to_stop(f"{args.out}.stop"))
     if world > 1:

@@ -107,7 +107,7 @@ def trained(fresh):
         fresh()
         recipes.seed(7 if life == 0 else 1000 + life)
         lines = list(lines)
-        job = argparse.Namespace(recipe=name, workers=workers, epochs=EPOCHS, step_ms=0)
+        job = argparse.Namespace(recipe=name, workers=workers, epochs=EPOCHS, step_ms=0, device="cpu")
         with contextlib.suppress(Killed):
             train(job, lines.append, watch)
         return lines

@@ -19,7 +19,7 @@ class Moved(BaseException):
 
 
 def job(recipe, workers=0, epochs=EPOCHS):
-    return argparse.Namespace(recipe=recipe, workers=workers, epochs=epochs, step_ms=0)
+    return argparse.Namespace(recipe=recipe, workers=workers, epochs=epochs, step_ms=0, device="cpu")
 
 
 def undisturbed(args, monkeypatch, fresh):
