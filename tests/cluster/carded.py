@@ -32,25 +32,46 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
     gandiva.step()
 """
+#: A script whose device has seconds of work queued whenever an optimizer's step has returned.
+AHEAD = """
+import json, os, sys, torch
+from tests.gpu import device
+import gandiva_slurm as gandiva
+kind, losses = device.kind(), []
+torch.manual_seed(3)
+model = torch.nn.Linear(256, 256).to(kind)
+optimizer = torch.optim.AdamW(model.parameters())
+while len(losses) < int(sys.argv[2]) and not os.path.exists(sys.argv[4]):
+    loss = model(torch.ones(8, 256, device=kind)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    losses.append(loss.item().hex())
+    device.queue(float(sys.argv[3]))
+    optimizer.step()
+with open(sys.argv[1] + ".tmp", "w") as file:
+    json.dump(losses, file)
+os.replace(sys.argv[1] + ".tmp", sys.argv[1])
+"""
 
 
 @contextmanager
 def card_cluster(
-    name: str, library: Path, quantum_s: float, **settings: dict[str, Any]
+    name: str, library: Path, quantum_s: float, cards: int = 1, **settings: dict[str, Any]
 ) -> Iterator[MiniCluster]:
-    """One node with one card. What runs inside has the card in its environment, gandivad and jobs alike."""
+    """One node with its cards. What runs inside has them in its environment, gandivad and jobs alike."""
     plain = MiniCluster.environment
 
     def with_card(self: MiniCluster, user: str = "root") -> Mapping[str, str]:
-        path = self.at.root / "card"
-        if not path.exists():
-            card.make(path, TOTAL, CONTEXT).chmod(0o666)
-        return {**plain(self, user), **backend.environment(library, path)}
+        paths = [self.at.root / f"card{number}" for number in range(cards)]
+        for path in paths:
+            if not path.exists():
+                card.make(path, TOTAL, CONTEXT).chmod(0o666)
+        return {**plain(self, user), **backend.environment(library, *paths)}
 
     memory = {"gpu_memory_mib": TOTAL // MIB}
     with (
         mock.patch.object(MiniCluster, "environment", with_card),
-        own_cluster(name, "v100:1x1", quantum_s, node=memory, **settings) as made,
+        own_cluster(name, f"v100:1x{cards}", quantum_s, node=memory, **settings) as made,
     ):
         yield made
 
@@ -68,9 +89,14 @@ class CardFleet(Fleet):
         script = f"export GANDIVA_TIER=hold\nexec python - {size} ~/{name}.stop <<'END'{HOLDER}END"
         return self.submit(user, script, "--mem=6000")
 
-    def used(self) -> list[int]:
-        """Bytes of each process on the card, as one inside sees it."""
-        path = str(self.mini.at.root / "card")
+    def run_ahead(self, user: str, name: str, queued_s: float) -> int:
+        """Submit a training that has so many seconds queued behind each step, until `stop(name)`."""
+        words = f"~/{name}.json 1000000 {queued_s} ~/{name}.stop"
+        return self.submit(user, f"exec python - {words} <<'END'{AHEAD}END", "--mem=6000")
+
+    def used(self, number: int = 0) -> list[int]:
+        """Bytes of each process on a card, as one inside sees it."""
+        path = str(self.mini.at.root / f"card{number}")
         look = f"from tests.device import card; print([*card.used(card.Path({path!r})).values()])"
         return json.loads(self.mini.exec(["python", "-c", look]).stdout)
 
@@ -88,10 +114,18 @@ class CardFleet(Fleet):
 
 
 def alone(library: Path, directory: Path, steps: int) -> list[str]:
-    """The losses of the same training on a card of its own, without Slurm."""
-    path = card.make(directory / f"card.{steps}", TOTAL, CONTEXT)
+    """The losses of `fill` on a card of its own, without Slurm."""
+    return _losses_of([TRAIN], library, directory, steps, [LIVE, WORK])
+
+
+def alone_ahead(library: Path, directory: Path, steps: int) -> list[str]:
+    """The losses of `run_ahead` on a card of its own, without Slurm and with nothing queued."""
+    return _losses_of(["-c", AHEAD], library, directory, steps, [0.0])
+
+
+def _losses_of(program: list[Any], library: Path, directory: Path, steps: int, words: list[Any]) -> list[str]:
+    path, out = card.make(directory / f"card.{steps}", TOTAL, CONTEXT), directory / f"{steps}.json"
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "GANDIVA"))}
-    words = [TRAIN, directory / f"{steps}.json", steps, LIVE, WORK, directory / "none"]
-    subprocess.run([sys.executable, *map(str, words)], env=kept | backend.environment(library, path),
-                   check=True, timeout=300)  # fmt: skip
-    return json.loads((directory / f"{steps}.json").read_text())
+    argv = [sys.executable, *program, out, steps, *words, directory / "none"]
+    subprocess.run([*map(str, argv)], env=kept | backend.environment(library, path), check=True, timeout=300)
+    return json.loads(out.read_text())

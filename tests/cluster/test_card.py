@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.carded import CONTEXT, GIB, LIVE, TOTAL, WORK, CardFleet, alone, card_cluster
+from tests.cluster.carded import CONTEXT, GIB, LIVE, TOTAL, WORK, CardFleet, alone, alone_ahead, card_cluster
 from tests.cluster.fleet import mended, wait_for
 from tests.device.conftest import library as library
-from tests.slow import soak
+from tests.slow import slow, soak
 
 pytestmark = pytest.mark.local
 
-QUANTUM_S = 2.0
+QUANTUM_S, QUEUED_S = 2.0, 3.0
 #: What is left of a parked training above its context: a segment for what is small.
 LEFT = 1 << 21
 KEEPS = re.compile(r"of GPU 0's 3072 MiB job (?P<job>\d+) keeps (?P<mib>\d+) MiB")
@@ -50,6 +50,23 @@ def test_two_that_do_not_fit_together_take_turns(fleet, library, tmp_path, turns
     want = alone(library, tmp_path, len(long))
     assert long == want and short == want[: len(short)], "to the last bit"
     assert not any(event["event"] == "unrestored" for event in fleet.events())
+
+
+@slow("60 s; tests/device/test_park.py has one such park")
+def test_a_park_behind_three_seconds_of_queued_work_succeeds(fleet, library, tmp_path):
+    """Each of its turns ends while its card still computes; then the other has all of the card."""
+    ahead, other = fleet.run_ahead("user1", "ahead", QUEUED_S), fleet.fill("user2", "beside")
+    wait_for(lambda: fleet.are_there([ahead, other]), "both to begin", 60)
+    fleet.wait_suspends([ahead, other], 2, deadline_s=45)
+    least = wait_for(lambda: len(used := fleet.used()) == 2 and min(used), "both to have a context", 30)
+    assert CONTEXT <= least <= CONTEXT + LEFT
+    parks = [event for event in fleet.events() if event["event"] == "parked" and event["job"] == ahead]
+    assert not any(park["frozen"] or park["off_boundary"] for park in parks), "none was stopped in mid-step"
+    assert fleet.losses("user2", "beside")
+    losses = fleet.losses("user1", "ahead")
+    for job in (ahead, other):
+        fleet.wait_ended(job, "COMPLETED")
+    assert len(losses) > 2 and losses == alone_ahead(library, tmp_path, len(losses)), "to the last bit"
 
 
 def test_one_that_keeps_its_memory_has_the_other_wait_and_why_tells(fleet):
