@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from gandiva_slurm.config_file import CONF_ENV as CONF_ENV
+from gandiva_slurm.config_file import find_config as find_config
+from gandiva_slurm.config_file import read
 from gandiva_slurm.model.errors import ConfigError
 from gandiva_slurm.sections import (
     ControllerConfig,
@@ -31,11 +34,6 @@ from gandiva_slurm.sections import (
 )
 from gandiva_slurm.yaml_lines import Lines, parse
 
-#: Environment variables that tell where the file lies, and where it lies when none does.
-CONF_ENV, SLURM_CONF_ENV = "GANDIVA_CONF", "SLURM_CONF"
-CONF_NAME, DEFAULT_DIRECTORY = "gandiva.yaml", "/etc/slurm"
-#: A configuration is small; more than this is another file.
-MAX_BYTES = 1024 * 1024
 #: So many things that are wrong are told one by one.
 MOST_COMPLAINTS = 20
 
@@ -147,25 +145,10 @@ def expand(text: str, node: str) -> str:
     return text.replace("%%", "\0").replace("%n", node).replace("\0", "%")
 
 
-def find_config(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the file lies: $GANDIVA_CONF, beside $SLURM_CONF, /etc/slurm; ConfigError when it is nowhere."""
-    environ = os.environ if environ is None else environ
-    if environ.get(CONF_ENV):
-        return Path(environ[CONF_ENV])
-    places = [Path(DEFAULT_DIRECTORY) / CONF_NAME]
-    if environ.get(SLURM_CONF_ENV):
-        places.insert(0, Path(environ[SLURM_CONF_ENV]).parent / CONF_NAME)
-    for place in places:
-        if place.exists():
-            return place
-    tried = ", ".join(str(place) for place in places)
-    raise ConfigError(f"no {CONF_NAME}: looked at {tried}; write one, or name it with -f or ${CONF_ENV}")
-
-
 def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     """Read and check the file; ConfigError has a line for each of the first things that are wrong."""
     file = Path(path) if path is not None else find_config()
-    raw, lines = parse(_read(file), file)
+    raw, lines = parse(read(file), file)
     if not isinstance(raw, dict):
         raise ConfigError(f"{file}: expected keys and values ({_allowed(Config)}), got {_shown(raw)}")
     for sentence in _drop_unused(raw, file, lines):
@@ -199,7 +182,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
 def outdated(path: str | os.PathLike[str] | None = None) -> list[str]:
     """Return what the file says that means nothing any more, or something else, with the line of each."""
     file = Path(path) if path is not None else find_config()
-    raw, lines = parse(_read(file), file)
+    raw, lines = parse(read(file), file)
     return [*_drop_unused(raw, file, lines)] if isinstance(raw, dict) else []
 
 
@@ -218,22 +201,6 @@ def _drop_unused(raw: dict[str, Any], file: Path, lines: Lines) -> Iterator[str]
     moves = raw.get("moves")
     if isinstance(moves, dict) and (moves.get("min_run_s") or moves.get("per_hour")):
         yield f"{file}: moves.min_run_s and per_hour bound the policy now, and jobs wait; 0: it decides"
-
-
-def _read(file: Path) -> str:
-    try:
-        with open(file, encoding="utf-8") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            if mode & 0o002:
-                raise ConfigError(f"{file}: everybody may write it (mode {mode & 0o7777:o}); chmod o-w it")
-            text = stream.read(MAX_BYTES + 1)
-    except OSError as err:
-        raise ConfigError(f"{file}: {err.strerror}; name another with -f or ${CONF_ENV}") from err
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"{file}: not UTF-8 text") from err
-    if len(text) > MAX_BYTES:
-        raise ConfigError(f"{file}: longer than {MAX_BYTES} bytes; is this a {CONF_NAME}?")
-    return text
 
 
 def _sentence(file: Path, lines: Lines, detail: Any) -> str:

@@ -30,7 +30,7 @@ LEVEL = {room: len(FLOORS) - n for n, floor in enumerate(FLOORS) for room in flo
 ENGINE_FLOORS = ("apply", "lifecycle", "state")
 #: Settings, read by the worlds and the command line; of the rooms it may use the model alone.
 LEVEL["config"], LEVEL["yaml_lines"] = LEVEL["model"] + 0.5, LEVEL["model"] + 0.25
-LEVEL["sections"] = LEVEL["model"] + 0.25
+LEVEL["sections"] = LEVEL["config_file"] = LEVEL["model"] + 0.25
 #: The page's numbers are all that the client may know of us, and what the node shares with it.
 CLIENT_MAY = {"gandiva_slurm.wire.page"}
 #: A framework's callbacks are imported by scripts that have it, and by nothing of ours.

@@ -8,10 +8,18 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import pwd
 from typing import Any
 
-from gandiva_slurm.config import Config, load_config
-from gandiva_slurm.model.errors import AuthError, GandivaError, PeerError, SlurmUnreachable, UsageError
+from gandiva_slurm.config_file import Peer, read_peer
+from gandiva_slurm.model.errors import (
+    AuthError,
+    ConfigError,
+    GandivaError,
+    PeerError,
+    SlurmUnreachable,
+    UsageError,
+)
 from gandiva_slurm.wire.auth import MungeSigner, Signer
 
 PATH = "/v1/query"
@@ -24,33 +32,55 @@ _ERRORS: dict[int, type[GandivaError]] = {1: GandivaError, 2: UsageError, 3: Slu
 
 
 def query(config: str | None, ask: str, args: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Ask the controller named in gandiva.yaml; PeerError says what to do when it does not answer."""
-    settings = load_config(config)
-    signer = MungeSigner(settings.munge_socket)
-    payload = json.dumps({"ask": ask, "args": args}).encode()
-    return read_answer(exchange(settings, signer, payload, timeout_s))
+    """Ask the controller named in gandiva.yaml; PeerError says what to do when it does not answer.
+
+    A file that is wrong is told as such (ConfigError) when the question fails, not before.
+    """
+    try:
+        peer = read_peer(config) or _checked(config)
+        payload = json.dumps({"ask": ask, "args": args}).encode()
+        return read_answer(exchange(peer, MungeSigner(peer.munge_socket), payload, timeout_s))
+    except (AuthError, PeerError):
+        _checked(config)
+        raise
 
 
-def exchange(settings: Config, signer: Signer, payload: bytes, timeout_s: float = TIMEOUT_S) -> bytes:
+def _checked(config: str | None) -> Peer:
+    """Read and check all of the file; ConfigError names what is wrong in it."""
+    from gandiva_slurm.config import load_config  # takes as long to load as a command may
+
+    told = load_config(config)
+    where = told.controller
+    return Peer(where.host, where.port, where.slurm_user, told.munge_socket)
+
+
+def exchange(peer: Peer, signer: Signer, payload: bytes, timeout_s: float = TIMEOUT_S) -> bytes:
     """Send a signed payload, check who signed the answer and that it answers this request."""
     request = signer.sign(PATH.encode() + b"\n" + payload)
-    status, body = _post(settings, request, timeout_s)
-    where = settings.controller_url
+    status, body = _post(peer, request, timeout_s)
+    where = f"{peer.host}:{peer.port}"
     if status != 200:
         kind = AuthError if status in (401, 403) else PeerError
         raise kind(f"gandivactld at {where} refused: {body[:500].decode(errors='replace')}")
     answer, uid = signer.verify(body)
-    if uid not in (0, settings.slurm_uid()):
-        raise AuthError(f"{where} answered as uid {uid}, not as {settings.controller.slurm_user}; refused")
+    if uid not in (0, _uid(peer.slurm_user)):
+        raise AuthError(f"{where} answered as uid {uid}, not as {peer.slurm_user}; refused")
     digest, _, answer = answer.partition(b"\n")
     if digest != hashlib.sha256(request).hexdigest().encode():
         raise AuthError(f"{where} answered another request; refused")
     return answer
 
 
-def _post(settings: Config, request: bytes, timeout_s: float) -> tuple[int, bytes]:
-    host, port = settings.controller.host, settings.controller.port
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+def _uid(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError as err:
+        text = f"controller.slurm_user: no user {user!r} on this host"
+        raise ConfigError(f"{text}; name the user slurmctld runs as (SlurmUser in slurm.conf)") from err
+
+
+def _post(peer: Peer, request: bytes, timeout_s: float) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(peer.host, peer.port, timeout=timeout_s)
     try:
         connection.request("POST", PATH, body=request, headers={"Content-Type": "application/octet-stream"})
         response = connection.getresponse()
@@ -58,7 +88,7 @@ def _post(settings: Config, request: bytes, timeout_s: float) -> tuple[int, byte
     except (OSError, http.client.HTTPException) as err:
         reason = "timed out" if isinstance(err, TimeoutError) else err
         raise PeerError(
-            f"gandivactld does not answer at {host}:{port} ({reason}); jobs go on without it: "
+            f"gandivactld does not answer at {peer.host}:{peer.port} ({reason}); jobs go on without it: "
             f"see its log there (`journalctl -u gandivactld`), or name another gandiva.yaml with -f"
         ) from err
     finally:

@@ -227,7 +227,7 @@ def test_search_order(tmp_path, monkeypatch):
     slurm = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
     assert find_config(slurm) == tmp_path / "gandiva.yaml"
     assert find_config({**slurm, "GANDIVA_CONF": "/elsewhere.yaml"}) == Path("/elsewhere.yaml")
-    monkeypatch.setattr("gandiva_slurm.config.DEFAULT_DIRECTORY", str(tmp_path / "none"))
+    monkeypatch.setattr("gandiva_slurm.config_file.DEFAULT_DIRECTORY", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="looked at"):
         find_config({})
 
