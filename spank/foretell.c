@@ -2,8 +2,8 @@
  * foretell.c - sbatch --test-only: what `gandiva when` foretells of the job, before it is submitted.
  *
  * Asked here and never in job_submit.lua, for slurmctld must wait for nobody. As the user, by a process of its
- * own that has a second: where there is no answer by then, or an error, nothing is said, and Slurm's own
- * --test-only goes on. A submission that is no --test-only starts no process.
+ * own that has a second: where there is no answer by then one sentence says so, where there is an error nothing
+ * is said, and Slurm's own --test-only goes on. A submission that is no --test-only starts no process.
  */
 #include "defaults.h"
 
@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@
 #define MOST_WORDS 128
 #define CMDLINE_SIZE 65536
 #define ANSWER_SIZE 2048
+#define LATE "no forecast within a second; `gandiva when --new gpus=N` takes the time it needs"
 
 /* sbatch's own words; false where they are too many to be worth a question. */
 static bool read_words(char *text, size_t size, char **words, int *count)
@@ -73,7 +75,7 @@ static void become_gandiva(int output, char **words, int count)
 	_exit(1);
 }
 
-/* What the process says until it ends; "" where it has not ended well in time. */
+/* What the process says until it ends; "" where it has not ended well, LATE where it has not in time. */
 static void read_answer(int input, pid_t child, char *answer, size_t size)
 {
 	long end_ms = now_ms() + BOUND_MS, left_ms = BOUND_MS;
@@ -104,6 +106,8 @@ static void read_answer(int input, pid_t child, char *answer, size_t size)
 		(void)waitpid(child, &status, 0);
 	}
 	answer[status == 0 ? used : 0] = '\0';
+	if (ended == 0 && now_ms() >= end_ms)
+		(void)snprintf(answer, size, "%s", LATE);
 }
 
 static void say(char *answer)

@@ -1,8 +1,8 @@
 """`gandiva forecast`: a process of its own that runs gandivactld's engine forward from what it wrote down.
 
-It reads gandivactld's files and writes one of its own; gandivactld is asked nothing. Each forecast is made by
-a child with a bound on its memory and its time, at the lowest priority: whatever becomes of it, the answer
-before it stays, with its age.
+It reads gandivactld's files and writes one of its own; gandivactld is asked nothing, and asks here of jobs
+that are not submitted yet (`forecast_door`). Each forecast is made by a child with a bound on its memory and
+its time, at the lowest priority: whatever becomes of it, the answer before it stays, with its age.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import click
 
 from gandiva_slurm import logs
 from gandiva_slurm.cli import forecast_memory
+from gandiva_slurm.cli.forecast_door import Door
 from gandiva_slurm.config import Config, load_config
 from gandiva_slurm.controller import foretold
 from gandiva_slurm.controller.present import read_present
@@ -46,8 +47,9 @@ from gandiva_slurm.sim.forecast.ranges import forecast as make_forecast
 EVERY_S, WORK_S, WAIT_S, DEADLINE_S = 30.0, 20.0, 30.0, 45.0
 #: What each of the two forecasts of a `when --if` may take.
 WISH_S = 2.5
-#: The same of one of a job that is not submitted yet: somebody waits at sbatch.
-NEW_S = 0.3
+#: The same of one of a job that is not submitted yet, the reading included: somebody waits at sbatch. Of a
+#: processor, in all, and the part that one run may take: one that ends too soon is of no use.
+NEW_S, NEW_WAIT_S, NEW_RUN = 0.3, 0.5, 0.5
 #: What it may have of memory.
 MEMORY_BYTES = 4 << 30
 NICE = 19
@@ -67,18 +69,18 @@ def forecast(config: str | None, once: bool, wish: tuple[str, str] | None) -> in
     settings = load_config(config)
     _refuse_wrong_user(settings)
     logs.set_up()
-    with contextlib.suppress(PermissionError):  # a unit may forbid it: gandivactld's does
-        os.nice(NICE)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     if wish is not None:
+        _step_back()
         click.echo(json.dumps(_what_if(settings, *wish)))
         return 0
+    if once:
+        return int(not _make_apart(settings))
+    door = _door(settings)
     while True:
         begun_s = time.monotonic()
-        is_made = _make_apart(settings)
-        if once:
-            return int(not is_made)
-        time.sleep(max(1.0, EVERY_S - (time.monotonic() - begun_s)))
+        _make_apart(settings, door)
+        _wait(door, max(1.0, EVERY_S - (time.monotonic() - begun_s)))
 
 
 def _refuse_wrong_user(config: Config) -> None:
@@ -90,13 +92,39 @@ def _refuse_wrong_user(config: Config) -> None:
         )
 
 
-def _make_apart(config: Config) -> bool:
+def _step_back() -> None:
+    """Leave processors to whatever else wants them."""
+    with contextlib.suppress(PermissionError):  # a unit may forbid it: gandivactld's does
+        os.nice(NICE)
+
+
+def _door(config: Config) -> Door | None:
+    """Where jobs are asked about that are not submitted yet; None: it cannot be had, and that is logged."""
+    try:
+        leader(config)  # what it is made of is loaded once, and not by each child
+        return Door(Path(config.controller.state_dir), partial(_what_if, config, NEW))
+    except GandivaError as err:
+        log.warning("sbatch --test-only is answered later: %s", err)
+        return None
+
+
+def _wait(door: Door | None, seconds: float, until: int | None = None) -> bool:
+    """Wait for so long, or until this descriptor is ready: True. What is asked meanwhile is answered."""
+    if door is not None:
+        return door.answer_for(seconds, until)
+    return bool(select.select([] if until is None else [until], [], [], seconds)[0])
+
+
+def _make_apart(config: Config, door: Door | None = None) -> bool:
     """Make a forecast in a child; one that is not done in time is ended. True: it is made."""
     child = os.fork()
     if child == 0:
+        if door is not None:
+            door.close()
+        _step_back()
         _end_with(_attempt(config))
     try:
-        ready, _, _ = select.select([pid := os.pidfd_open(child)], [], [], DEADLINE_S)
+        ready = _wait(door, DEADLINE_S, pid := os.pidfd_open(child))
         os.close(pid)
         if not ready:
             log.warning("no forecast within %g s: the one before stays", DEADLINE_S)
@@ -196,13 +224,13 @@ def _what_if(config: Config, job: str, text: str) -> dict[str, object]:
 
 def _newcomer(config: Config, text: str) -> dict[str, object]:
     """What is foretold of a job that is not submitted yet, as `WhatIf` tells it."""
+    left = _time_left(NEW_S, NEW_WAIT_S)
     present = _present(config, forecast_memory.load(Path(config.controller.state_dir)))
     told = json.loads(text)
     with contextlib.suppress(KeyError):  # one that has no name here has no job, nor shares of its own
         told["user"] = pwd.getpwuid(told["uid"]).pw_name
     wish = Wish(NEW_ID, "new", json.dumps({"user": "", **told}))
-    left = _time_left(NEW_S, NEW_S)
-    made = make_forecast(replace(present, wish=wish), present.now_ns, time_left=left)
+    made = make_forecast(replace(present, wish=wish), present.now_ns, time_left=left, most=NEW_RUN)
     row = next(row for row in made.jobs if row.job_id == NEW_ID)
     meta = {"of_s": made.of_s, "reached_s": made.reached_s, "runs": made.draws}
     return {"new": row.to_json(), "forecast": meta}

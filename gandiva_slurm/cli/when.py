@@ -18,6 +18,8 @@ from gandiva_slurm.model.wish import NEW_FORMS, parse_new, parse_wish
 Row = Mapping[str, Any]
 #: How long an answer may take: `--if` is worked out when it is asked.
 ANSWER_S = 12.0
+#: What comes within this of the forecast comes at once.
+AT_ONCE_S = 1.0
 #: What is foretold, and the words for it.
 WHAT = {"turn": "next turn", "start": "start", "end": "end"}
 #: What every forecast takes for granted.
@@ -42,7 +44,9 @@ def when(config: str | None, /, **options: Any) -> None:
     words, new, script, wish = (options[name] for name in ("words", "new", "script", "wish"))
     as_json = options["as_json"]
     if script is not None:
-        new = newcomer_of(words, script)
+        told = _newcomer(config, newcomer_of(words, script))
+        click.echo("\n".join(would_be(told)))
+        return
     if new is not None:
         _tell_newcomer(config, new, as_json)
         return
@@ -63,9 +67,13 @@ def when(config: str | None, /, **options: Any) -> None:
         click.echo(line)
 
 
-def _tell_newcomer(config: str | None, new: str, as_json: bool) -> None:
+def _newcomer(config: str | None, new: str) -> Any:
     parse_new(new)
-    data = query(config, "when", {"new": new}, ANSWER_S)
+    return query(config, "when", {"new": new}, ANSWER_S)
+
+
+def _tell_newcomer(config: str | None, new: str, as_json: bool) -> None:
+    data = _newcomer(config, new)
     if as_json:
         click.echo(to_json({**data, "assumes": ASSUMES}))
         return
@@ -75,6 +83,28 @@ def _tell_newcomer(config: str | None, new: str, as_json: bool) -> None:
         return
     for name in ("start", "end"):
         click.echo(f"submitted now: {WHAT[name]:<5} {range_words(row[name], told)}")
+
+
+def would_be(data: Row) -> Iterator[str]:
+    """Say of a job that is not submitted yet, in few words, what sbatch shows of it."""
+    row, told = data["new"], data["forecast"]
+    if row["why"]:
+        yield f"would wait: {row['why']}"
+        return
+    for name in ("start", "end"):
+        yield f"would {name} {_wait_words(row[name], told)}"
+
+
+def _wait_words(times: list[float | None] | None, told: Row) -> str:
+    """Say how long it is until then, and the range."""
+    of_s, reached_s = told["of_s"], told["reached_s"]
+    if times is None or times[1] is None:
+        return f"in more than {format_duration(reached_s - of_s)}"
+    low_s, mid_s, high_s = in_order(times, of_s)
+    if high_s is not None and high_s - of_s < AT_ONCE_S:
+        return "at once"
+    high = "later" if high_s is None else format_duration(high_s - of_s)
+    return f"in about {format_duration(mid_s - of_s)} (between {format_duration(low_s - of_s)} and {high})"
 
 
 def explain_wish(data: Row, job: str) -> Iterator[str]:
@@ -116,13 +146,28 @@ def explain(data: Row, job: str) -> Iterator[str]:
 
 def range_words(times: list[float | None] | None, told: Row) -> str:
     """Say when it is likeliest, how long that is from the forecast on, and the range."""
+    of_s, reached_s = told["of_s"], told["reached_s"]
     if times is None:
         return "-"
-    low_s, mid_s, high_s = times
-    if mid_s is None:
-        return f"after {format_time(told['reached_s'])}"
-    if high_s is not None and high_s <= told["of_s"]:
-        return f"{format_time(mid_s)}  it had come by then"
-    wait = format_duration(mid_s - told["of_s"])
-    high = f"after {format_time(told['reached_s'])}" if high_s is None else format_time(high_s)
+    if times[1] is None:
+        return f"after {format_time(reached_s)}"
+    if times[2] is not None and max(times[1], times[2]) <= of_s:
+        return f"{format_time(times[1])}  it had come by then"
+    low_s, mid_s, high_s = in_order(times, of_s)
+    if high_s is not None and high_s - of_s < AT_ONCE_S:
+        return f"{format_time(mid_s)}  at once"
+    wait = format_duration(mid_s - of_s)
+    high = f"after {format_time(max(reached_s, mid_s))}" if high_s is None else format_time(high_s)
     return f"{format_time(mid_s)}  in {wait}, 8 of 10 between {format_time(low_s)} and {high}"
+
+
+def in_order(times: list[float | None], of_s: float) -> tuple[float, float, float | None]:
+    """Return the range from its begin to its end, none of it before the forecast was made; None: open.
+
+    A range is corrected by past errors, and its ends are not of one run: they may be the wrong way round.
+    """
+    low_s, mid_s, high_s = times
+    assert mid_s is not None
+    mid_s = max(mid_s, of_s)
+    low_s = mid_s if low_s is None else min(max(low_s, of_s), mid_s)
+    return low_s, mid_s, None if high_s is None else max(high_s, mid_s)

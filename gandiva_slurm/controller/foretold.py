@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 FILE_NAME = "forecast.sqlite"
+#: Where `gandiva forecast` is asked of a job that is not submitted yet, and the longest question in bytes.
+SOCKET_NAME, MOST_QUESTION = "forecast.sock", 4096
 #: Of the file's form; another one is not read.
 FORM = 1
 #: A forecast older than this tells nothing any more, in seconds.

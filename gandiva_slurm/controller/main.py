@@ -91,7 +91,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
         api = Api(controller, peers, lambda: read_rules(port))
-        api.what_if = WhatIf(file)
+        api.what_if = WhatIf(file, Path(limits.state_dir))
         bounds = http.MAX_QUESTION_BYTES, http.QUESTIONS_PER_USER
         route = http.signed_route(signer, lambda uid: True, api.answer, *bounds)
         server = await open_door({QUERY_PATH: route}, limits.host, limits.port)

@@ -1,6 +1,8 @@
-"""Has a child answer the `--if` of `gandiva when`, for a user may not read what it is answered from.
+"""Has other processes answer `--if` and `--new` of `gandiva when`: a user may not read what they read.
 
-One at a time, in a process of its own with a bound on its time: gandivactld waits for it beside all else.
+`--if` is answered by a child with a bound on its time, one at a time; `--new`, for which somebody waits at
+sbatch, by `gandiva forecast` at its socket, and by such a child where that does not run. gandivactld waits
+beside all else.
 """
 
 from __future__ import annotations
@@ -9,48 +11,79 @@ import asyncio
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gandiva_slurm.controller.foretold import SOCKET_NAME
 from gandiva_slurm.model.errors import GandivaError
-from gandiva_slurm.model.wish import NEW_ID, Wish, parse_new
+from gandiva_slurm.model.wish import Wish, parse_new
 
 #: How long an answer may take, and how much of it is read.
 DEADLINE_S, MOST_BYTES = 9.0, 1 << 20
-#: The command, by this very Python.
+#: The same of one of a job that is not submitted yet: sbatch does not wait as long.
+NEW_S = 2.0
 #: What stands for the number of a job that is not submitted yet.
 NEW = "new"
+#: The command, by this very Python.
 COMMAND = (sys.executable, "-c", "from gandiva_slurm.cli.main import main; main()")
 
 
 class WhatIf:
-    """Asks a forecast with a wish (its `--if`), of this gandiva.yaml."""
+    """Asks what would be, by this gandiva.yaml and its state_dir."""
 
-    def __init__(self, file: Path, command: tuple[str, ...] = COMMAND) -> None:
+    def __init__(self, file: Path, folder: Path, command: tuple[str, ...] = COMMAND) -> None:
         self._words = (*command, "-f", str(file), "forecast", "--if")
-        #: whether one is worked out: of a job there is, and of one that is not submitted yet
-        self._is_asked = {False: False, True: False}
+        self._socket = folder / SOCKET_NAME
+        self._is_asked = False
+        #: the users who wait for an answer of a job that is not submitted yet
+        self._waiting: set[int] = set()
 
     async def ask(self, wish: Wish) -> dict[str, Any]:
         """Return what is foretold of a job as it is and as it is wished; GandivaError: nothing is."""
-        is_new = wish.what == NEW
-        if self._is_asked[is_new]:
-            what = "--new" if is_new else "--if"
-            raise GandivaError(f"another {what} is being answered; ask again in ten seconds")
-        self._is_asked[is_new] = True
-        try:
-            if is_new:
-                return await self._answer(NEW, wish.value)
-            return await self._answer(str(wish.job_id), f"{wish.what}={wish.value}")
-        finally:
-            self._is_asked[is_new] = False
+        return await self._by_child(str(wish.job_id), f"{wish.what}={wish.value}")
 
     async def ask_new(self, text: str, uid: int, partition: str) -> dict[str, Any]:
-        """Return what is foretold of a job of this user's that is not submitted yet; UsageError: of none."""
-        told = {**parse_new(text), "uid": uid, "partition": partition}
-        return await self.ask(Wish(NEW_ID, NEW, json.dumps(told)))
+        """Return what is foretold of a job of this user's that is not submitted yet; UsageError: of none.
 
-    async def _answer(self, job_id: str, wish: str) -> dict[str, Any]:
+        One of a user's at a time, lest one who asks without end keep others from their answers.
+        """
+        told: dict[str, Any] = {**parse_new(text), "uid": uid, "partition": partition}
+        if uid in self._waiting:
+            raise GandivaError("another --new of yours is being answered; ask again in a moment")
+        self._waiting.add(uid)
+        try:
+            return await self._by_socket(told)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return await self._by_child(NEW, json.dumps(told))
+        finally:
+            self._waiting.discard(uid)
+
+    async def _by_socket(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(NEW_S):
+                reader, writer = await asyncio.open_unix_connection(self._socket, limit=MOST_BYTES)
+                try:
+                    writer.write(json.dumps(told).encode() + b"\n")
+                    return _read(await reader.readline())
+                finally:
+                    writer.close()
+        except TimeoutError as err:
+            raise GandivaError(f"no answer within {NEW_S:g} s: its host is busy; ask again") from err
+        except (ConnectionResetError, BrokenPipeError, ValueError) as err:
+            raise GandivaError("no answer of `gandiva forecast`; ask again") from err
+
+    async def _by_child(self, job_id: str, wish: str) -> dict[str, Any]:
+        """Have a child of gandivactld's answer; GandivaError where one is at work already."""
+        if self._is_asked:
+            raise GandivaError("another --if is being answered; ask again in ten seconds")
+        self._is_asked = True
+        try:
+            return await self._of_child(job_id, wish)
+        finally:
+            self._is_asked = False
+
+    async def _of_child(self, job_id: str, wish: str) -> dict[str, Any]:
         pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         words = (*self._words, job_id, wish)
         child = await asyncio.create_subprocess_exec(*words, stdin=none, stdout=pipe, stderr=none)
@@ -63,15 +96,21 @@ class WhatIf:
                     if len(text) > MOST_BYTES:
                         raise GandivaError("the answer is too long")
                 await child.wait()
-            told = dict(json.loads(text))
+            return _read(text)
         except TimeoutError as err:
             raise GandivaError(f"no answer within {DEADLINE_S:g} s: its host is busy; ask again") from err
-        except (TypeError, ValueError, RecursionError) as err:
-            raise GandivaError("no answer: see `gandiva forecast --once` on gandivactld's host") from err
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-        if "error" in told:
-            raise GandivaError(str(told["error"]))
-        return told
+
+
+def _read(text: bytes) -> dict[str, Any]:
+    """Read an answer; GandivaError is what it says is wrong, or that it is none."""
+    try:
+        told = dict(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as err:
+        raise GandivaError("no answer: see `gandiva forecast --once` on gandivactld's host") from err
+    if "error" in told:
+        raise GandivaError(str(told["error"]))
+    return told

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gandiva_slurm.controller.foretold import SOCKET_NAME
 from gandiva_slurm.mini import layout, probe
 from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import MiniSpec
@@ -76,11 +77,13 @@ def _gandiva(spec: MiniSpec, site: Site) -> list[Daemon]:
     conf, programs = "/etc/slurm/gandiva.yaml", site.programs
     controller = Daemon("gandivactld", (f"{programs}/gandivactld", "-D", "--check-invariants", "-f", conf),
                         "slurm", site.controller.host, _port(layout.CONTROLLER_PORT))
+    foretelling = Daemon("gandiva-forecast", (f"{programs}/gandiva", "-f", conf, "forecast"), "slurm",
+                         site.controller.host, _socket(f"{site.at.spool}/gandivactld/{SOCKET_NAME}"))
     nodes = []
     for node in spec.nodes:
         words, place = (f"{programs}/gandivad", "-f", conf, "--node", node.name), site.nodes[node.name]
         nodes.append(Daemon(f"gandivad:{node.name}", words, "root", place.host, _port(place.gandivad_port)))
-    return [controller, *nodes]
+    return [controller, *([foretelling] if spec.forecast else []), *nodes]
 
 
 def lookup(spec: MiniSpec, site: Site, name: str) -> Daemon:

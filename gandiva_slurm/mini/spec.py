@@ -75,6 +75,8 @@ class MiniSpec:
     process_images: bool = False
     #: the control groups Slurm has its jobs in: "" for none, "hybrid" (version 1, beside 2) or "v2"
     cgroups: str = field(default_factory=lambda: os.environ.get(CGROUPS_VARIABLE, ""))
+    #: whether `gandiva forecast` runs beside gandivactld
+    forecast: bool = False
     #: the policy that decides
     policy: str = field(default_factory=lambda: default_policy())
 

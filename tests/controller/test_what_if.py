@@ -24,7 +24,7 @@ WISH = Wish(12, "tickets", "200")
 
 
 def child(code: str) -> WhatIf:
-    return WhatIf(Path("gandiva.yaml"), (sys.executable, "-c", f"import sys, time\n{code}"))
+    return WhatIf(Path("gandiva.yaml"), Path("/nowhere"), (sys.executable, "-c", f"import sys, time\n{code}"))
 
 
 async def test_it_is_told_the_job_and_the_wish_as_words():
@@ -59,7 +59,7 @@ async def test_one_at_a_time(monkeypatch):
         await asked.ask(WISH)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert not any(asked._is_asked.values())
+    assert not asked._is_asked
 
 
 async def test_of_a_job_that_is_not_submitted_yet_its_user_is_told(world, ask, monkeypatch):  # noqa: F811
@@ -72,9 +72,9 @@ async def test_of_a_job_that_is_not_submitted_yet_its_user_is_told(world, ask, m
         words[:] = [job, text]
         return making._what_if(world.controller.config, job, text)
 
-    monkeypatch.setattr(WhatIf, "_answer", worked_out)
+    monkeypatch.setattr(WhatIf, "_by_child", worked_out)
     assert (await ask("when", new="gpus=1"))["ok"], "nobody is asked: one job's, or all"
-    made = WhatIf(Path("gandiva.yaml"))
+    made = WhatIf(Path("gandiva.yaml"), Path("/nowhere"))
     here = property(lambda api: made, lambda api, value: None)
     monkeypatch.setattr(controller_api.Api, "what_if", here, raising=False)
     for text, word in (("gpus=1,limit=600", "start"), ("gpus=4096,nodes=1", "why")):

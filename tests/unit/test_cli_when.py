@@ -58,6 +58,16 @@ def test_it_tells_times_ranges_age_and_what_it_assumes(told) -> None:  # type: i
         (answer(is_told=False), "no forecast: it came after the last one was made"),
         (answer(why="asks for 4 GPUs"), "no time can be told: asks for 4 GPUs"),
         (answer(end=[None, None, None]), "end        after 2026-12-"),
+        (answer(turn=[NOW_S - 9, NOW_S + 0.2, NOW_S + 0.4]), "next turn  2026-11-20T12:00:00  at once"),
+        (
+            answer(turn=[NOW_S + 90, NOW_S + 40, NOW_S + 5]),
+            "between 2026-11-20T12:00:40 and 2026-11-20T12:00:40",
+        ),
+        (
+            answer(turn=[NOW_S - 60, NOW_S + 40, NOW_S + 90]),
+            "between 2026-11-20T12:00:00 and 2026-11-20T12:01:30",
+        ),
+        (answer(end=[NOW_S + 2e6, NOW_S + 2e6, None]), "and after 2026-12-13T15:33:20"),
     ],
 )
 def test_what_cannot_be_told_is_said(told, it: Any, said: str) -> None:  # type: ignore[no-untyped-def]
@@ -89,3 +99,26 @@ def test_the_queue_tells_what_comes_next(told, state: str, more: Any, shown: str
     row = JOB | {"state": state, "when": brief}
     assert told("queue -h -o when", [row]).strip() == shown
     assert told("queue -h -o when", [HELD, row | {"when": None}]).split() == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        ([0, 0.2, 0.4], [3600, 7200, 9000],
+         ["would start at once", "would end in about 02:00:00 (between 01:00:00 and 02:30:00)"]),
+        ([60, 600, None], [None, None, None],
+         ["would start in about 00:10:00 (between 00:01:00 and later)",
+          "would end in more than 11-13:46:40"]),
+        ([90, 60, 30], [90, 100, 110],
+         ["would start in about 00:01:00 (between 00:01:00 and 00:01:00)",
+          "would end in about 00:01:40 (between 00:01:30 and 00:01:50)"]),
+    ],
+)  # fmt: skip
+def test_sbatch_shows_how_long_it_would_be(told, tmp_path, start: Any, end: Any, said: list[str]) -> None:  # type: ignore[no-untyped-def]
+    row: dict[str, Any] = {"why": ""}
+    for name, times in (("start", start), ("end", end)):
+        row[name] = [None if at is None else NOW_S + at for at in times]
+    new = {"new": row, "forecast": META}
+    assert told("when --test-only script -- --gres=gpu:1", new).splitlines() == said
+    waits = {"new": {"why": "asks for 64 GPUs"}, "forecast": META}
+    assert told("when --test-only script -- --gres=gpu:64", waits) == "would wait: asks for 64 GPUs\n"

@@ -21,7 +21,7 @@ from gandiva_slurm.sim.forecast.lengths import Ask, Lengths, work_of
 _S = 10**9
 #: The range that is told: from this part of the runs to that one.
 LOW, HIGH = 0.1, 0.9
-#: The part of the time for a forecast that one run may take.
+#: The part of the time for a forecast that one run may take where nothing else is said.
 MOST_OF_TIME = 0.25
 #: Runs that a range is made of, and how far each goes.
 DRAWS, HORIZON_NS = 20, 14 * 24 * 3600 * _S
@@ -80,12 +80,16 @@ class Present:
 
 
 def forecast(
-    present: Present, seed: int, draws: int = DRAWS, time_left: Callable[[], float] = lambda: 1.0
+    present: Present,
+    seed: int,
+    draws: int = DRAWS,
+    time_left: Callable[[], float] = lambda: 1.0,
+    most: float = MOST_OF_TIME,
 ) -> Forecast:
     """Run forward several times from the same state.
 
-    `time_left`: the part of the time for it that is left, 1 at first; a run takes MOST_OF_TIME of it at most,
-    and one that is not begun in time is not made.
+    `time_left`: the part of the time for it that is left, 1 at first; a run takes `most` of it, and one that
+    is not begun in time is not made.
     """
     runs: list[Run] = []
     skew_ns, now_ns = 0, present.now_ns
@@ -99,7 +103,7 @@ def forecast(
             grant(present.wish, engine, work, now_ns)
         begun = time_left()
         forward = Forward(engine, work, now_ns, present.load_ns, present.coarser)
-        runs.append(forward.go(now_ns + HORIZON_NS, partial(_used, begun, time_left)))
+        runs.append(forward.go(now_ns + HORIZON_NS, partial(_used, begun, time_left, most)))
     reached_ns = min(run.reached_ns for run in runs)
     jobs = [tell(job_id, [run.courses[job_id] for run in runs], skew_ns) for job_id in runs[0].courses]
     return Forecast(
@@ -107,9 +111,9 @@ def forecast(
     )
 
 
-def _used(begun: float, time_left: Callable[[], float]) -> float:
+def _used(begun: float, time_left: Callable[[], float], most: float) -> float:
     """The part of a run's time that is used."""
-    return (begun - time_left()) / MOST_OF_TIME
+    return (begun - time_left()) / most
 
 
 def asks(engine: Engine, now_ns: int) -> dict[int, Ask]:
