@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gandiva_slurm.cli import gang_told, script_ways, ways_told
+from gandiva_slurm.cli import gang_told, image_told, script_ways, ways_told
 from gandiva_slurm.cli.client import to_json
 from gandiva_slurm.cli.lone import LoneNode, facts_of, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
@@ -91,6 +91,7 @@ def diagnose(node: LoneNode, script: Script, deadline_s: float) -> dict[str, str
         "memory": _memory(facts),
         **dict(gang_told.told(facts)),
         "parked": _park(node, deadline_s),
+        "image": image_told.told(node, script, by or ways_told.own_way(script)),
         "moved": _move(node, script, deadline_s),
         **ways_told.ways(script, by),
     }

@@ -41,6 +41,8 @@ class Trial:
     #: why it is not
     unmoved: str = ""
     is_a_try: bool = False
+    #: whether an image of its processes could be made, "" while it was not looked
+    image: str = ""
     #: The run alone that came far enough for the comparison.
     alone: str = "alone"
     #: It ended by itself: there is no more to compare with.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gandiva_slurm.cli import own_trial, script_ways
+from gandiva_slurm.cli import image_told, own_trial, script_ways
 from gandiva_slurm.cli.lone import LoneNode, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.runs import BEHIND, Losses, Trial, check_end, run_alone, train_on
@@ -80,6 +80,8 @@ def prove(trial: Trial) -> str:
     click.echo(f"alone:   {_count(trial.losses('alone'))}")
     run_parked(trial)
     click.echo(f"parked:  {_count(trial.losses('parked'))}, {trial.parks} parks")
+    if trial.image:
+        click.echo(f"image:   {trial.image}")
     verdict = compare(trial, "parked")
     stays = script_ways.why_never(trial.script)
     if not stays and not trial.by:
@@ -121,6 +123,8 @@ def run_parked(trial: Trial) -> None:
                 trial.compare_behind("parked")
             trial.by = way_of(node) or trial.by
             trial.unmoved, trial.is_a_try = why_unmoved(node), is_a_try(node)
+            if not trial.image and not trial.is_a_try:
+                trial.image = image_told.told(node, trial.script, trial.by or trial.options.saves_by)
             _pause(node, trial.chance.random() * PARK_S)
             node.resume(trial.deadline_s)
         node.wait(lambda: trial.is_enough("parked"), trial.deadline_s)

@@ -8,7 +8,9 @@ restores has neither. Its supplementary groups are those it was started with, so
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 #: What criu has of root's rights, as setpriv names it.
@@ -21,9 +23,52 @@ DUMP_S, RESTORE_S = 120, 120
 PROGRAMS = ("criu", "setpriv", "nsenter", "unshare", "mount", "umount", "setsid", "timeout")
 
 
-def missing() -> str:
-    """Say which program is missing on this node, "" when none is."""
-    return next((f"this node has no program {name}" for name in PROGRAMS if not shutil.which(name)), "")
+#: 3.17, bookworm's, fails on newer kernels; this one is what was run.
+LEAST = (4, 1)
+_ASK_S = 10.0
+
+
+def unfit(path: str | None = None) -> str:
+    """Say which program this node lacks, or that its criu is too old; "" when images can be made.
+
+    `path`: the directories in which they are looked for, as in PATH, which it is by default.
+    """
+    lack = [name for name in PROGRAMS if not shutil.which(name, path=path)]
+    if lack:
+        return f"this node has no program {lack[0]}"
+    found = version(path)
+    if found < LEAST:
+        told = ".".join(map(str, found)) or "of an unknown version"
+        return f"criu is {told} here, and {'.'.join(map(str, LEAST))} or newer is needed"
+    return ""
+
+
+def version(path: str | None = None) -> tuple[int, ...]:
+    """Return criu's version, () when it does not tell."""
+    match = re.search(r"^Version: (\d+(?:\.\d+)*)", _ask(path, "--version")[1], re.MULTILINE)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
+def fails_its_check(path: str | None = None) -> str:
+    """Say what criu's own check of this kernel finds, "" when it passes; root alone may ask for it.
+
+    It asks for more than images need: in a container it misses a sysctl that is read-only there (seen).
+    """
+    code, told = _ask(path, "check", "--unprivileged", "--no-default-config")
+    errors = [line.partition("): ")[2] or line for line in told.splitlines() if "Error (" in line]
+    return "" if code == 0 else printable(errors[0] if errors else f"it ended with exit code {code}")
+
+
+def _ask(path: str | None, *words: str) -> tuple[int, str]:
+    """Return the exit code and all output of criu, within a bound; (-1, why) where there is none."""
+    argv = [shutil.which("criu", path=path) or "criu", *words]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as err:
+        return -1, str(err)
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
 def as_user(user: str, gid: int) -> list[str]:
@@ -85,4 +130,9 @@ def why(log: Path) -> str:
         return "criu wrote no log"
     errors = [line.partition("): ")[2] or line for line in text.splitlines() if "Error (" in line]
     told = errors[0] if errors else "criu names no cause"
+    return printable(told)
+
+
+def printable(told: str) -> str:
+    """Return what criu said, fit to be shown."""
     return "".join(char if char.isprintable() else " " for char in told)[:200]

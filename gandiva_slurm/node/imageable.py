@@ -45,28 +45,39 @@ class NoImage(Exception):
     """None can be made; the text says why."""
 
 
+#: Its processes must be the tree below one task of sbatch's.
+NOT_ONE_STEP = "it has steps of srun, or none of sbatch"
+ON_SEVERAL_NODES = "it runs on several nodes"
+
+
 def find_tree(stepds: Iterable[ProcId], uid: int) -> Tree:
     """Return a job's tree; NoImage when it has none, or more than one."""
     found = [stepd for stepd in stepds if procs.is_alive(stepd)]
     titles = [procs.title(stepd.pid) for stepd in found]
     if len(found) != 1 or not titles[0].endswith(".batch]"):
-        raise NoImage("it has steps of srun, or none of sbatch")
+        raise NoImage(NOT_ONE_STEP)
     root, first = _only_child(found[0].pid), None
     below = list(procs.each(procs.children(root.pid)))
     if len(below) == 1 and procs.read_text(below[0].pid, "comm").strip() == FIRST:
         # Its owner can take the name, and not root's uid.
         first = below[0].id if procs.uids(below[0].pid) == (0, 0) else None
         root = _only_child(below[0].pid) if first else root
+    return tree_below(root, uid, first)
+
+
+def tree_below(root: Proc, uid: int, first: ProcId | None = None) -> Tree:
+    """Return the tree of a root; NoImage when a process in it has another user's rights."""
     tree = Tree(root.id, first, (root, *procs.below([root.pid])))
     if any(procs.uids(proc.pid) != (uid, uid) for proc in tree.procs):
         raise NoImage("one of its processes has another user's rights")
     return tree
 
 
-def check(tree: Tree, gid: int) -> None:
+def check(tree: Tree, gid: int, besides: tuple[str, ...] = ()) -> None:
     """NoImage when something a process has cannot be in an image, or is this node's alone.
 
-    `gid`: of its user's own group, as which it is restored.
+    `gid`: of its user's own group, as which it is restored. `besides`: how the paths begin that are no matter
+    of the job's: a trial's own files.
     """
     for proc in tree.procs:
         status = procs.read_text(proc.pid, "status")
@@ -77,7 +88,7 @@ def check(tree: Tree, gid: int) -> None:
             raise NoImage("one of its processes has another group than its user's own")
         if words.get("Seccomp", "0").strip() != "0":
             raise NoImage("one of its processes is confined by seccomp")
-        files = list(_open_files(proc.pid))
+        files = [path for path in _open_files(proc.pid) if not path.startswith(besides)]
         for path in files:
             why = _why_not(path)
             if why:

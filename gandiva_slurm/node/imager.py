@@ -272,7 +272,7 @@ class Imager:
 
 def _prepare(root: Path) -> str:
     """Make the store ready; say why it cannot be used, "" when it can."""
-    why = criu.missing() or images.why_not(root)
+    why = criu.unfit() or images.why_not(root)
     if not why:
         try:
             images.prepare(root)
@@ -292,7 +292,7 @@ def _is_shared(root: Path, node: str) -> bool:
 def _why_not(resident: Resident) -> str:
     """Say why no image of a job could be made now."""
     if resident.part is not None:
-        return "it runs on several nodes"
+        return imageable.ON_SEVERAL_NODES
     if not resident.ranks:
         return resident.image.why_not if resident.image.why_not != OFF else "no rank has registered"
     try:

@@ -88,6 +88,7 @@ def test_script_with_the_hook_alone_is_parked(gandiva):
     *_, parks = re.search(r"parked:  (\d+) losses on 1 rank, (\d+) parks", out).groups()
     alone = [int(count) for count in re.findall(r"alone:   (\d+) losses", out)]
     assert int(parks) >= 1 and max(alone) >= 2 + BEHIND
+    assert re.search(r"^image:   (could be made, as far as|no: it uses /tmp/)", out, re.MULTILINE)
     assert "moved:   no: the script has no gandiva.attach(), and no framework's Trainer that is known" in out
 
 
@@ -203,6 +204,8 @@ def test_doctor_tells_what_can_be_done(gandiva):
     assert found["boundary"].startswith("run.steps() of gandiva.attach()")
     assert found["optimizers"] == "Adam of 2 tensors, 0.0 KiB of parameters, 0.0 KiB of state"
     assert found["parked"].startswith("yes, within") and found["moved"].startswith("yes: attached, ")
+    # A Python below /tmp is this machine's own.
+    assert found["image"].startswith(("could be made, and is not needed", "no: it uses /tmp/"))
     assert found["auto"].startswith("by attached: its ranks save it, nothing is lost (attached.py:")
     assert found["auto"].endswith(": run = gandiva.attach(model=model, optimizer=optimizer))")
 

@@ -203,6 +203,24 @@ def test_what_cannot_be_in_an_image_is_said_before(moving: Moving) -> None:
     assert moving.wait_ended()[-1] == "FAILED 7:0"
 
 
+def test_doctor_says_before_what_gandivad_would_say(mini: MiniCluster) -> None:
+    """By the criu and the settings of a node; root alone may have criu check the kernel."""
+
+    def told(user: str, script: str) -> str:
+        words = f"cd; exec gandiva doctor --steps 5 -- sh -c '{script}; exit' </dev/null"
+        out = mini.exec(["sh", "-c", words], host="n1", user=user).stdout
+        found = re.search(r"^image: +(.*)$", out, re.MULTILINE)
+        assert found, out
+        return found[1]
+
+    train = "python /home/user1/train.py doctored 1000 0.02"
+    could = "could be made, as far as is seen here; this site makes them (node.process_images); criu 4"
+    assert told("user1", train).startswith(could)
+    of_root = told("root", train)
+    assert re.search(r"; criu 4[\d.]+ is here, and (passes its check|its check finds: \w)", of_root), of_root
+    assert "which only this node has" in told("user1", f"exec 7>/tmp/doctored; {train}")
+
+
 @pytest.mark.parametrize("hostile", ["edited", "another's"])
 def test_an_image_that_was_changed_is_refused_and_the_job_begins_anew(moving: Moving, hostile: str) -> None:
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")

@@ -110,6 +110,22 @@ VARIANTS = (
         (_WAYS + "test_each_way_is_told_by_its_line",),
     ),
     Variant(
+        "doctor-images-what-srun-started",
+        "gandiva_slurm/cli/image_told.py:_why_not",
+        "if node.tasks():",
+        "if False:",
+        "gandiva doctor says that an image could be made of a job with steps of srun, and it could not.",
+        ("tests/unit/test_image_told.py::test_batch_scripts",),
+    ),
+    Variant(
+        "criu-of-any-age",
+        "gandiva_slurm/node/criu.py:unfit",
+        "if found < LEAST:",
+        "if False:",
+        "A node takes a criu that fails on its kernel for one that makes images.",
+        ("tests/unit/test_image_told.py::test_what_criu_says_here_is_told",),
+    ),
+    Variant(
         "stand-in-takes-options-for-the-program",
         "gandiva_slurm/cli/stand_in.py:read_srun",
         'value = words.pop(0) if words else ""',

@@ -1,0 +1,99 @@
+"""What `gandiva doctor` and `try` say of an image of a script's processes, by gandivad's checks (ADR 0054).
+
+A node looks at the same before it makes one. What criu alone can know, it is asked for there only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+
+from gandiva_slurm.cli import script_ways
+from gandiva_slurm.cli.lone import LoneNode
+from gandiva_slurm.cli.script_ways import Script
+from gandiva_slurm.config import load_config
+from gandiva_slurm.model.errors import ConfigError
+from gandiva_slurm.node import criu, imageable, procs
+from gandiva_slurm.node.imageable import NoImage
+
+#: Where criu lies, which is not in every user's PATH.
+_ROOTS_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def told(node: LoneNode, script: Script, way: str) -> str:
+    """Say whether one could be made of the script that runs under `node`, and whether one would be here.
+
+    `way`: how else it is moved, "" where no way is known: an image is made of no other job.
+    """
+    if node.status is not None or node.is_over():
+        return "not known: the script was over"
+    why = script_ways.why_never(script) or _why_not(node, script)
+    if why:
+        return f"no: {why}"
+    if way:
+        return f"could be made, and is not needed: it is moved otherwise ({way})"
+    return f"could be made, as far as is seen here; {_of_site()}; {_of_criu()}"
+
+
+def _why_not(node: LoneNode, script: Script) -> str:
+    """Say what the script has that cannot be in an image, "" where nothing is seen."""
+    line = script.marks.get("nodes")
+    if line:
+        return f"{imageable.ON_SEVERAL_NODES} ({line})"
+    if node.tasks():
+        return imageable.NOT_ONE_STEP
+    root = procs.read_proc(node.pid)
+    if root is None:
+        return "it ended"
+    try:
+        tree = imageable.tree_below(root, os.getuid())
+        imageable.check(tree, _gid(), _not_the_jobs(node, script))
+    except NoImage as err:
+        return str(err)
+    return ""
+
+
+def _gid() -> int:
+    """Return the group that gandivad restores this user's jobs with."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_gid
+    except KeyError:
+        raise NoImage("this machine does not know its user") from None
+
+
+def _not_the_jobs(node: LoneNode, script: Script) -> tuple[str, ...]:
+    """What it has open by being tried: the trial's files, a batch script's, our standard input.
+
+    A shell reads sbatch's copy of the script, below SlurmdSpoolDir; a job's standard input is /dev/null.
+    """
+    found = [f"{node.run.parent}/"]
+    if script.is_batch:
+        found += [str(Path(word).resolve()) for word in script.command if Path(word).is_file()]
+    with contextlib.suppress(OSError):  # closed
+        found.append(os.readlink("/proc/self/fd/0"))
+    return tuple(found)
+
+
+def _of_site() -> str:
+    try:
+        settings = load_config().node
+    except ConfigError:
+        return "whether this site makes images is not known here (no gandiva.yaml)"
+    if not settings.process_images:
+        return "this site makes none (node.process_images is off)"
+    return "this site makes them (node.process_images)"
+
+
+def _of_criu() -> str:
+    """Say what is known of criu on this machine; the nodes may have another."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), _ROOTS_PROGRAMS])
+    unfit = criu.unfit(path)
+    if unfit:
+        return unfit
+    version = ".".join(map(str, criu.version(path)))
+    if os.geteuid() != 0:
+        return f"criu {version} is here, and root alone may have it check the kernel"
+    fails = criu.fails_its_check(path)
+    return f"criu {version} is here, and " + (f"its check finds: {fails}" if fails else "passes its check")
