@@ -79,6 +79,8 @@ class Node:
         self.clock = Clock(self.saved["offset_ns"] if self.saved and self.is_same_boot else None)
         self.events = EventLog(settings.state_dir / "events.jsonl", settings.node, self.clock)
         self.ledger = Ledger(settings.state_dir / "holds.jsonl", f"{host_boot()[:8]}-{secrets.token_hex(4)}")
+        #: by whom images are begun and used: this node, and this run of its gandivad
+        self.images_by = f"{settings.node}@{secrets.token_hex(4)}"
         self.local = LocalStride(0, settings.quantum_ns)
         self.plan: NodePlan | None = None
         #: monotonic time the last plan was taken; the daemon's own start counts as contact

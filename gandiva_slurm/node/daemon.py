@@ -98,7 +98,7 @@ class Daemon:
         runner = await server.serve(node, planning, spans, helper, self._signer)
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
-        fetch = fetcher(self.settings, session, self._signer)
+        fetch = fetcher(node, session, self._signer)
         speech = sock.Speech(admission, Restorer(node, slicer, watcher, fetch))
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)

@@ -14,7 +14,7 @@ import aiohttp
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import images
-from gandiva_slurm.node.settings import NodeSettings
+from gandiva_slurm.node.context import Node
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import Signer
 from gandiva_slurm.wire.image import IMAGE_PATH, LATER, NONE, ImageQuestion, decode_image_answer
@@ -29,8 +29,9 @@ WHOLE_S = 200.0
 Fetch = Callable[[JobKey, int, str], Coroutine[Any, Any, str]]
 
 
-def fetcher(settings: NodeSettings, session: aiohttp.ClientSession, signer: Signer) -> Fetch:
+def fetcher(node: Node, session: aiohttp.ClientSession, signer: Signer) -> Fetch:
     """Return what fetches images into this node's store."""
+    settings = node.settings
 
     async def fetch(key: JobKey, uid: int, address: str) -> str:
         root = settings.image_dir
@@ -51,7 +52,7 @@ def fetcher(settings: NodeSettings, session: aiohttp.ClientSession, signer: Sign
 
         try:
             async with asyncio.timeout(WHOLE_S):
-                await _fetch(root, key, settings.image_most, ask)
+                await _fetch(root, key, node.images_by, settings.image_most, ask)
         except (GandivaError, images.BadImage, OSError, ValueError) as err:
             return str(err)
         except TimeoutError:
@@ -61,12 +62,14 @@ def fetcher(settings: NodeSettings, session: aiohttp.ClientSession, signer: Sign
     return fetch
 
 
-async def _fetch(root: Path, key: JobKey, most: int, ask: Callable[..., Awaitable[bytes]]) -> None:
+async def _fetch(
+    root: Path, key: JobKey, by: str, most: int, ask: Callable[..., Awaitable[bytes]]
+) -> None:
     """Copy the image here; BadImage, OSError, ValueError, GandivaError: nothing of it is here."""
     manifest: dict[str, Any] = json.loads(await ask())
     sizes = images.sizes_of(manifest)
     await asyncio.to_thread(images.check_room, root, sum(sizes.values()), most)
-    new = await asyncio.to_thread(images.begin, root, key)
+    new = await asyncio.to_thread(images.begin, root, images.part_name(key, by))
     try:
         for name, size in sizes.items():
             with open(new / name, "xb") as file:

@@ -75,7 +75,7 @@ class Hander:
             return encode_image_answer(LATER, f"job {key} has not ended here yet")
         try:
             await asyncio.to_thread(images.read, root, key, question.uid)
-            place = images.claim(root, key)
+            place = images.claim(root, key, self._node.images_by)
         except (images.BadImage, OSError) as err:
             return encode_image_answer(NONE, str(err))
         self._node.images.discard(key)

@@ -44,6 +44,8 @@ class Imager:
         #: residents of which the store has an image that is kept, and whether other nodes see the store
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
+        #: what former gandivads of this node had begun is removed
+        self._is_cleared = False
 
     async def run(self) -> None:
         """Look for ever."""
@@ -67,6 +69,9 @@ class Imager:
                     self._note_shared(await asyncio.to_thread(_is_shared, root, self._node.settings.node))
                 for resident in list(self._node.residents.values()):
                     resident.image.why_not = fault or _why_not(resident)
+            if not fault and not self._is_cleared:
+                self._is_cleared = True
+                await asyncio.to_thread(_clear, root, self._node.images_by)
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
                 untold_s = images.OWN_UNTOLD_S if self._node.settings.are_images_fetched else images.UNTOLD_S
@@ -175,6 +180,7 @@ class Imager:
             "image_dir": str(settings.image_dir),
             "most": settings.image_most,
             "key": str(resident.key),
+            "by": node.images_by,
             "uid": resident.processes.uid,
             "root": tree.root,
             "inner": tree.inner,
@@ -250,7 +256,7 @@ class Imager:
             )
         root = self._node.settings.image_dir
         assert root is not None
-        for rest in images.rests(root, resident.key):
+        for rest in images.begun(root, resident.key, self._node.images_by):
             asyncio.get_running_loop().run_in_executor(None, images.remove, rest)
         if resident.key not in self._node.residents or resident.is_ending:
             return
@@ -279,6 +285,16 @@ def _prepare(root: Path) -> str:
         except OSError as err:
             why = f"node.image_dir: {root}: {err.strerror}"
     return why
+
+
+def _clear(root: Path, by: str) -> None:
+    """Remove what a gandivad that was killed had begun, and had claimed: nobody goes on with it."""
+    try:
+        for place in images.left_behind(root, by):
+            log.info("node.image_dir: %s was left by a former gandivad, and is removed", place.name)
+            images.remove(place)
+    except OSError as err:  # it is swept later
+        log.error("node.image_dir: %s: %s", root, err.strerror)
 
 
 def _is_shared(root: Path, node: str) -> bool:

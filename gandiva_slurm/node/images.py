@@ -7,6 +7,10 @@
       nodes/NODE         root: this node sees the store. One that sees no other's mark has it for itself
       here/              root, 0755, empty: in the mount namespace of a restore the image is seen there
 
+What is begun is called JOB.RESTART@NODE@RUN@…, what is used JOB.RESTART-used@NODE@RUN@…, by the gandivad that
+works on it (`Node.images_by`), with a dot before it in whole/. So a node's next gandivad knows what one that
+was killed has left; and a job's next image takes away what is left of its earlier incarnations, by any node.
+
 A user never has an image open for writing: it is a copy by root, of files that are its own and no links. What
 belongs to which job, incarnation and user is in the manifest, and so are the digests.
 """
@@ -22,7 +26,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,8 @@ SPARE = 1 << 30
 _CHUNK = 1 << 20
 _NEWER = ".new"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+_PART = re.compile(r"\.?(\d+\.\d+)(-used)?@(.+)@(.+)@[0-9a-f]+")
+_GONE = ".gone-"
 
 
 class BadImage(Exception):
@@ -90,9 +96,9 @@ def sweep(root: Path, live: Collection[int] | None, untold_s: float = UNTOLD_S) 
                 shutil.rmtree(place)
 
 
-def new_work(root: Path, key: JobKey, uid: int, gid: int) -> Path:
-    """Make a directory of the job's user for criu."""
-    work = root / "work" / f"{key}-{secrets.token_hex(4)}"
+def new_work(root: Path, key: JobKey, by: str, uid: int, gid: int) -> Path:
+    """Make a directory of the job's user for criu; `by`: by whom, as in `Node.images_by`."""
+    work = root / "work" / part_name(key, by)
     work.mkdir(mode=0o700)
     os.chown(work, uid, gid)
     return work
@@ -124,7 +130,7 @@ def place_of(root: Path, key: JobKey) -> Path:
 
 def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
     """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
-    new = begin(root, key)
+    new = begin(root, work.name)
     try:
         files, total = {}, 0
         names = sorted(os.listdir(work))
@@ -141,9 +147,9 @@ def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[s
     return total
 
 
-def begin(root: Path, key: JobKey) -> Path:
-    """Make the directory in which an image comes to be."""
-    new = root / "whole" / f".{key}-{secrets.token_hex(4)}"
+def begin(root: Path, name: str) -> Path:
+    """Make the directory in which an image comes to be; `name`: as `part_name` has it."""
+    new = root / "whole" / f".{name}"
     new.mkdir(mode=0o755)
     return new
 
@@ -187,16 +193,16 @@ def _replace(place: Path, new: Path) -> None:
 
 
 def _replace_older(place: Path, newer: Path) -> None:
-    gone = place.with_name(f".gone-{place.name}-{secrets.token_hex(4)}")
+    gone = place.with_name(f"{_GONE}{place.name}-{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):
         place.rename(gone)
     newer.rename(place)
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def claim(root: Path, key: JobKey) -> Path:
+def claim(root: Path, key: JobKey, by: str) -> Path:
     """Take an incarnation's image out of the store's order, to be restored once; BadImage: there is none."""
-    used = root / "whole" / f".{key}-used-{secrets.token_hex(4)}"
+    used = root / "whole" / f".{part_name(f'{key}-used', by)}"
     try:
         place_of(root, key).rename(used)
     except FileNotFoundError:
@@ -249,16 +255,50 @@ def put_away(root: Path, key: JobKey) -> list[Path]:
     """Take an incarnation's image out of use, at once; return what is to be removed."""
     found = []
     for name in (f"{key}{_NEWER}", str(key)):
-        gone = root / "whole" / f".gone-{key}-{secrets.token_hex(4)}"
+        gone = root / "whole" / f"{_GONE}{key}-{secrets.token_hex(4)}"
         with contextlib.suppress(FileNotFoundError):
             (root / "whole" / name).rename(gone)
             found.append(gone)
     return found
 
 
+def begun(root: Path, key: JobKey, by: str) -> list[Path]:
+    """Return what was begun by this gandivad of an incarnation's image, and is no whole one."""
+    return [*(root / "work").glob(f"{key}@{by}@*"), *(root / "whole").glob(f".{key}@{by}@*")]
+
+
 def rests(root: Path, key: JobKey) -> list[Path]:
-    """Return what was begun of an incarnation's image, or used of it, and is no whole one."""
-    return [*(root / "work").glob(f"{key}-*"), *(root / "whole").glob(f".{key}-*")]
+    """Return what was begun of an incarnation's image, or used of it, by any node, and is no whole one."""
+    return [place for place, of, _ in _parts(root) if of == key]
+
+
+def outlived(root: Path, key: JobKey) -> list[Path]:
+    """Return what is left of a job's earlier incarnations when an image of this one is made.
+
+    This one is trained, so nothing is restored from these any more.
+    """
+    parts = [place for place, of, _ in _parts(root) if of.job_id == key.job_id and of.restart < key.restart]
+    return [*parts, *(root / "whole").glob(f"{_GONE}{key.job_id}.*")]
+
+
+def left_behind(root: Path, by: str) -> list[Path]:
+    """Return what former gandivads of a node have left: begun, used, or put away and not removed."""
+    node, _, run = by.rpartition("@")
+    former = [place for place, _, of in _parts(root) if of[0] == node and of[1] != run]
+    return [*former, *(root / "whole").glob(f"{_GONE}*")]
+
+
+def part_name(key: JobKey | str, by: str) -> str:
+    """Return a new name for what is begun or used of an image, by whom."""
+    return f"{key}@{by}@{secrets.token_hex(4)}"
+
+
+def _parts(root: Path) -> Iterator[tuple[Path, JobKey, tuple[str, str]]]:
+    """Yield what is no whole image: where it lies, of which incarnation, by which node and run."""
+    for place in (*(root / "work").glob("*"), *(root / "whole").glob("*")):
+        match = _PART.fullmatch(place.name)
+        if match is not None:
+            yield place, JobKey.parse(match[1]), (match[3], match[4])
 
 
 def remove(gone: Path) -> None:

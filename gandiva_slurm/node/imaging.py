@@ -25,12 +25,14 @@ MOST_S = criu.DUMP_S + 180.0
 
 def make(task: dict[str, Any]) -> dict[str, Any]:
     """Dump the tree of `root`, and seal the image; return its bytes and seconds. BadImage, OSError: none."""
-    root, key, uid = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"]
+    root, key, uid, by = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"], task["by"]
     began_s, who = time.monotonic(), pwd.getpwuid(uid)
     need = sum(_resident(pid) for pid in task["pids"])
+    for place in images.outlived(root, key):
+        images.remove(place)
     images.check_room(root, need, task["most"])
     shape = picture.take(procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"])
-    work = images.new_work(root, key, uid, who.pw_gid)
+    work = images.new_work(root, key, by, uid, who.pw_gid)
     try:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
         user = criu.as_user(who.pw_name, who.pw_gid)

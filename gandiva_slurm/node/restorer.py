@@ -190,13 +190,14 @@ class Restorer:
         root = self._node.settings.image_dir
         assert root is not None
         try:
-            place = images.claim(root, old)
+            place = images.claim(root, old, self._node.images_by)
         except (images.BadImage, OSError) as err:
             return str(err)
         task = {
             "image_dir": str(root),
             "place": str(place),
             "key": str(old),
+            "by": self._node.images_by,
             "uid": peer.uid,
             "first": below[0].pid,
             "task": peer.proc.pid,

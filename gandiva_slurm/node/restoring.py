@@ -42,7 +42,7 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
     for pid in (first, os.getpid()):
         join_groups(task["task"], pid)
     take_limits(task["task"])
-    work = images.new_work(root, key, uid, who.pw_gid)
+    work = images.new_work(root, key, task["by"], uid, who.pw_gid)
     here = root / "here"
     try:
         _mount(first, ["mount", "--make-rslave", "/"])

@@ -44,7 +44,7 @@ class Two:
             floor.node.settings = dataclasses.replace(floor.node.settings, **told)
         self.hander, self.session = handing.Hander(self.old.node), session
         self.address = f"127.0.0.1:{free_port()}"
-        self.fetch = fetching.fetcher(self.new.node.settings, session, PlainSigner(0))
+        self.fetch = fetching.fetcher(self.new.node, session, PlainSigner(0))
 
     @property
     def here(self) -> Path:
@@ -133,7 +133,7 @@ async def test_another_users_none_and_those_of_a_shared_store_are_not_given(two)
 
 async def test_only_daemons_are_answered(two, tmp_path):
     sealed(two.here, **FILES)
-    stranger = fetching.fetcher(two.new.node.settings, two.session, PlainSigner(1001))
+    stranger = fetching.fetcher(two.new.node, two.session, PlainSigner(1001))
     assert "uid 1001 may not call" in await stranger(KEY, ME, two.address)
     assert images.has_any(two.here, KEY.job_id)
 

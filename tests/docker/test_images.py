@@ -278,6 +278,7 @@ def test_killed_in_the_middle_it_trains_on_and_is_alive_once(moving: Moving, sta
     moving.crowd()
     word = "image" if stage == "imaging" else "restore"
     wait_for(lambda: moving.events(word), moving.story, MOVE_S)
+    begun = {path for path in moving.images() if "@" in path}
     if victim == "criu":
         with contextlib.suppress(AssertionError):  # it may have done its work already
             pid = wait_for(lambda: criu_of(moving.mini, there), "criu", 2)
@@ -288,6 +289,7 @@ def test_killed_in_the_middle_it_trains_on_and_is_alive_once(moving: Moving, sta
     was = len(moving.lines())
     wait_for(lambda: len(moving.lines()) > was + 20, moving.story, MOVE_S)
     assert sum(len(moving.processes(node)) for node in TYPES) == 1, moving.story()
+    wait_for(lambda: begun.isdisjoint(moving.images()), lambda: f"these to be gone: {begun}", 30)
 
 
 def criu_of(mini: MiniCluster, node: str) -> int:

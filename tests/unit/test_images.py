@@ -17,6 +17,8 @@ from gandiva_slurm.node import criu, images, picture
 KEY = JobKey(7, 1)
 ME = os.getuid()
 MOST = 1 << 20
+#: A gandivad, as its node's next one sees it, and others.
+BY, NEXT, ELSEWHERE = "n1@aa", "n1@bb", "n2@cc"
 
 
 @pytest.fixture
@@ -28,10 +30,11 @@ def store(tmp_path: Path) -> Path:
 
 def sealed(store: Path, key: JobKey = KEY, **files: bytes) -> Path:
     """An image of these files, sealed."""
-    work = images.new_work(store, key, ME, os.getgid())
+    work = images.new_work(store, key, BY, ME, os.getgid())
     for name, data in (files or {"pages": b"p" * 5000, "core": b"c"}).items():
         (work / name).write_bytes(data)
     images.seal(store, work, key, ME, MOST, {"name": "job"})
+    shutil.rmtree(work)
     return images.place_of(store, key)
 
 
@@ -72,7 +75,7 @@ def test_another_users_or_jobs_image_is_refused(store: Path, field: str, value: 
 
 
 def test_what_criu_does_not_write_is_not_sealed(store: Path) -> None:
-    work = images.new_work(store, KEY, ME, os.getgid())
+    work = images.new_work(store, KEY, BY, ME, os.getgid())
     secret = store.parent / "secret"
     secret.write_text("root's")
     for make in (
@@ -92,7 +95,7 @@ def test_what_criu_does_not_write_is_not_sealed(store: Path) -> None:
 def test_an_image_is_bounded_and_a_full_disk_leaves_none(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = images.new_work(store, KEY, ME, os.getgid())
+    work = images.new_work(store, KEY, BY, ME, os.getgid())
     (work / "pages").write_bytes(b"p" * 5000)
     with pytest.raises(images.BadImage, match="image_most_gib"):
         images.seal(store, work, KEY, ME, 4999, {})
@@ -122,7 +125,7 @@ def test_it_is_put_away_at_once_and_once(store: Path) -> None:
 
 def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:
     old, new, waits = sealed(store), sealed(store, JobKey(8, 0)), sealed(store, JobKey(9, 1))
-    work = images.new_work(store, KEY, ME, os.getgid())
+    work = images.new_work(store, KEY, BY, ME, os.getgid())
     for place in (old, work, waits):
         os.utime(place, (1, 1))
     images.sweep(store, None)
@@ -137,6 +140,41 @@ def test_old_images_are_swept_and_new_ones_stay(store: Path) -> None:
     assert not new.exists(), "nobody but this node has it, and nobody waits for it"
     images.sweep(store, set())
     assert waits.exists(), "its job was told of a moment ago"
+
+
+def left(store: Path, key: JobKey, by: str) -> set[Path]:
+    """What a gandivad leaves that is killed: criu's work, half of a copy, a claim, and what it put away."""
+    work = images.new_work(store, key, by, ME, os.getgid())
+    half = store / "whole" / f".{work.name}"
+    half.mkdir()
+    sealed(store, key)
+    used = images.claim(store, key, by)
+    sealed(store, key)
+    return {work, half, used, *images.put_away(store, key)}
+
+
+def test_the_next_gandivad_of_a_node_finds_what_one_that_was_killed_has_left(store: Path) -> None:
+    mine, others, now = left(store, KEY, BY), left(store, JobKey(8, 0), ELSEWHERE), JobKey(9, 3)
+    place = sealed(store, now)
+    at_work = images.new_work(store, now, NEXT, ME, os.getgid())
+    found = {*images.left_behind(store, NEXT)}
+    assert mine <= found and not {place, at_work} & found
+    # What another node works on stays; what is put away is nobody's.
+    assert {path.name.startswith(".gone-") for path in others & found} == {True}
+    for path in found:
+        images.remove(path)
+    assert images.left_behind(store, NEXT) == [] and place.exists()
+
+
+def test_a_jobs_next_image_takes_away_what_is_left_of_those_before(store: Path) -> None:
+    """Of whichever node: one that was lost never starts again."""
+    older, same = left(store, JobKey(7, 0), ELSEWHERE), left(store, KEY, ELSEWHERE)
+    other, place = left(store, JobKey(70, 0), BY), sealed(store, KEY)
+    found = {*images.outlived(store, KEY)}
+    assert older <= found and place not in found and not other & found
+    # This incarnation's may be restored elsewhere at this moment.
+    assert all(path.name.startswith(".gone-") for path in same & found)
+    assert {*images.begun(store, KEY, ELSEWHERE)} < same and not images.begun(store, KEY, BY)
 
 
 @pytest.mark.skipif(ME != 0, reason="root's files")

@@ -15,7 +15,7 @@ from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import guard, imager, images, imaging, kept_images, leaving
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
-from tests.unit.test_images import KEY, ME, MOST, sealed
+from tests.unit.test_images import BY, KEY, ME, MOST, left, sealed
 from tests.unit.test_node_images import Floor, hooked, left_row
 
 S = 1_000_000_000
@@ -94,10 +94,10 @@ def test_killed_anywhere_in_the_exchange_one_is_whole(
 def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -> None:
     sealed(store, pages=b"pages")
     manifest = images.read(store, KEY, ME)
-    used = images.claim(store, KEY)
+    used = images.claim(store, KEY, BY)
     assert not images.has_any(store, 7) and images.read(store, KEY, ME, used) == manifest
     with pytest.raises(images.BadImage, match="any more"):
-        images.claim(store, KEY)
+        images.claim(store, KEY, BY)
     assert used in images.rests(store, KEY)
     images.pass_on(store, used, KEY, after := JobKey(7, 2))
     images.verify(images.place_of(store, after), after, images.read(store, after, ME))
@@ -234,6 +234,15 @@ async def test_where_the_store_is_of_this_node_alone_none_is_made(floor: Any, ma
     resident, making._is_shared = parked(floor), False
     making._look_at(resident, "")
     assert not resident.image.keeps_still
+
+
+async def test_a_gandivad_begins_by_removing_what_a_former_one_left(floor: Any, making: Imager) -> None:
+    """And with no more than that: what this one claims while it looks is its own."""
+    root, node = floor.node.settings.image_dir, floor.node
+    former = left(root, KEY, f"{node.settings.node}@former")
+    mine = images.new_work(root, JobKey(8, 0), node.images_by, ME, 0)
+    imager._clear(root, node.images_by)
+    assert mine.exists() and not [place for place in former if place.exists()]
 
 
 def test_the_guard_ends_its_maker_and_leaves_the_older_one(store: Path) -> None:

@@ -297,4 +297,20 @@ VARIANTS = (
         "A job that would fit below a limit waits behind a larger one.",
         ("tests/unit/test_engine_limits.py::test_a_smaller_job_of_the_same_user_may_still_ask",),
     ),
+    Variant(
+        "image-of-the-next-gandivad-is-removed",
+        "gandiva_slurm/node/images.py:left_behind",
+        "if of[0] == node and of[1] != run",
+        "if of[0] == node",
+        "A gandivad that starts removes what it has just claimed itself.",
+        ("tests/unit/test_images.py::test_the_next_gandivad_of_a_node_finds_what_one_that_was_killed_has_left",),
+    ),
+    Variant(
+        "image-that-is-restored-is-removed",
+        "gandiva_slurm/node/images.py:outlived",
+        "of.restart < key.restart",
+        "of.restart <= key.restart",
+        "An image of a job removes the claim of what is restored of it elsewhere.",
+        ("tests/unit/test_images.py::test_a_jobs_next_image_takes_away_what_is_left_of_those_before",),
+    ),
 )
