@@ -98,11 +98,12 @@ _MEASURE_RUN = f"""INSERT INTO runs (registered_ns, world, steps, suspends, reai
     reaims = max(reaims, excluded.reaims), off_boundary = max(off_boundary, excluded.off_boundary)"""
 _END_RUN = """UPDATE runs SET begun = max(begun, ?1), reached = max(reached, ?2), gone_ns = max(gone_ns, ?3)
     WHERE ref = ?4 AND restart = ?5"""
-#: One that did not leave, and from an image of which the next goes on, was lost with its node: it was as far
-#: as that had told.
-_LOSE_RUN = """UPDATE runs SET moved_ns = ?, moved_by = 'kept image',
+#: One that did not leave, and from an image of which a later one goes on, was lost with its node: it was as
+#: far as that had told. Those in between, which have done nothing, were lost before they had begun.
+_LOSE_RUN = """UPDATE runs SET moved_ns = ?1, moved_by = 'kept image',
     reached = CASE WHEN reached < 0 AND begun >= 0 THEN begun + steps ELSE reached END
-    WHERE ref = ? AND restart = ? AND moved_ns = 0"""
+    WHERE ref = ?2 AND moved_ns = 0 AND restart = (SELECT max(restart) FROM runs
+        WHERE ref = ?2 AND restart <= ?3 AND (steps > 0 OR moved_ns > 0))"""
 _SEE_RUN = "UPDATE runs SET seen_ns = seen_ns + ?, busy_ns = busy_ns + ? WHERE ref = ? AND restart = ?"
 #: A job that is seen for the first time has the holds of its number and user that came before.
 _CLAIM_HOLDS = "UPDATE holds SET ref = ? WHERE job_id = ? AND user = ? AND ref IS NULL"

@@ -50,9 +50,17 @@ class Moves:
     left: Any = field(default=None, repr=False)
     #: the run before, if it has written itself while it was parked and has not left
     cut: Any = field(default=None, repr=False)
+    #: a run that was to go on from there, and has not begun: where its node is lost the next one goes on
+    begins: Any = field(default=None, repr=False)
 
     def add(self, run: Any) -> None:
         """Take in a run, a row of `runs`; the one before it may have been moved to where this one is."""
+        has_begun = run["begun"] >= 0 or run["steps"] or run["moved_ns"]
+        self.begins = None if self.left is None or has_begun else run
+        if self.begins is None:
+            self._add(run)
+
+    def _add(self, run: Any) -> None:
         if self.left is not None:
             self.count += 1
             self.by += [self.left["moved_by"]] if self.left["moved_by"] not in self.by else []
@@ -66,7 +74,10 @@ class Moves:
         self.save_ns += run["written_ns"]
 
     def told(self) -> dict[str, Any]:
-        """Return what a job's row says of its moves."""
+        """Return what a job's row says of its moves, when all runs are added."""
+        if self.begins is not None:
+            self._add(self.begins)
+            self.begins = None
         return {
             "migrations": self.count,
             "moved_by": [how for how in self.by if how],

@@ -25,7 +25,14 @@ class ImagePlaces:
         self._of.pop(node, None)
 
     def named(self, job: PlannedJob, node: str, config: Config) -> PlannedJob:
-        """Return a job of this node's plan; with where its last incarnation's image is, if another has it."""
-        former = (job.job_id, job.restart - 1)
-        has = next((name for name, images in self._of.items() if former in images and name != node), None)
-        return replace(job, image_at="{}:{}".format(*config.node_address(has))) if has else job
+        """Return a job of this node's plan; with where its newest image is, if another node has that."""
+        found = [
+            (restart, name)
+            for name, images in self._of.items()
+            for job_id, restart in images
+            if job_id == job.job_id and restart < job.restart
+        ]
+        restart, has = max(found, default=(-1, node))
+        if has == node:
+            return job
+        return replace(job, image_at="{}:{}".format(*config.node_address(has)), image_restart=restart)

@@ -213,6 +213,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Imaged": ("an image of its processes is made, to go on on {to}", "Slurm requeues it"),
     "MovedOut": ("saved and requeued; its place on {to} is kept", "Slurm shows it held: it is started there"),
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),
+    "TargetLost": (
+        "{node} takes no jobs now, so it does not go on on {to}",
+        "it is placed anywhere, and goes on from what it saved",
+    ),
     # leaving
     "Ended": ("finished: {state}", "nothing"),
     "NoOutput": (

@@ -1,8 +1,9 @@
 """Restores jobs from their images as their batch tasks start, and takes their ranks over.
 
-The image is of the incarnation before, of the same user's job of the same name. Where a restore fails the job
-begins anew, if Slurm may requeue it, else it ends: never are both there, for process 1 of the restored is
-ended first (`spank/image.c`). An image is used once.
+The image is of the newest incarnation before that has one, of the same user's job of the same name: those in
+between were lost before they had claimed it, or begun. Where a restore fails the job begins anew, if Slurm
+may requeue it, else it ends: never are both there, for process 1 of the restored is ended first
+(`spank/image.c`). An image is used once.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Restorer:
     def __init__(self, node: Node, slicer: Slicer, watcher: Watcher, fetch: Fetch) -> None:
         self._node = node
         self._fetch = fetch
-        #: those whose images are being fetched, and since when
-        self._fetching: dict[JobKey, tuple[asyncio.Task[str], float]] = {}
+        #: those whose images are being fetched: of which incarnation, and since when
+        self._fetching: dict[JobKey, tuple[asyncio.Task[str], JobKey, float]] = {}
         self._slicer = slicer
         self._watcher = watcher
         self._running: dict[JobKey, _Restore] = {}
@@ -143,16 +144,17 @@ class Restorer:
 
     def _await_image(self, key: JobKey, uid: int) -> None:
         """PeerBusy while its image is fetched from the node that it has left."""
-        root, old = self._node.settings.image_dir, JobKey(key.job_id, key.restart - 1)
-        source = next((job.image_at for job in self._jobs() if job.key == key and job.uid == uid), "")
-        if root is None:
+        root = self._node.settings.image_dir
+        planned = next((job for job in self._jobs() if job.key == key and job.uid == uid), None)
+        if root is None or planned is None:
             return
         if key not in self._fetching:
-            if not source or images.place_of(root, old).is_dir():
+            of, source = JobKey(key.job_id, planned.image_restart), planned.image_at
+            if not source or any(of <= here < key for here in images.keys_of(root, key.job_id)):
                 return
-            fetching = asyncio.get_running_loop().create_task(self._fetch(old, uid, source))
-            self._fetching[key] = fetching, time.monotonic()
-        fetching, began_s = self._fetching[key]
+            begun = asyncio.get_running_loop().create_task(self._fetch(of, uid, source))
+            self._fetching[key] = begun, of, time.monotonic()
+        fetching, old, began_s = self._fetching[key]
         if not fetching.done():
             raise PeerBusy("its image is fetched from the node that it has left")
         del self._fetching[key]
@@ -164,11 +166,13 @@ class Restorer:
             self._node.note("fetched", resident, of=str(old), fetch_s=took_s)
 
     def _find(self, key: JobKey, uid: int) -> tuple[JobKey, dict[str, Any]] | None:
-        """Return the image of the incarnation before, of the same user's job; None where there is none."""
-        root, old = self._node.settings.image_dir, JobKey(key.job_id, key.restart - 1)
+        """Return the newest image of an earlier incarnation, of the same user's job; None: there is none."""
+        root = self._node.settings.image_dir
         planned = [job for job in self._jobs() if job.key == key]
-        if root is None or old.restart < 0 or not planned or not images.place_of(root, old).is_dir():
+        older = [of for of in images.keys_of(root, key.job_id) if of < key] if root is not None else []
+        if root is None or not planned or not older:
             return None
+        old = max(older)
         try:
             manifest = images.read(root, old, uid)
         except images.BadImage as err:

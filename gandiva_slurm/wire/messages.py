@@ -66,8 +66,10 @@ class PlannedJob:
     is_trusted: bool = False
     #: Slurm starts it again elsewhere when it gives this node up
     is_requeueable: bool = True
-    #: host:port of the node that has the image that it goes on from, where nodes fetch them; "": none has
+    #: host:port of the node that has the image that it goes on from, where nodes fetch them ("": none has),
+    #: and of which incarnation that is
     image_at: str = ""
+    image_restart: int = -1
 
     @property
     def key(self) -> JobKey:

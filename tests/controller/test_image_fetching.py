@@ -206,7 +206,9 @@ def test_the_plan_says_where_it_is(two_reports):
     places, config = two_reports
     assert places.named(a_planned(NEXT), "n2", config).image_at == "10.0.0.1:7000"
     assert places.named(a_planned(NEXT), "n1", config).image_at == "", "it is there"
-    assert places.named(a_planned(JobKey(KEY.job_id, KEY.restart + 2)), "n2", config).image_at == ""
+    assert places.named(a_planned(KEY), "n2", config).image_at == "", "it is of that very incarnation"
+    later = a_planned(JobKey(KEY.job_id, KEY.restart + 2))
+    assert places.named(later, "n2", config).image_restart == KEY.restart, "its target was lost meanwhile"
     places.forget("n1")
     assert places.named(a_planned(NEXT), "n2", config).image_at == ""
 
@@ -236,7 +238,8 @@ async def test_a_task_waits_until_it_is_there_and_begins_anew_where_it_does_not_
     asked = restorer.Restorer(two.new.node, two.new.slicer, two.new.watcher, fetch)
     peer = Peer(ProcId(os.getpid(), 1), ME)
     assert not await asked.offers(peer)
-    two.new.node.plan = NodePlan("n2", 1, 1, S, 1, (a_planned(NEXT, image_at=two.address),), (), "", 0)
+    planned = a_planned(NEXT, image_at=two.address, image_restart=KEY.restart)
+    two.new.node.plan = NodePlan("n2", 1, 1, S, 1, (planned,), (), "", 0)
     assert await asked.offers(peer)
     two.new.node.residents[NEXT] = two.new.add(8, "user1", (0,))
     for _ in range(2):

@@ -243,6 +243,29 @@ def test_an_image_that_was_changed_is_refused_and_the_job_begins_anew(moving: Mo
     wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}")
 
 
+def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) -> None:
+    """Slurm has started it there: the incarnation after that one goes on from the image, where it was."""
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, mini = moving.node(), moving.mini
+    other = "n2" if home == "n1" else "n1"
+    mini.kill(f"slurmd:{other}", signal.SIGSTOP)
+    moving.crowd()
+    wait_for(lambda: moving.node() == other, moving.story, MOVE_S)
+    for daemon in ("gandivad", "slurmd"):
+        mini.kill(f"{daemon}:{other}")
+    mini.exec(["scontrol", "update", f"NodeName={other}", "State=DOWN", "Reason=test"])
+    wait_for(lambda: moving.events("restored"), moving.story, MOVE_S)
+    assert moving.node() == home and "moves that failed in a row" not in moving.story()
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+
+    def told() -> list[object]:
+        (row,) = moving.fleet.ask("acct", "-a", "-j", str(moving.job))["jobs"]
+        return [row["lost_steps"], row["moved_by"]]
+
+    wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
+
+
 def test_an_output_file_that_became_a_link_to_roots_file_is_not_written(moving: Moving) -> None:
     moving.mini.exec(["sh", "-c", "echo root >/home/roots; chmod 600 /home/roots"])
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")

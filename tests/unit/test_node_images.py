@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from gandiva_slurm.node.restoring import has_rights
 from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import QUANTUM_NS
+from tests.unit.test_images import sealed
 from tests.unit.test_node_leaving import Floor
 
 S = 1_000_000_000
@@ -161,6 +163,21 @@ async def test_a_site_without_them_does_nothing_more(floor, monkeypatch):
     resident = floor.train(1, kind=wire.KIND_HOOK)
     assert resident.state == RUNNING and not leaving.is_imageable(resident)
     assert QUANTUM_NS
+
+
+async def test_one_whose_target_was_lost_goes_on_from_the_newest_image_before(floor, tmp_path):
+    """The incarnations between were lost before they had claimed it; of later ones it takes none."""
+    object.__setattr__(floor.node.settings, "image_dir", tmp_path / "images")
+    images.prepare(tmp_path / "images")
+    for restart in (0, 1, 4):
+        sealed(tmp_path / "images", JobKey(1, restart))
+    key = JobKey(1, 3)
+    floor.node.plan = SimpleNamespace(jobs=[SimpleNamespace(key=key, job_id=1, name="job")])
+    asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher)
+    assert asked._find(key, os.getuid())[0] == JobKey(1, 1)
+    images.claim(tmp_path / "images", JobKey(1, 1), floor.node.images_by)
+    assert asked._find(key, os.getuid())[0] == JobKey(1, 0)
+    assert asked._find(JobKey(1, 0), os.getuid()) is None
 
 
 def test_rights_are_seen_in_any_set():

@@ -313,4 +313,20 @@ VARIANTS = (
         "An image of a job removes the claim of what is restored of it elsewhere.",
         ("tests/unit/test_images.py::test_a_jobs_next_image_takes_away_what_is_left_of_those_before",),
     ),
+    Variant(
+        "target-that-was-lost-is-a-failed-move",
+        "gandiva_slurm/engine/lifecycle/event_handlers.py:_give_back",
+        "if record.travels.is_moving:",
+        "if False:",
+        "A job is not moved for half an hour because the node it was to go to was lost.",
+        ("tests/unit/test_engine_moving.py::test_target_lost_on_the_way_costs_no_job[4]",),
+    ),
+    Variant(
+        "image-of-the-one-before-alone",
+        "gandiva_slurm/node/restorer.py:Restorer._find",
+        "if of < key]",
+        "if of == JobKey(key.job_id, key.restart - 1)]",
+        "A job whose target was lost as it was started there begins anew, and its image is deleted.",
+        ("tests/unit/test_node_images.py::test_one_whose_target_was_lost_goes_on_from_the_newest_image_before",),
+    ),
 )

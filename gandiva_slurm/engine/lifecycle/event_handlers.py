@@ -315,6 +315,8 @@ def _give_back(at: Cycle, record: JobRecord) -> None:
     elif record.state == states.CHECKPOINTING:
         record.move(states.REQUEUED, because("MovedOut", restart, to=record.target_text), at.now_ns)
     else:
+        if record.travels.is_moving:  # its target's node is lost, or its owner asked for it: no failed move
+            record.travels.give_up()
         record.move(states.HELD, because("Requeued", restart), at.now_ns)
     record.failures = record.hold_asked_ns = 0
     may_return = not record.target or not record.target.keys().isdisjoint(nodes)

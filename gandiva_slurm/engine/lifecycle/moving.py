@@ -208,6 +208,13 @@ def fall_back(at: Cycle, record: JobRecord, why: str) -> None:
     record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS  # it may be placed where it was
 
 
+def _lose_target(at: Cycle, record: JobRecord, lost: str) -> None:
+    """Its target was lost after the requeue: no failure of the move's, it goes on from what it saved."""
+    record.travels.give_up()
+    record.move(states.HELD, because("TargetLost", to=record.target_text, node=lost), at.now_ns)
+    record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
+
+
 def told(record: JobRecord, now_ns: int) -> Iterator[str]:
     """Say what is known of a job's moves, for `gandiva why`."""
     travels = record.travels
@@ -347,7 +354,7 @@ def _ask_signal(at: Cycle, record: JobRecord) -> None:
 def _watch_requeued(at: Cycle, record: JobRecord) -> None:
     closed = lost_target(at, record)
     if closed:
-        fall_back(at, record, f"{closed} takes no jobs now")
+        _lose_target(at, record, closed)
     elif at.now_ns - record.since_ns >= at.settings.start_deadline_ns:
         waited_s = at.settings.start_deadline_ns // SECOND_NS
         fall_back(at, record, f"it could not be started within {waited_s} s: {record.text}")

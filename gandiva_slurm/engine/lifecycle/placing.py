@@ -45,6 +45,7 @@ def watch_starts(at: Cycle) -> None:
         nodes = {name: at.state.nodes.get(name) for name in record.nodes}
         lost = [name for name, node in nodes.items() if node is None or node.is_down]
         if lost:
+            record.travels.give_up()  # of a job on the move: no failure of its own
             record.move(states.HELD, because("NodeLost", node=",".join(lost)), at.now_ns)
             record.retry_ns = at.now_ns + 1  # the next cycle: the hold comes first
             hold_again(at, record)

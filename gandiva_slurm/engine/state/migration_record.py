@@ -58,11 +58,15 @@ class Travels:
 
     def fail(self, now_ns: int, wait_ns: int, longest_ns: int) -> int:
         """Count a move that failed; return how long none is tried: twice as long after each."""
-        self.is_moving, self.left_ns = False, 0
+        self.give_up()
         self.failures += 1
         wait_ns = min(wait_ns << min(self.failures - 1, 30), longest_ns)
         self.wait_until_ns = now_ns + wait_ns
         return wait_ns
+
+    def give_up(self) -> None:
+        """It goes on elsewhere than it was to, for no fault of its own: the next move may come at once."""
+        self.is_moving, self.left_ns = False, 0
 
     def arrive(self) -> None:
         """It runs again."""
