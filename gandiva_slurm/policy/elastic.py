@@ -11,7 +11,7 @@ twice as long before it grows again; and a size at which it was not faster is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import CELLS, JobView, View
@@ -34,14 +34,12 @@ def is_elastic(job: JobView) -> bool:
 
 
 class Elastic:
-    """Who has grown, who had to give back, and since when GPUs are idle."""
+    """Who had to give back, when jobs were resized, and since when GPUs are idle."""
 
     def __init__(self, turn_ns: int) -> None:
         #: GPUs must have been idle for so long before a job grows into them
         self.turn_ns = turn_ns
         self._idle_since: dict[int, int] = {}
-        #: who has grown, and how many GPUs he had in the last plan
-        self._grown: dict[int, int] = {}
         self._given_back: dict[int, int] = {}
         self._resized_ns: dict[int, int] = {}
 
@@ -61,24 +59,26 @@ class Elastic:
     def grow(self, view: View, runs: Runs, shared: Set[int], waiting: Sequence[JobView]) -> dict[int, str]:
         """Let jobs grow in `runs`; return a sentence for each that grew or had to give back."""
         if not any(is_elastic(job) for job in view.jobs.values()):
-            self._idle_since, self._grown = {}, {}
+            self._idle_since = {}
             return {}
         idle = set(range(view.cluster.size)).difference(view.down, *runs.values())
         idle -= _waited_for(view, idle, waiting)
         self._idle_since = {gpu: self._idle_since.get(gpu, view.now_ns) for gpu in idle}
         able = [view.jobs[j] for j in runs if j not in shared and is_elastic(view.jobs[j])]
-        before, self._grown = self._grown, {}
         notes: dict[int, str] = {}
         for job in able:
-            if job.job_id in before:
+            if len(job.gpus) > len(runs[job.job_id]):
                 self._keep(view, job, runs, idle)
-        self._note_losses(view, runs, before, notes)
+        self._note_losses(view, runs, notes)
         self._take(view, able, runs, idle, notes)
         self._forget(view)
         return notes
 
     def _keep(self, view: View, job: JobView, runs: Runs, idle: set[int]) -> None:
-        """Whoever has grown stays so, as far as it pays, nobody waits for the GPUs, and it was not moved."""
+        """Leave a job that has grown what it has, as far as it pays, nobody waits for it, and it stays there.
+
+        That it has grown is seen by where it lives: while it is saved and started anew no plan resizes it.
+        """
         base = runs[job.job_id]
         kept = [gpu for gpu in job.gpus if gpu in idle]
         if kept and set(base) <= set(job.gpus):
@@ -90,20 +90,17 @@ class Elastic:
         if not added:
             return
         runs[job.job_id] = tuple(sorted({*runs[job.job_id], *added}))
-        self._grown[job.job_id] = len(runs[job.job_id])
         idle.difference_update(added)
         for gpu in added:
             self._idle_since.pop(gpu, None)
 
-    def _note_losses(self, view: View, runs: Runs, before: Mapping[int, int], notes: dict[int, str]) -> None:
-        for job_id, count in before.items():
-            if job_id in view.jobs and len(runs.get(job_id, ())) < count:
+    def _note_losses(self, view: View, runs: Runs, notes: dict[int, str]) -> None:
+        for job_id, gpus in runs.items():
+            job = view.jobs[job_id]
+            if is_elastic(job) and len(job.gpus) > len(gpus):
                 self._given_back[job_id] = self._given_back.get(job_id, 0) + 1
                 self._resized_ns[job_id] = view.now_ns
-                if job_id in runs:
-                    notes[job_id] = (
-                        f"back on {len(runs[job_id])} GPUs: the rest is needed, or brought nothing"
-                    )
+                notes[job_id] = f"back on {len(gpus)} GPUs: the rest is needed, or brought nothing"
 
     def _take(
         self, view: View, able: Iterable[JobView], runs: Runs, idle: set[int], notes: dict[int, str]

@@ -145,6 +145,10 @@ async def test_a_page_is_of_its_ranks_clock():
         page.close()
 
 
+async def _never(*_) -> str:
+    raise AssertionError("an image is asked for at another node")
+
+
 async def test_a_site_without_them_does_nothing_more(floor, monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("a system call more")
@@ -173,7 +177,7 @@ async def test_one_whose_target_was_lost_goes_on_from_the_newest_image_before(fl
         sealed(tmp_path / "images", JobKey(1, restart))
     key = JobKey(1, 3)
     floor.node.plan = SimpleNamespace(jobs=[SimpleNamespace(key=key, job_id=1, name="job")])
-    asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher)
+    asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher, _never)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 1)
     images.claim(tmp_path / "images", JobKey(1, 1), floor.node.images_by)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 0)
