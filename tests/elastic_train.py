@@ -1,8 +1,9 @@
 """Elastic trainings as a script, one after the other: `elastic_train.py KIND[,KIND] OUT [--stop N] ...`.
 
 `replicas` is DistributedDataParallel's, `shards` FSDP2's, where there are several ranks; alone both are plain
-modules. Appends to OUT.RANK one line a piece: "kind epoch world loss is-last indices", its loss in
-hexadecimal and times its share. With --stop each saves itself and leaves behind so many global batches; when
+modules. `scaled` is `replicas` with a GradScaler, whose scale doubles every other step. Appends to OUT.RANK
+one line a piece: "kind epoch world loss is-last indices", its loss in hexadecimal, times its share and the
+scale: a scale that is lost shows. With --stop each saves itself and leaves behind so many global batches; when
 OUT.stop is there all ranks end before their next epoch. RANK and WORLD_SIZE number them, or srun does.
 """
 
@@ -22,7 +23,7 @@ import gandiva_slurm as gandiva
 from tests.stopping import is_told_to_stop, leave_group
 
 SAMPLES, GLOBAL_BATCH, EPOCHS, WIDTH, CLASSES = 30, 8, 2, 5, 3
-KINDS = ("replicas", "shards")
+KINDS = ("replicas", "shards", "scaled")
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -40,12 +41,12 @@ def build(kind: str, world: int):
     """A model and its optimizer; its layers' seven rows do not divide among the ranks."""
     torch.manual_seed(7)
     model = nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, CLASSES))
-    if world > 1 and kind == "replicas":
+    if world > 1 and kind != "shards":
         model = DistributedDataParallel(model)
     elif world > 1:
         for layer in (model[0], model[2], model):
             fully_shard(layer)
-    if kind == "replicas":
+    if kind != "shards":
         return model, torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     return model, torch.optim.AdamW(model.parameters(), lr=0.05)
 
@@ -57,7 +58,9 @@ def train(kind: str, note, world: int = 1, most: int = 3, args: argparse.Namespa
     data = Numbered()
     sampler = gandiva.ElasticSampler(data, GLOBAL_BATCH, max_per_rank=most, seed=3)
     loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
-    run = gandiva.attach(model=model, optimizer=optimizer, loader=loader)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=2, enabled=kind == "scaled")
+    kept = scaler if kind == "scaled" else None
+    run = gandiva.attach(model=model, optimizer=optimizer, scaler=kept, loader=loader)
     batches = 0
     for epoch in run.epochs(args.epochs):
         if is_told_to_stop(f"{args.out}.stop"):
@@ -71,11 +74,13 @@ def train(kind: str, note, world: int = 1, most: int = 3, args: argparse.Namespa
                 model.set_requires_gradient_sync(run.is_last)
             with model.no_sync() if unsynced else nullcontext():
                 loss = cross_entropy(model(x), y) * run.share
-                loss.backward()
+                scaler.scale(loss).backward()
+            noted = loss.item() * scaler.get_scale()
             seen = ",".join(map(str, index.tolist())) if run.share else "-"
-            note(f"{kind} {epoch} {world} {loss.item().hex()} {run.is_last:d} {seen}")
+            note(f"{kind} {epoch} {world} {noted.hex()} {run.is_last:d} {seen}")
             if run.is_last:
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
                 batches += 1
             if args.stop and batches == args.stop:
