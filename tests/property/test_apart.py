@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gandiva_slurm.policy.moves.exchange import _blocks
+from gandiva_slurm.policy.moves.merit import Merit
+from gandiva_slurm.policy.moves.pace import Pace
 from gandiva_slurm.policy.packing.pairs import Bench, Pair, PairBook
-from gandiva_slurm.policy.placement.apart import SpareNodes
-from gandiva_slurm.policy.port import Cluster, JobView
-from tests.policy_world import FixedRates, a_job
+from gandiva_slurm.policy.placement.apart import Apart, SpareNodes
+from gandiva_slurm.policy.placement.seating import Seating
+from gandiva_slurm.policy.port import Cluster, JobView, Plan, View
+from gandiva_slurm.policy.shares.rounds import Runs, Wanted
+from tests.policy_world import FixedRates, S, a_job, a_view, check_plan, running
+from tests.slow import drawn
 
 TYPES = ("fast", "slow")
+models = st.sampled_from("abc")
 shapes = st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 4)), min_size=1, max_size=8)
 
 
@@ -48,6 +55,65 @@ def test_a_node_is_found_as_a_walk_over_all_finds_it(
         spare[node] += more
 
 
+@st.composite
+def crowds(draw: st.DrawFn) -> View:
+    """Draw gangs in pieces and whole, some that live on the same GPUs, more than there is room for."""
+    shape = draw(st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 4)), min_size=2, max_size=4))
+    cluster, jobs = Cluster(shape), []
+    for number in range(draw(st.integers(1, 6))):
+        where = draw(st.sampled_from([*cluster.counts]))
+        able = [gpu for gpu, gpu_type in enumerate(cluster.type_of) if gpu_type == where]
+        gpus = sorted(draw(st.sets(st.sampled_from(able), max_size=4)))
+        fields = {
+            "model": draw(models),
+            "can_migrate": draw(st.sampled_from((True, True, False))),
+            "hosts": draw(st.none() | st.frozensets(st.integers(0, len(shape) - 1), min_size=1)),
+        }
+        jobs.append(a_job(number, len(gpus) or draw(st.integers(1, 4)), **fields))
+        if gpus:
+            running(jobs[-1], tuple(gpus))
+    down = draw(st.sampled_from([(), cluster.hosts[0].gpus]))
+    return a_view(tuple(shape), jobs, rates=Apartment(), down=down)
+
+
+class Apartment(FixedRates):
+    """In pieces a gang of the model "a" is slow, one of "c" stands still."""
+
+    def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+        return 1.0 if is_local else {"a": 0.1, "b": 1.0, "c": 0.0}[model]
+
+
+def seat(view: View) -> Runs:
+    """Seat all jobs of a view at a turn's beginning."""
+    merit = Merit(view.cluster, Pace(60 * S, 0, 8 * S), by_type=True)
+    merit.set_members(view.jobs, dict.fromkeys(view.jobs, 0.1))
+    merit.learn(view, {}, 0)
+    seating = Seating(view, merit, frozenset(view.jobs), is_turn=True, is_dear=False)
+    return seating.anywhere(view.down)([Wanted(job, job.size) for job in view.jobs.values()], {})
+
+
+@settings(max_examples=drawn(400))
+@given(crowds())
+def test_whoever_is_seated_is_seated_whole_and_where_it_may_be(view: View) -> None:
+    runs = seat(view)
+    check_plan(view, Plan(runs))
+    held = [gpu for gpus in runs.values() for gpu in gpus]
+    assert len(held) == len({*held})
+    for job_id, gpus in runs.items():
+        job = view.jobs[job_id]
+        if job.hosts is not None and gpus != job.gpus:
+            assert view.cluster.hosts_of(gpus) <= job.hosts, (job_id, gpus)
+
+
+@settings(max_examples=drawn(400))
+@given(crowds())
+def test_none_loses_its_seat_where_others_go_together(view: View) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Apart, "together", lambda *_: set())
+        before = seat(view)
+    assert seat(view).keys() >= before.keys()
+
+
 def eager(bench: Bench, rates: FixedRates, book: PairBook) -> list[tuple[float, int, int]]:
     """Make all offers before the first is looked at: loss, host, guest."""
     found = []
@@ -62,7 +128,6 @@ def eager(bench: Bench, rates: FixedRates, book: PairBook) -> list[tuple[float, 
 
 
 speeds = st.sampled_from((0.0, 0.4, 0.6, 0.8, 1.0))
-models = st.sampled_from("abc")
 
 
 @given(

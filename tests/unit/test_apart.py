@@ -81,6 +81,28 @@ def test_of_two_for_one_node_one_goes_and_the_other_stays() -> None:
     assert {found[10], found[11]} in ({(8, 9), (4, 6)}, {(8, 9), (0, 2)})
 
 
+def test_one_that_has_no_seat_stops_none_of_the_others() -> None:
+    shape = (("k80", 2), ("k80", 2), ("v100", 1))
+    gang = in_pieces(0, (0, 2), hosts=frozenset({0}))
+    found = seated(a_view(shape, [gang, a_job(1)], rates=Rates(), down=(0, 1)))
+    assert found == {1: (4,)}, "the node where the gang may be is down"
+
+
+def test_one_does_not_go_where_another_would_lose_its_seat() -> None:
+    shape = (("k80", 1), ("v100", 4), ("v100", 2))
+    here = frozenset({0, 1})
+    gang = running(a_job(2, 4, model="a", hosts=here), (1, 2, 3, 5))
+    jobs = [a_job(0, model="a"), a_job(1, model="a"), gang, a_job(3, model="a", hosts=here)]
+    assert seated(a_view(shape, jobs, rates=Ones())).keys() == {0, 1, 2, 3}
+
+
+class Ones(FixedRates):
+    """One GPU or more, one type or another: only pieces are slow."""
+
+    def alone(self, model: str, size: int, gpu_type: str, is_local: bool = True) -> float | None:
+        return 1.0 if is_local else 0.1
+
+
 def test_one_that_begins_takes_a_slower_type_before_pieces_of_a_faster() -> None:
     others = [running(a_job(n, model="calm", can_migrate=False), (gpu,)) for n, gpu in ((1, 0), (2, 2))]
     shape = (("v100", 2), ("v100", 2), ("k80", 2))

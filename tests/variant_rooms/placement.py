@@ -189,4 +189,20 @@ VARIANTS = (
         ("tests/unit/test_seating.py::"
          "test_a_newcomer_keeps_off_the_home_of_a_job_that_is_not_picked_yet",),
     ),
+    Variant(
+        "gang-without-a-seat-stops-all-plans",
+        "gandiva_slurm/policy/placement/seating.py:Seating.anywhere",
+        "found.get(job_id, ())",
+        "found.get(job_id, seats[job_id])",
+        "A gang in pieces that finds no seat has the whole plan fail.",
+        ("tests/unit/test_apart.py::test_one_that_has_no_seat_stops_none_of_the_others",),
+    ),
+    Variant(
+        "gang-goes-together-over-others",
+        "gandiva_slurm/policy/placement/seating.py:Seating.anywhere",
+        "if are_near and found.keys() >= seats.keys():",
+        "if are_near:",
+        "A gang in pieces goes to one node, and another job loses its GPUs by it.",
+        ("tests/unit/test_apart.py::test_one_does_not_go_where_another_would_lose_its_seat",),
+    ),
 )

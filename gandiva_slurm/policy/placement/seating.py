@@ -61,7 +61,8 @@ class Seating:
             if gone:
                 anew = [guest._replace(gpus=()) if guest.job_id in gone else guest for guest in guests]
                 found = seat_all(cluster, taken, anew, frozenset(avoid))
-                if all(cluster.are_near(found.get(job_id, seats[job_id])) for job_id in gone):
+                are_near = all(cluster.are_near(found.get(job_id, ())) for job_id in gone)
+                if are_near and found.keys() >= seats.keys():
                     guests, seats = anew, found
             return {**seated, **self._off_homes(guests, seats, taken.union(avoid))}
 
