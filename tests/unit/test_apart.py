@@ -81,6 +81,14 @@ def test_of_two_for_one_node_one_goes_and_the_other_stays() -> None:
     assert {found[10], found[11]} in ({(8, 9), (4, 6)}, {(8, 9), (0, 2)})
 
 
+def test_where_one_may_not_be_it_keeps_none_from_going() -> None:
+    first = in_pieces(0, (0, 2), hosts=frozenset({0, 1}))
+    fixed = [running(a_job(n, model="calm", can_migrate=False), (n,)) for n in (1, 3, 5)]
+    other = in_pieces(6, (4, 6))
+    found = seated(a_view((("v100", 2),) * 5, [*fixed, first, other], rates=Rates()))
+    assert found[0] == (0, 2) and found[6] in ((6, 7), (8, 9))
+
+
 def test_one_that_has_no_seat_stops_none_of_the_others() -> None:
     shape = (("k80", 2), ("k80", 2), ("v100", 1))
     gang = in_pieces(0, (0, 2), hosts=frozenset({0}))

@@ -205,4 +205,12 @@ VARIANTS = (
         "A gang in pieces goes to one node, and another job loses its GPUs by it.",
         ("tests/unit/test_apart.py::test_one_does_not_go_where_another_would_lose_its_seat",),
     ),
+    Variant(
+        "gang-goes-together-where-it-may-not-be",
+        "gandiva_slurm/policy/placement/apart.py:Apart._node_for",
+        "barred = self._barred(job)",
+        "barred = frozenset[int]()",
+        "A gang in pieces is to go to a node that is closed to it, and keeps others from going together.",
+        ("tests/unit/test_apart.py::test_where_one_may_not_be_it_keeps_none_from_going",),
+    ),
 )

@@ -11,22 +11,26 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from gandiva_slurm.policy.placement.free import largest_host
 from gandiva_slurm.policy.port import Cluster, JobView, Rates
 from gandiva_slurm.policy.shares.rounds import Runs, Wanted
 
+#: Tells the GPUs to which a job may not come.
+Barred = Callable[[JobView], frozenset[int]]
+
 
 class Apart:
     """Of one question's gangs those that are in pieces, or would be: what is free on single nodes."""
 
-    def __init__(self, cluster: Cluster, rates: Rates, taken: Set[int], homes: Runs) -> None:
+    def __init__(self, cluster: Cluster, rates: Rates, taken: Set[int], homes: Runs, barred: Barred) -> None:
         """`taken`: GPUs that nobody of these can have; `homes`: where those live who are to be seated."""
-        self._cluster, self._rates = cluster, rates
+        self._cluster, self._rates, self._barred = cluster, rates, barred
         #: by GPU: how many live there, one that is taken counts as one
         self._uses = Counter([*taken, *itertools.chain(*homes.values())])
-        self._spare = SpareNodes(cluster, self._uses.keys())
+        #: by the GPUs that are barred to a job: what is spare for it
+        self._spare: dict[frozenset[int], SpareNodes] = {}
 
     def factor(self, job: JobView, gpu_type: str) -> float:
         """Return what part of its speed on one node a gang has on this type, where it must be in pieces."""
@@ -49,10 +53,7 @@ class Apart:
             node = self._node_for(job, gpu_type)
             if node is None or apart is None or (near is not None and near < apart * least):
                 continue
-            for index, count in self._own(job).items():
-                self._spare.add(index, count)
-            self._uses.subtract(job.gpus)
-            self._spare.add(node, -job.size)
+            self._move(job, node)
             found.add(job.job_id)
         return found
 
@@ -68,11 +69,32 @@ class Apart:
 
     def _node_for(self, job: JobView, gpu_type: str) -> int | None:
         """Return the node of this type with the least room for the gang, its own GPUs there among it."""
-        return self._spare.tightest(gpu_type, job.size, self._own(job))
+        barred = self._barred(job)
+        if barred not in self._spare:
+            used = barred.union(gpu for gpu, count in self._uses.items() if count)
+            self._spare[barred] = SpareNodes(self._cluster, used)
+        own = Counter(self._cluster.host_of[gpu] for gpu in self._left_by(job) if gpu not in barred)
+        return self._spare[barred].tightest(gpu_type, job.size, own)
 
-    def _own(self, job: JobView) -> Mapping[int, int]:
-        """Return by node how many GPUs are spare once this job leaves them."""
-        return Counter(self._cluster.host_of[gpu] for gpu in job.gpus if self._uses[gpu] == 1)
+    def _left_by(self, job: JobView) -> list[int]:
+        """Return the GPUs that are spare once this job has left them."""
+        return [gpu for gpu in job.gpus if self._uses[gpu] == 1]
+
+    def _move(self, job: JobView, node: int) -> None:
+        """Let a job live on a node that has room for it."""
+        self._note(self._left_by(job), 1)
+        self._uses.subtract(job.gpus)
+        barred, gpus = self._barred(job), self._cluster.hosts[node].gpus
+        taken = [gpu for gpu in gpus if not self._uses[gpu] and gpu not in barred][: job.size]
+        self._note(taken, -1)
+        self._uses.update(taken)
+
+    def _note(self, gpus: Iterable[int], more: int) -> None:
+        """These are spare from now on (1), or not any more (-1)."""
+        for gpu in gpus:
+            for barred, spare in self._spare.items():
+                if gpu not in barred:
+                    spare.add(self._cluster.host_of[gpu], more)
 
 
 class SpareNodes:

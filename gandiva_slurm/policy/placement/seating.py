@@ -73,7 +73,7 @@ class Seating:
         comes = any(may_be_together(wanted.job) and not at[wanted.job.job_id] for wanted in others)
         if not comes and all(map(self._view.cluster.are_near, at.values())):
             return None
-        return Apart(self._view.cluster, self._view.rates, taken, at)
+        return Apart(self._view.cluster, self._view.rates, taken, at, self._barred)
 
     def _off_homes(self, guests: Sequence[Guest], seats: Runs, closed: Set[int]) -> Runs:
         """Have newcomers shift on their nodes, off GPUs where others live that may be picked yet."""
