@@ -3,8 +3,8 @@ PYTHON ?= /usr/bin/python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 TORCH  ?= torch==2.13.0
-APT    := slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins libslurm-dev munge libmunge2 \
-          mariadb-server lua5.1 iproute2 util-linux procps strace gcc g++ libc6-dev make python3 python3-venv ca-certificates
+APT    := slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-jwt-plugin libslurm-dev \
+          munge libmunge2 mariadb-server lua5.1 iproute2 util-linux procps strace gcc g++ libc6-dev make python3 python3-venv ca-certificates
 TORCH_INDEX ?=
 # A PyTorch that is named is taken as it is named.
 PYTHON_STEPS = $(PYTHON) container/install-python.py --venv "$(VENV)" --torch-index "$(TORCH_INDEX)" \

@@ -210,6 +210,8 @@ class WebConfig(Section):
     user_header: str = Field(default="X-Remote-User", pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$")
     #: a file with the secret that the proxy sends along; needed on host:port
     secret_file: str = Field(default="", pattern=r"^(/.*)?$")
+    #: Slurm's key of auth/jwt: who shows a token that it signed is that user, without a proxy
+    jwt_key_file: str = Field(default="", pattern=r"^(/.*)?$")
 
     @field_validator("listen")
     @classmethod
@@ -223,6 +225,7 @@ class WebConfig(Section):
 
     @model_validator(mode="after")
     def _secret_beside_a_port(self) -> WebConfig:
-        if self.listen and not self.listen.startswith("/") and not self.secret_file:
-            raise ValueError("secret_file is needed where listen is a port: anyone here may connect to it")
+        if self.listen and not self.listen.startswith("/") and not (self.secret_file or self.jwt_key_file):
+            needed = "secret_file or jwt_key_file is needed where listen is a port"
+            raise ValueError(f"{needed}: anyone here may connect to it")
         return self

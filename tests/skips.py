@@ -13,6 +13,7 @@ NO_NVML = "NVML or nvidia-ml-py is not here: pip install gandiva-slurm[nvml]"
 ONLY_CUDA = "the simulated card has none of it: only CUDA shows it"
 NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
 NO_PROMTOOL = "no promtool on this machine: apt install prometheus"
+NO_JWT = "this Slurm has no auth/jwt: apt install slurm-wlm-jwt-plugin"
 NO_SAVER = "torch_memory_saver is not installed"
 #: Why, tests/device/build.py says behind these.
 NO_COMPILER = "no C++ can be compiled against this PyTorch here"

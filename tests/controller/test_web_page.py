@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+
+import jwt
 import pytest
 
 from gandiva_slurm.cli.web import lane, look, main
@@ -12,6 +16,7 @@ from tests import chromium, skips, web_kit
 from tests.ports import free_port
 
 SECRET = "0123456789abcdef"
+KEY, CLAIMS = b"x" * 32, {"sun": "ann", "exp": time.time() + 36_000}
 JOBS = 50_000
 pytestmark = pytest.mark.skipif(chromium.CHROMIUM is None, reason=skips.NO_CHROMIUM)
 
@@ -23,7 +28,8 @@ async def site(monkeypatch):
     monkeypatch.setattr(lane, "RESTS", 0)
     told = web_kit.Told(JOBS)
     told.port = free_port()
-    door = await main.opened(Api(told, Login("X-Remote-User", SECRET.encode())), f"127.0.0.1:{told.port}")
+    told.api = Api(told, Login("X-Remote-User", SECRET.encode()))
+    door = await main.opened(told.api, f"127.0.0.1:{told.port}")
     yield told
     await door.cleanup()
 
@@ -81,6 +87,20 @@ async def test_gpus_are_drawn_with_those_who_hold_them(browser):
     names = "[...document.querySelectorAll('button,input,select,[role=grid],section')].filter("
     names += "(one) => !(one.textContent || one.labels?.length || one.ariaLabel)).length"
     assert await browser.value(names) == 0, "everything has a name for a screen reader"
+
+
+async def test_where_a_token_is_asked_for_it_is_typed_and_kept_while_the_page_is_open(tmp_path, site):
+    heads = {SECRET_HEADER: "none"}
+    site.api.login = Login("X-Remote-User", SECRET.encode(), KEY)
+    async with chromium.opened(tmp_path, f"http://127.0.0.1:{site.port}/", heads) as made:
+        await made.until("document.getElementById('login')?.hidden === false")
+        for token in ("SLURM_JWT=wrong\u202e\u0000", f"SLURM_JWT={jwt.encode(CLAIMS, KEY, 'HS256')}"):
+            await made.value(f"at('token').value = {json.dumps(token)}, at('login').requestSubmit()")
+            await made.until("at('token').value === ''")
+        await made.until("document.querySelectorAll('#space .job').length > 5 && at('login').hidden")
+        await made.until("at('state').textContent.startsWith('Seen by ann')")
+        assert await made.value("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+        assert all("401" in one for one in made.complaints), made.complaints
 
 
 async def test_while_nothing_answers_the_last_is_shown_as_old_and_then_the_next(browser, site):

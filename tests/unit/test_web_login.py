@@ -64,13 +64,14 @@ def test_a_secret_that_is_not_there_or_no_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("web: {listen: '127.0.0.1:8080'}", "secret_file is needed where listen is a port"),
+        ("web: {listen: '127.0.0.1:8080'}", "secret_file or jwt_key_file is needed where listen is a port"),
         ("web: {listen: '0.0.0.0:8080', secret_file: /s}", "expected a socket's path or 127.0.0.1:port"),
         ("web: {listen: 'login1:8080', secret_file: /s}", "expected a socket's path or 127.0.0.1:port"),
         ("web: {listen: '127.0.0.1:0', secret_file: /s}", "expected a socket's path or 127.0.0.1:port"),
         ("web: {listen: '/" + "x" * 107 + "'}", "has 107 bytes at most"),
         ("web: {user_header: 'X: Y'}", "user_header"),
         ("web: {secret_file: here}", "secret_file"),
+        ("web: {jwt_key_file: here}", "jwt_key_file"),
         ("web: {color: red}", "color: unknown key"),
     ],
 )

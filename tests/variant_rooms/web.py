@@ -6,6 +6,7 @@ from tests.variant_kit import Variant
 
 ROOM = "gandiva_slurm/cli/web"
 TESTS, LIMITS = "tests/controller/test_web.py", "tests/controller/test_web_limits.py"
+TOKENS = "tests/unit/test_web_token.py"
 
 VARIANTS = (
     Variant(
@@ -19,14 +20,14 @@ VARIANTS = (
     Variant(
         "the-first-of-two-users",
         f"{ROOM}/login.py:Login.user",
-        "len(names) != 1 or",
-        "not names or",
+        'names[0] if len(names) == 1 else ""',
+        'names[0] if names else ""',
         "A browser's own header counts where the proxy adds another behind it.",
         (f"{TESTS}::test_a_forged_header_is_refused_and_asks_nothing",),
     ),
     Variant(
         "a-secret-that-all-may-read",
-        f"{ROOM}/login.py:_require_private",
+        f"{ROOM}/files.py:_require_private",
         "or status.st_mode & others",
         "",
         "A secret that any user can read is taken.",
@@ -35,7 +36,7 @@ VARIANTS = (
     Variant(
         "a-port-without-a-secret",
         "gandiva_slurm/sections.py:WebConfig._secret_beside_a_port",
-        'if self.listen and not self.listen.startswith("/") and not self.secret_file:',
+        'if self.listen and not self.listen.startswith("/") and not (self.secret_file or self.jwt_key_file):',
         "if False:",
         "At a port without a secret any user of the host is whatever user it names.",
         ("tests/unit/test_web_login.py::test_a_wrong_section_stops_it",),
@@ -87,5 +88,29 @@ VARIANTS = (
         "if False:",
         "One user's questions keep all others waiting.",
         (f"{LIMITS}::test_a_user_waits_for_few_questions_and_keeps_nobody_out",),
+    ),
+    Variant(
+        "a-token-signed-in-any-way",
+        f"{ROOM}/token.py:user_of",
+        'algorithms=["HS256"]',
+        'algorithms=["HS256", "HS384", "HS512", "none"]',
+        "A token says itself how it is signed.",
+        (f"{TOKENS}::test_what_is_no_token_of_slurms_is_refused",),
+    ),
+    Variant(
+        "a-token-for-ever",
+        f"{ROOM}/token.py:user_of",
+        '{"require": ["exp"], "verify_aud": False}',
+        '{"verify_aud": False}',
+        "A token without an end is believed.",
+        (f"{TOKENS}::test_what_is_no_token_of_slurms_is_refused",),
+    ),
+    Variant(
+        "a-port-is-everybodys-proxy",
+        f"{ROOM}/login.py:login_of",
+        'has_proxy = secret is not None or settings.listen.startswith("/")',
+        "has_proxy = True",
+        "Whoever connects to a port that is for tokens names a user in a header.",
+        (f"{TOKENS}::test_on_a_port_without_a_secret_tokens_alone_count",),
     ),
 )

@@ -313,6 +313,14 @@ _STATUS = {
 }
 
 
+#: How it is known who asks, one of these: docs/web.md.
+_WHO = {
+    "proxy": {"type": "apiKey", "in": "header", "name": "X-Remote-User", "description": "set by a proxy"},
+    "token": {"type": "apiKey", "in": "header", "name": "X-SLURM-USER-TOKEN", "description": "a JWT"},
+    "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "the same"},
+}
+
+
 def openapi() -> dict[str, Any]:
     """Return the description of the API (OpenAPI 3.1)."""
     models: list[Any] = [(one, "validation") for one in (Error, *(path[2] for path in PATHS))]
@@ -323,7 +331,8 @@ def openapi() -> dict[str, Any]:
         "info": {"title": "gandiva web", "version": str(VERSION)},
         "servers": [{"url": "api/v1"}],
         "paths": {f"/{path}": {"get": _get(*told)} for path, told in paths},
-        "components": {"schemas": schemas["$defs"]},
+        "security": [{name: []} for name in _WHO],
+        "components": {"schemas": schemas["$defs"], "securitySchemes": _WHO},
     }
 
 

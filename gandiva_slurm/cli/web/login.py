@@ -1,18 +1,22 @@
-"""Who asks: the user a reverse proxy names in a header, believed by a secret, or by the unix socket."""
+"""Who asks: the user a reverse proxy names in a header, believed by a secret, or by the unix socket.
+
+Or the user to whom Slurm has given the token that is shown (`token`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
-import stat
 from dataclasses import dataclass
 
 from multidict import CIMultiDictProxy
 
+from gandiva_slurm.cli.web.files import read_private
 from gandiva_slurm.cli.web.refusal import Refused
+from gandiva_slurm.cli.web.token import read_key, token_of, user_of
 from gandiva_slurm.model.errors import ConfigError
+from gandiva_slurm.sections import WebConfig
 
 #: The header with the secret that proxy and process share.
 SECRET_HEADER = "X-Gandiva-Secret"
@@ -23,20 +27,45 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?")
 
 @dataclass(frozen=True)
 class Login:
-    """How a user is known. `secret` None: whatever can connect is the proxy."""
+    """How a user is known.
+
+    `secret` None: whatever can connect is the proxy, where `has_proxy`. `key`: Slurm's, where tokens count.
+    """
 
     header: str
     secret: bytes | None
+    key: bytes | None = None
+    has_proxy: bool = True
 
     def user(self, headers: CIMultiDictProxy[str]) -> str:
-        """Return the user's name; Refused (401) where the headers do not prove one."""
+        """Return the user's name; Refused (401) where the headers do not prove one.
+
+        A token that is shown decides, whatever the proxy says besides.
+        """
+        token = token_of(headers) if self.key is not None else None
+        if self.key is not None and token is not None:
+            return _user(user_of(token, self.key, headers), "the token names no user of a system's")
+        if not self.has_proxy:
+            raise Refused(401, "no token is shown; next: scontrol token, and send it as X-SLURM-USER-TOKEN")
         if self.secret is not None and not _is_same(self.secret, headers.getall(SECRET_HEADER, [])):
             raise Refused(401, f"not from the proxy: {SECRET_HEADER} is missing or wrong; next: log in there")
         names = headers.getall(self.header, [])
-        if len(names) != 1 or not _USER.fullmatch(names[0]):
-            text = f"no user is named: the proxy has to set {self.header} itself, once, to a user's name"
-            raise Refused(401, f"{text}; next: log in there")
-        return names[0]
+        text = f"no user is named: the proxy has to set {self.header} itself, once, to a user's name"
+        return _user(names[0] if len(names) == 1 else "", f"{text}; next: log in there")
+
+
+def login_of(settings: WebConfig) -> Login:
+    """Return how users are known by gandiva.yaml; ConfigError: a file of it is not as it must be."""
+    secret, key = read_secret(settings.secret_file), read_key(settings.jwt_key_file)
+    has_proxy = secret is not None or settings.listen.startswith("/")
+    return Login(settings.user_header, secret, key, has_proxy)
+
+
+def _user(name: str, otherwise: str) -> str:
+    """Return a name that a user may have; Refused (401) says what is wrong instead."""
+    if not _USER.fullmatch(name):
+        raise Refused(401, otherwise)
+    return name
 
 
 def _is_same(secret: bytes, given: list[str]) -> bool:
@@ -51,23 +80,8 @@ def read_secret(path: str) -> bytes | None:
     if not path:
         return None
     where = f"web.secret_file: {path}"
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            _require_private(where, os.fstat(file.fileno()))
-            secret = file.read(MOST_SECRET + 1).strip()
-    except OSError as err:
-        raise ConfigError(f"{where}: {err.strerror}; next: docs/web.md, Set up") from err
+    secret = read_private(where, path, MOST_SECRET).strip()
     if not LEAST_SECRET <= len(secret) <= MOST_SECRET or b"\n" in secret:
         allowed = f"one line of {LEAST_SECRET} to {MOST_SECRET} bytes"
         raise ConfigError(f"{where}: expected {allowed}; next: openssl rand -hex 32 > {path}")
     return secret
-
-
-def _require_private(where: str, status: os.stat_result) -> None:
-    """ConfigError for a file that another user may read or write.
-
-    A file of root's may be of root's group: systemd's LoadCredential= shows its list of who may read so.
-    """
-    others = 0o027 if (status.st_uid, status.st_gid) == (0, 0) else 0o077
-    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_mode & others:
-        raise ConfigError(f"{where}: others may read or replace it; next: chown it to this user, chmod 400")

@@ -1,4 +1,4 @@
-"""`gandiva web`: serves the API and the page to browsers that come by a reverse proxy.
+"""`gandiva web`: serves the API and the page to those whom a reverse proxy or a token of Slurm's names.
 
 It has no rights but to ask, and refuses to serve as root; no scheduling waits for it.
 """
@@ -20,7 +20,7 @@ from gandiva_slurm import logs
 from gandiva_slurm.cli.client import query
 from gandiva_slurm.cli.web.answers import openapi
 from gandiva_slurm.cli.web.api import ROOT, Api, refused
-from gandiva_slurm.cli.web.login import Login, read_secret
+from gandiva_slurm.cli.web.login import login_of
 from gandiva_slurm.config import load_config
 from gandiva_slurm.logs import Often
 from gandiva_slurm.model.errors import ConfigError, GandivaError
@@ -99,7 +99,7 @@ def serve(config: str | None) -> None:
         raise ConfigError("web.listen is empty: name a socket's path, or a host:port, in gandiva.yaml")
     if os.geteuid() == 0:
         raise ConfigError("started as root; it needs no rights: run it as another user (setpriv, su, User=)")
-    login = Login(settings.user_header, read_secret(settings.secret_file))
+    login = login_of(settings)
     logs.set_up()
     raise_descriptor_limit()
 

@@ -10,6 +10,8 @@ const at = (id) => document.getElementById(id);
 const view = { user: "", state: "", total: 0, pages: new Map(), chosen: -1, nodesFrom: 0, nodesTotal: 0, job: null };
 // by "node:gpu": segments of who held it, the oldest first
 const turns = new Map();
+// what the user has typed, while the page is open and no longer
+let token = "";
 let lastGood = 0, sharesDue = 0, wait = EVERY_MS, timer = 0;
 
 function el(name, text, attributes) {
@@ -22,7 +24,8 @@ function el(name, text, attributes) {
 async function get(path, words) {
   const asked = new URLSearchParams(Object.entries(words || {}).filter(([, value]) => value !== ""));
   const response = await fetch(`api/v1/${path}?${asked}`, {
-    signal: AbortSignal.timeout(ANSWER_MS), redirect: "error", headers: { Accept: "application/json" },
+    signal: AbortSignal.timeout(ANSWER_MS), redirect: "error",
+    headers: { Accept: "application/json", ...(token && { "X-SLURM-USER-TOKEN": token }) },
   });
   const told = await response.json();
   if (!response.ok) throw Object.assign(new Error(told.error || `status ${response.status}`), { status: response.status });
@@ -294,6 +297,7 @@ async function look() {
   try {
     const told = await get("health");
     at("cluster").textContent = told.cluster;
+    at("login").hidden = true;
     await loadQueue();
     await loadNodes();
     await unlessBusy(loadShares);
@@ -313,6 +317,7 @@ function failed(error) {
   const why = error.status ? error.message : navigator.onLine ? "gandiva web cannot be reached" : "this browser is offline";
   const age = lastGood ? `what is shown is ${Math.round((Date.now() - lastGood) / 1000)} s old` : "nothing was seen yet";
   at("trouble").textContent = `${why}; ${age}; trying again`;
+  if (error.status === 401) at("login").hidden = false;
   document.querySelector("main").classList.add("old");
   wait = Math.min(SLOWEST_MS, wait * 1.5);
 }
@@ -332,6 +337,13 @@ function start() {
     view.state = at("wanted").value;
     view.chosen = -1;
     at("grid").scrollTop = 0;
+    look();
+  });
+  at("login").addEventListener("submit", (event) => {
+    event.preventDefault();
+    token = at("token").value.trim().replace(/^SLURM_JWT=/, "").replace(/[^\x21-\x7e]/g, "");
+    at("token").value = "";
+    wait = EVERY_MS;
     look();
   });
   at("close").addEventListener("click", closeStory);
