@@ -16,6 +16,7 @@ from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
 from gandiva_slurm.policy.virtual_clusters.deal import spec_of
 from gandiva_slurm.policy.virtual_clusters.gangs import BIND, WAIT, CellRequest
 from tests.builders import SECOND_NS
+from tests.fake_parts import REQUEUE_DELAY_S
 from tests.fake_world import FakeWorld
 
 QUANTUM_NS = 10 * SECOND_NS
@@ -129,6 +130,69 @@ def test_a_job_borrows_gpus_and_their_owner_has_them_at_once() -> None:
     world.finish(owner)
     world.run(3)
     assert on(world) == {gang}
+
+
+@pytest.mark.parametrize("lost", ["n1", "n2"])
+def test_a_lost_node_is_taken_first_from_what_nobody_owns(lost: str) -> None:
+    world = led({"a": {"v100": 1}}, {"n1": 1, "n2": 1})
+    free, owner = world.submit("user1"), world.submit("user2", vc="a")
+    world.run(5)
+    assert on(world) == {free, owner}
+    world.lose_node(lost)
+    world.run(REQUEUE_DELAY_S + 10)
+    for _ in range(40):
+        world.run(1)
+        assert on(world) == {owner}
+    world.restore_node(lost)
+    world.run(40)
+    assert on(world) == {free, owner}
+
+
+def test_an_owner_that_comes_while_a_node_is_down_has_what_is_left_at_once() -> None:
+    world = led({"a": {"v100": 2}}, {"n1": 2, "n2": 2})
+    free = [world.submit("user1") for _ in range(2)]
+    world.run(5)
+    assert on(world) == {*free}
+    (there,) = {node for job in free for node in world.engine.jobs[job].nodes}
+    world.lose_node("n1" if there == "n2" else "n2")
+    world.run(25)
+    assert on(world) == {*free}, "its owner wants nothing"
+    owner = world.submit("user2", vc="a")
+    world.run(3)
+    assert owner in on(world), "in the middle of a quantum"
+    world.run(10)
+    assert owner in on(world) and len(on(world)) == 2, "they take turns on the GPU that is left"
+    world.finish(owner)
+    world.run(15)
+    assert on(world) == {*free}
+
+
+def test_a_gang_has_a_half_of_a_node_for_itself_while_single_jobs_of_others_share_the_other() -> None:
+    world = led({"a": {"v100": 2}, "b": {"v100": 2}}, {"n1": 4})
+    first = world.submit("user1", vc="a")
+    world.run(3)
+    gang = world.submit("user2", 2, vc="b")
+    world.run(3)
+    second = world.submit("user1", vc="a")
+    world.run(3)
+    assert on(world) == {first, gang, second}
+    places = [world.engine.jobs[job].places["n1"] for job in (first, gang, second)]
+    assert places == [(0,), (2, 3), (1,)], "GPUs 1 and 2 are of two cells"
+
+
+@pytest.mark.parametrize("lost", ["n1", "n2", "n3"])
+def test_owners_are_bound_around_a_node_that_is_down(lost: str) -> None:
+    world = led({"a": {"v100": 2}, "b": {"v100": 2}}, {"n1": 2, "n2": 2, "n3": 2})
+    gangs = {world.submit("user1", 2, vc="a"), world.submit("user2", 2, vc="b")}
+    free = world.submit("user3", 2)
+    world.run(5)
+    assert on(world) == {*gangs, free}
+    world.lose_node(lost)
+    world.run(REQUEUE_DELAY_S + 10)
+    assert on(world) == gangs
+    world.restore_node(lost)
+    world.run(30)
+    assert on(world) == {*gangs, free}
 
 
 def test_turns_are_taken_among_the_jobs_of_one() -> None:

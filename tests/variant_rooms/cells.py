@@ -59,4 +59,21 @@ VARIANTS = (
         "A GPU in use leaves the cells above it free.",
         ("tests/unit/test_cells.py::test_sixteen_small_jobs_of_one_vc_leave_the_other_vc_its_node",),
     ),
+    Variant(
+        "lost-node-is-the-owners",
+        "gandiva_slurm/policy/virtual_clusters/virtual.py:VirtualClusters.follow",
+        "if self._owned and self.cells.bad_nodes:",
+        "if False:",
+        "Jobs that draw on nothing anybody owns keep the node that is left, and owners wait.",
+        ("tests/unit/test_led_owners.py::"
+         "test_an_owner_that_comes_while_a_node_is_down_has_what_is_left_at_once",),
+    ),
+    Variant(
+        "what-nobody-owns-is-bound-first",
+        "gandiva_slurm/policy/virtual_clusters/virtual.py:VirtualClusters._follow_names",
+        '[*owned, ""]',
+        '["", *owned]',
+        "While a node is down the jobs that draw on nothing anybody owns choose first.",
+        ("tests/unit/test_led_owners.py::test_a_lost_node_is_taken_first_from_what_nobody_owns[n2]",),
+    ),
 )

@@ -51,7 +51,7 @@ class VirtualClusters:
 
     @property
     def names(self) -> Sequence[str]:
-        """All VCs, "" for those who name none; empty: there is none."""
+        """All VCs, in the order in which they are bound, "" for those who name none; empty: there is none."""
         return self._names
 
     @property
@@ -72,13 +72,16 @@ class VirtualClusters:
             job = view.jobs.get(int(name))
             if job is None or job.vc != gang.request.vc or not view.down.isdisjoint(self._at(gang)):
                 self.cells.delete(name)
+        if self._owned and self.cells.bad_nodes:
+            # What was lost is taken from what nobody owns: owners, bound before, have all that is left.
+            self._leave("", set())
 
     def _follow_names(self, view: View) -> None:
         owned = {name: dict(types) for name, types in view.vcs.items()}
         named = {job.vc for job in view.jobs.values()}
         if owned:
             if owned != self._owned:
-                self._deal(view.cluster, ["", *owned], spec_of(view.cluster, owned))
+                self._deal(view.cluster, [*owned, ""], spec_of(view.cluster, owned))
         elif self._owned:
             self._names, self._cells = [], None
         elif (self._names or any(named)) and named - set(self._names):
