@@ -28,12 +28,19 @@ local function gpus_in(text, flag)
     return count, kind
 end
 
---- Nodes of the job: asked for, or what its tasks and those of a node come to.
-local function nodes_asked(desc)
+--- Nodes of the job: asked for, or what its tasks and those of a node come to; and to how many it may grow, nil
+--- where it may not: an elastic job of one node to two (ADR 0066).
+local function nodes_asked(desc, elastic)
     local least, most = number_of(desc.min_nodes), number_of(desc.max_nodes)
     if least and most and most > least then
-        refuse("--nodes: %d-%d asked, a Gandiva job has a fixed number; next: ask for --nodes=%d",
-               least, most, least)
+        if elastic ~= "" and least == 1 and most == 2 then return 1, 2 end
+        local cure = "ask for --nodes=" .. least
+        if elastic ~= "" then
+            cure = cure .. ", or for --nodes=1-2: an elastic job grows from one node to two"
+        elseif least == 1 and most == 2 then
+            cure = cure .. ", or add --gandiva-elastic=1-N, N the most GPUs that it may grow to"
+        end
+        refuse("--nodes: %d-%d asked, a Gandiva job has a fixed number; next: %s", least, most, cure)
     end
     local tasks, per_node = number_of(desc.num_tasks), number_of(desc.ntasks_per_node)
     return least or tasks and per_node and math.ceil(tasks / per_node) or 1
@@ -120,8 +127,8 @@ local function largest_node(nodes_gpus, kind, types)
     return most
 end
 
---- An elastic job is given another number of GPUs before it is started anew: on one node, where --gres asked for
---- them. Slurm changes no other form.
+--- An elastic job is given another number of GPUs before it is started anew, of one node or of two, where --gres
+--- asked for them. Slurm changes no other form.
 local function check_elastic(desc, options, total, flag)
     local low, high = options.elastic:match("^(%d+)-(%d+)$")
     if not low then return end
@@ -165,7 +172,7 @@ end
 
 --- Several nodes: no more than there are, and not as close together as one.
 local function check_nodes(options, most)
-    local nodes = options.nodes
+    local nodes = options.max_nodes or options.nodes
     if most and nodes > most then
         refuse("--nodes: %d nodes asked, the partition has %d; next: ask for at most %d", nodes, most, most)
     elseif nodes > 1 and options.cell ~= "any" then

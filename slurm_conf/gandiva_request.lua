@@ -201,7 +201,7 @@ local function read(desc, sent, cfg, most_nodes)
     check_vc(cfg.vcs, options.vc)
     check_shape(desc)
     options.checkpoint = settle_checkpoint(desc, options.checkpoint, sent)
-    options.nodes = gpus.nodes_asked(desc)
+    options.nodes, options.max_nodes = gpus.nodes_asked(desc, options.elastic)
     gpus.check_nodes(options, most_nodes)
     gpus.check_gpus(cfg.nodes_gpus, desc, options)
     options.tasks_of_node = gpus.tasks_of_node(desc, options.nodes)
@@ -221,6 +221,7 @@ local function record_of(options)
     if options.reservation then
         parts[#parts + 1] = '"reservation":' .. json_text(options.reservation)
     end
+    if options.max_nodes then parts[#parts + 1] = string.format('"max_nodes":%d', options.max_nodes) end
     parts[#parts + 1] = string.format('"gpus":%d,"nodes":%d,"type":%s,"user_hold":%s', options.gpus,
                                       options.nodes, json_text(options.type), tostring(options.user_hold))
     return MARK .. table.concat(parts, ",") .. "}"

@@ -1,6 +1,7 @@
 /* check.c - what each option takes; job_submit.lua checks the same again, on the server's side. */
 #include "check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define DIGITS "0123456789"
@@ -188,6 +189,39 @@ bool gandiva_is_slot_list(const char *text)
 	size_t length = strlen(text);
 
 	return length > 0 && strspn(text, DIGITS ",") == length;
+}
+
+/* The number of at most four digits at *text, which is moved behind it; 0: there is none. */
+static long counted(const char **text)
+{
+	size_t length = strspn(*text, DIGITS);
+	long number = length > 0 && length <= 4 ? strtol(*text, NULL, 10) : 0;
+
+	*text += length;
+	return number;
+}
+
+long gandiva_tasks_in_all(const char *text)
+{
+	long all = 0, tasks, nodes;
+
+	for (;;) {
+		tasks = counted(&text);
+		nodes = 1;
+		if (strncmp(text, "(x", 2) == 0) {
+			text += 2;
+			nodes = counted(&text);
+			if (*text++ != ')')
+				return 0;
+		}
+		if (tasks == 0 || nodes == 0)
+			return 0;
+		all += tasks * nodes;
+		if (*text == '\0')
+			return all;
+		if (*text++ != ',')
+			return 0;
+	}
 }
 
 void gandiva_printable(const char *text, char *shown, size_t size)

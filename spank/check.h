@@ -28,6 +28,9 @@ int gandiva_seconds(const char *text);
 /* True for a list of slot numbers as Slurm writes it: digits and commas only, not empty. */
 bool gandiva_is_slot_list(const char *text);
 
+/* The tasks of a job in all by Slurm's SLURM_TASKS_PER_NODE: 4, 2(x2) or 1,3; 0 where it is not so written. */
+long gandiva_tasks_in_all(const char *text);
+
 /* Room for a text shown back to the user, its '\0' included. */
 #define GANDIVA_SHOWN_SIZE 41
 

@@ -94,10 +94,13 @@ static bool job_number(spank_t sp, const char *name, char *value, int size)
 void gandiva_set_size(spank_t sp)
 {
 	char text[SHORT_TEXT];
+	long tasks;
 
 	if (gandiva_asked(sp, OPT_ELASTIC, text, sizeof(text))[0] == '\0')
 		return;
-	if (job_number(sp, "SLURM_TASKS_PER_NODE", text, sizeof(text))) {
+	tasks = gandiva_tasks_in_all(gandiva_job_variable(sp, "SLURM_TASKS_PER_NODE", text, sizeof(text)));
+	if (tasks > 0) {
+		snprintf(text, sizeof(text), "%ld", tasks);
 		gandiva_set_variable(sp, "SLURM_NTASKS", text);
 		gandiva_set_variable(sp, "SLURM_NPROCS", text);
 	}

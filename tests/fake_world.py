@@ -355,6 +355,7 @@ class FakeWorld:
                 return ev.ActionDone(action.action_id, "Requested node configuration is not available")
             self.wanted_nodes[job.job_id] = action.nodes
             self.asked_gpus[job.job_id] = action.gpus or job.options.gpus
+            self.jobs[job.job_id] = replace(job, node_count=len(action.nodes))
             self.release(job.job_id)
         return ev.ActionDone(action.action_id)
 

@@ -28,7 +28,8 @@ class _Words(argparse.ArgumentParser):
 def newcomer_of(words: Sequence[str], script: str = "") -> str:
     """Return it as --new of `gandiva when` takes it; UsageError: it cannot be read here."""
     told = _options().parse_known_args([*_sbatch_lines(script), *words])[0]
-    nodes = _number(told.nodes or "1", "--nodes")
+    # an elastic job of one node or two begins on one
+    nodes = _number("1" if told.nodes == "1-2" else told.nodes or "1", "--nodes")
     kind, per_node = _per_node(told, nodes)
     parts = [f"gpus={per_node * nodes}", f"nodes={nodes}"]
     parts += [f"type={kind}"] if kind else []

@@ -75,7 +75,7 @@ class Executor:
         is_current = job is not None and job.restart == action.key.restart and job.state not in FINISHED
         if isinstance(action, Start):
             is_startable = is_current and job is not None and job.state == "PENDING" and job.is_held
-            return self._start(action) if is_startable else _nothing()
+            return self._start(action, job) if is_startable and job is not None else _nothing()
         if isinstance(action, SetTimeLimit):
             return self._set_limit(action, job) if is_current and job is not None else _nothing()
         if isinstance(action, HoldAgain):
@@ -95,11 +95,12 @@ class Executor:
             return self._port.unhold(action.key.job_id) if is_held else _nothing()
         return self._fence(action) if isinstance(action, Fence) else _nothing()
 
-    async def _start(self, action: Start) -> None:
+    async def _start(self, action: Start, job: SlurmJob) -> None:
         """Each of its nodes knows the job and its GPUs before Slurm lets it go (ADR 0003)."""
         await asyncio.gather(*map(self._accepted, action.nodes))
         if action.gpus:
-            await self._port.resize(action.key.job_id, action.gpus)
+            may_spread = job.options is not None and job.options.max_nodes > job.options.nodes
+            await self._port.resize(action.key.job_id, action.gpus, len(action.nodes) * may_spread)
         self.released[action.key] = (self._clock_ns(), sum(len(gpus) for _, gpus in action.places))
         await self._port.start(action.key.job_id, action.nodes)
 

@@ -22,7 +22,7 @@ from gandiva_slurm.engine.lifecycle import (
 from gandiva_slurm.engine.state import cells, packs, sizes
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
-from gandiva_slurm.engine.state.sizes import gpus_of
+from gandiva_slurm.engine.state.sizes import gpus_of, nodes_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason
@@ -128,7 +128,7 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "node": fold_nodes(record.nodes),
         "gpu_ids": [gpu for gpus in record.places.values() for gpu in gpus],
         "places": [{"node": name, "gpus": list(gpus)} for name, gpus in record.places.items()],
-        "nodes": record.options.nodes,
+        "nodes": nodes_of(record),
         "share": shares.get(record.key, 0.0) if record.places else None,
         "rate": min((item.rate for item in seen), default=None),
         "parked_s": max((item.parked_ns / NS_PER_S for item in seen), default=None),

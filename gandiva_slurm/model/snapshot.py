@@ -71,6 +71,8 @@ class JobOptions:
     user_hold: bool = False
     reservation: str = ""
     nodes: int = 1
+    #: nodes over which it may grow, from one; 1: it stays on as many as it asked for
+    max_nodes: int = 1
     #: how it saves itself, as job_submit.lua settled it: auto and none (not at all), self[:DIRECTORY], or
     #: signal:[B:]NAME@SECONDS[:DIRECTORY] and submitit:NAME@SECONDS
     checkpoint: str = "auto"

@@ -2,8 +2,10 @@
 
 A job that asks for GPUs from `min_size` to `max_size` takes its turns with `size` of them, and is charged by
 what it holds. When its size does not fit beside the others, it starts with fewer. When GPUs of its node have
-been idle for a turn, and no job that waits could use them, it grows, up to the node's. As soon as somebody
-waits for them it is back at `size`: growth is never defended, so whoever waits is not later by it.
+been idle for a turn, and no job that waits could use them, it grows, up to the node's. Where its node has
+none left, and it may have two nodes (`max_nodes`), it grows into as many GPUs of another as it has on its
+own. As soon as somebody waits for them it is back at `size`: growth is never defended, so whoever waits is
+not later by it.
 
 A resize costs a restart. So nobody grows twice in a turn; each time a job has to give GPUs back it waits
 twice as long before it grows again; and a size at which it was not faster is not taken again.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
+from gandiva_slurm.policy.placement.eligibility import Eligibility
 from gandiva_slurm.policy.placement.free import FreeGpus
 from gandiva_slurm.policy.port import CELLS, JobView, View
 from gandiva_slurm.policy.shares.rounds import Runs
@@ -80,10 +83,15 @@ class Elastic:
         That it has grown is seen by where it lives: while it is saved and started anew no plan resizes it.
         """
         base = runs[job.job_id]
+        if not set(base) <= set(job.gpus):
+            return
         kept = [gpu for gpu in job.gpus if gpu in idle]
-        if kept and set(base) <= set(job.gpus):
-            size = _best_size(view, job, base, len(base) + len(kept))
-            self._give(job, runs, idle, kept[: size - len(base)])
+        if view.cluster.may_be_over(job.gpus, job):
+            if len(base) + len(kept) == len(job.gpus) and _pays_apart(view, job, job.gpus):
+                return self._give(job, runs, idle, kept)
+            kept = [gpu for gpu in kept if view.cluster.are_near(sorted((base[0], gpu)))]
+        size = _best_size(view, job, base, len(base) + len(kept))
+        self._give(job, runs, idle, kept[: size - len(base)])
 
     def _give(self, job: JobView, runs: Runs, idle: set[int], more: Iterable[int]) -> None:
         added = tuple(more)
@@ -116,10 +124,34 @@ class Elastic:
             near = [gpu for gpu in host.gpus if gpu in idle and view.cluster.share((gpus[0], gpu), job.cell)]
             ripe = [gpu for gpu in near if view.now_ns - self._idle_since[gpu] >= needed_ns]
             size = _best_size(view, job, gpus, min(job.max_size, len(gpus) + len(ripe)))
-            if size > len(gpus):
-                self._give(job, runs, idle, ripe[: size - len(gpus)])
+            more = ripe[: size - len(gpus)]
+            if not idle.intersection(host.gpus):
+                more = self._beside(view, job, gpus, idle)
+            if more:
+                self._give(job, runs, idle, more)
                 self._resized_ns[job.job_id] = view.now_ns
+                size = len(runs[job.job_id])
                 notes[job.job_id] = f"grown from {len(gpus)} to {size} GPUs: nobody waited for them"
+
+    def _beside(self, view: View, job: JobView, gpus: tuple[int, ...], idle: Set[int]) -> list[int]:
+        """Return as many GPUs as it has on its one node of another, idle long enough; []: there are none.
+
+        Of several nodes the one with the fewest idle GPUs that has as many. One that lives nowhere yet begins
+        on one node: whether it can be saved is not known before. One that began small has its size at home
+        first, so that it is back on one node when others come.
+        """
+        if job.max_nodes < 2 or not job.size <= len(gpus) <= job.max_size // 2 or not job.gpus:
+            return []
+        barred, since_ns = Eligibility(view).barred(job), view.now_ns - self._patience_ns(job)
+        found = []
+        for index, host in enumerate(view.cluster.hosts):
+            may_have = host.gpu_type == view.cluster.type_of[gpus[0]] and not barred.issuperset(host.gpus)
+            here = [gpu for gpu in host.gpus if gpu in idle and gpu not in barred] if may_have else []
+            ripe = [gpu for gpu in here if self._idle_since[gpu] <= since_ns]
+            if len(ripe) >= len(gpus):
+                found.append((len(here), index, ripe[: len(gpus)]))
+        more = min(found)[2] if found else []
+        return more if _pays_apart(view, job, [*gpus, *more]) else []
 
     def _patience_ns(self, job: JobView) -> int:
         return self.turn_ns << min(_MOST_DOUBLINGS, self._given_back.get(job.job_id, 0))
@@ -159,6 +191,14 @@ def _waited_for(view: View, idle: Set[int], waiting: Iterable[JobView]) -> set[i
         else:
             types.update(job.gpu_types or view.cluster.counts)
     return {gpu for gpu in idle if gpu in found or view.cluster.type_of[gpu] in types}
+
+
+def _pays_apart(view: View, job: JobView, gpus: Sequence[int]) -> bool:
+    """True unless it is known to be no faster on these of two nodes than on one with half as many."""
+    gpu_type, half = view.cluster.type_of[gpus[0]], len(gpus) // 2
+    here = view.rates.alone(job.model, half, gpu_type) if job.model else None
+    there = view.rates.alone(job.model, 2 * half, gpu_type, is_local=False) if here else None
+    return there is None or here is None or there > here * _LEAST_GAIN
 
 
 def _best_size(view: View, job: JobView, gpus: tuple[int, ...], most: int) -> int:

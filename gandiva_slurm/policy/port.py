@@ -100,6 +100,10 @@ class Cluster:
         parts = Counter(self.host_of[gpu] for gpu in gpus)
         return not nodes or (len(parts) == nodes and len({*parts.values()}) == 1)
 
+    def may_be_over(self, gpus: Sequence[int], job: JobView) -> bool:
+        """True when these, ascending, are a job's grown over the nodes that it may have, as many on each."""
+        return not self.are_near(gpus) and job.max_nodes > 1 and self.are_even(gpus, job.max_nodes)
+
     def share(self, gpus: Sequence[int], cell: str) -> bool:
         """True when all of these are in one such cell; "" and "any": wherever they are."""
         if cell not in CELLS or len(gpus) < 2:
@@ -164,6 +168,8 @@ class JobView:
     left_ns: int | None = None
     #: it lives on its GPUs and has not begun: so it can be moved, and may be bound to them once it has
     is_untouched: bool = False
+    #: nodes over which it may grow from one, with as many GPUs on each; 1: it grows on its node alone
+    max_nodes: int = 1
 
     @property
     def order(self) -> tuple[int, int]:

@@ -41,7 +41,7 @@ def unfit(cluster: Cluster, down: frozenset[int], job: JobView, gpus: tuple[int,
         wrong = f"GPUs {sorted(down.intersection(gpus))} are down"
     elif not all(job.accepts(cluster.type_of[gpu]) for gpu in gpus):
         wrong = f"it accepts only {', '.join(job.gpu_types)}"
-    elif not cluster.share(gpus, job.cell):
+    elif not cluster.share(gpus, job.cell) and not cluster.may_be_over(gpus, job):
         wrong = f"its GPUs must share a {job.cell}"
     elif not cluster.are_even(gpus, job.nodes):
         wrong = f"it takes as many GPUs on each of {job.nodes} node(s)"

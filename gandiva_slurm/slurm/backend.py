@@ -133,9 +133,9 @@ class ChosenPort:
         """Send a running job a signal."""
         await (await self._chosen()).signal(job_id, name, to_batch)
 
-    async def resize(self, job_id: int, gpus: int) -> None:
-        """Have a held job ask for so many GPUs."""
-        await (await self._chosen()).resize(job_id, gpus)
+    async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
+        """Have a held job ask for so many GPUs, on so many nodes."""
+        await (await self._chosen()).resize(job_id, gpus, nodes)
 
     async def ping(self) -> bool | None:
         """True when a slurmctld answers; False when none does; None when it could not be asked."""

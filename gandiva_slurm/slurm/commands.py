@@ -102,9 +102,9 @@ class CommandsPort:
         """Send a running job a signal, to its batch shell or to its steps."""
         await self._control.signal(self._name(job_id), name, to_batch)
 
-    async def resize(self, job_id: int, gpus: int) -> None:
-        """Have a held job of one node ask for so many GPUs, with its tasks."""
-        await self._control.resize(self._name(job_id), gpus)
+    async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
+        """Have a held job ask for so many GPUs, on so many nodes, with its tasks."""
+        await self._control.resize(self._name(job_id), gpus, nodes)
 
     async def ping(self) -> bool | None:
         """True when a slurmctld answers; False when none does; None when it could not be asked."""

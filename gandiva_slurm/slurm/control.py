@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused
 from gandiva_slurm.slurm.run import Commands
@@ -33,6 +33,8 @@ FOR_GOOD = "where this stays, slurmctld was killed while it numbered the job: ca
 
 #: What squeue is asked about the size of a job.
 ASKED = "NumTasks:12,NumCPUs:12,tres-per-node:100,tres-per-job:100,tres-per-task:100,tres-per-socket:100"
+#: And of one that may have another number of nodes.
+ASKED_NODES = f"{ASKED},NumNodes:12,MinCpus:12"
 _GPUS = re.compile(r"(?:gres[:/])?gpu(?P<kind>:[A-Za-z]\w*)?(?::(?P<count>\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -95,10 +97,11 @@ class Control:
         batch = ("--batch",) if to_batch else ()
         await self._commands.output(("scancel", f"--signal={signal}", *batch, name), self._timeout_s)
 
-    async def resize(self, name: str, gpus: int) -> None:
-        """Have a held job of one node ask for so many GPUs, with its tasks."""
-        asked = ("squeue", "--noheader", "-j", name, f"--Format={ASKED}")
-        words = resized(name, await self._commands.output(asked, self._timeout_s), gpus)
+    async def resize(self, name: str, gpus: int, nodes: int = 0) -> None:
+        """Have a held job ask for so many GPUs, on so many nodes (0: it has one for good), with its tasks."""
+        asked = ("squeue", "--noheader", "-j", name, f"--Format={ASKED_NODES if nodes else ASKED}")
+        told = await self._commands.output(asked, self._timeout_s)
+        words = spread(name, told, gpus, nodes) if nodes else resized(name, told, gpus)
         if words:
             log.info("resize: job %s to %d GPUs: %s", name, gpus, " ".join(words))
             await self._act("scontrol", "update", f"JobId={name}", *words)
@@ -126,19 +129,58 @@ class Control:
 
 
 def resized(job: str, told: str, gpus: int) -> list[str]:
-    """What is to be changed of a job of which squeue told this; SlurmRefused when that cannot be."""
+    """What is to be changed of a job of one node of which squeue told this; SlurmRefused: it cannot be."""
+    asked = _asked(job, told)
+    if asked.gpus == gpus:
+        return []
+    return [f"Gres=gpu{asked.kind}:{gpus}", *_tasks_for(asked, asked.gpus, gpus)]
+
+
+def spread(job: str, told: str, gpus: int, nodes: int) -> list[str]:
+    """The same where its number of nodes may change, too, to so many with as many of the GPUs on each.
+
+    Both bounds on its nodes are set: where they differ Slurm gives as many nodes as there are. Tasks lie on
+    nodes as CPUs do, which Slurm would take unevenly (four as three and one) but for a least number on each.
+    """
+    *words, had_nodes, least_cpus = told.split() or ("", "")
+    asked = _asked(job, " ".join(words))
+    if not (had_nodes.isdecimal() and least_cpus.isdecimal()):
+        raise SlurmRefused(f"job {job}: squeue tells no number of its nodes: {told[:80]!r}")
+    each, had = gpus // nodes, asked.gpus * int(had_nodes)
+    if (asked.gpus, int(had_nodes)) == (each, nodes):
+        return []
+    changed = [f"Gres=gpu{asked.kind}:{each}"] if each != asked.gpus else []
+    changed += [f"NumNodes={nodes}-{nodes}"] if nodes != int(had_nodes) else []
+    tasks = _tasks_for(asked, had, gpus)
+    cpus = int(tasks[1].partition("=")[2]) // nodes if tasks else 0
+    is_bound = nodes > 1 or int(least_cpus) > cpus
+    return [*changed, *tasks, *([f"MinCPUsNode={cpus}"] if cpus and is_bound else [])]
+
+
+class _Asked(NamedTuple):
+    """What a job asks for: its GPUs on each node, their type behind a colon, its tasks and CPUs in all."""
+
+    gpus: int
+    kind: str
+    tasks: int
+    cpus: int
+
+
+def _asked(job: str, told: str) -> _Asked:
+    """Read squeue's words; SlurmRefused where its GPUs were not asked for by --gres."""
     tasks, cpus, wanted, *others = (*told.split(), "", "", "")
     match, is_counted = _GPUS.fullmatch(wanted), tasks.isdecimal() and cpus.isdecimal()
     if match is None or not is_counted or any("gpu" in other for other in others):
         raise SlurmRefused(f"job {job}: the GPUs of a job are changed only where --gres=gpu:N asked for them")
-    kind, had = match["kind"] or "", int(match["count"] or 1)
-    if had == gpus:
+    return _Asked(int(match["count"] or 1), match["kind"] or "", int(tasks), int(cpus))
+
+
+def _tasks_for(asked: _Asked, had: int, gpus: int) -> list[str]:
+    """Tasks and CPUs for so many GPUs in all, where it has as many tasks as GPUs, or a multiple."""
+    if asked.tasks % had:
         return []
-    words = [f"Gres=gpu{kind}:{gpus}"]
-    if int(tasks) % had == 0:
-        count = int(tasks) // had * gpus
-        words += [f"NumTasks={count}", f"NumCPUs={count * max(1, int(cpus) // int(tasks))}"]
-    return words
+    count = asked.tasks // had * gpus
+    return [f"NumTasks={count}", f"NumCPUs={count * max(1, asked.cpus // asked.tasks)}"]
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:

@@ -64,6 +64,7 @@ def read_options(admin_comment: str, job_id: int) -> JobOptions | None:
         gpu_type=_word(record, "type"),
         user_hold=record.get("user_hold") is True,
         reservation=_word(record, "reservation"),
+        max_nodes=_max_nodes(record, shape[1], job_id),
         checkpoint=_checkpoint(record, job_id),
     )
 
@@ -74,6 +75,14 @@ def _shape(record: Mapping[str, Any]) -> tuple[int, int] | None:
     if type(gpus) is not int or type(nodes) is not int or not 1 <= nodes <= MAX_NODES:
         return None
     return (gpus, nodes) if gpus % nodes == 0 and 1 <= gpus // nodes <= MAX_GPUS else None
+
+
+def _max_nodes(record: Mapping[str, Any], nodes: int, job_id: int) -> int:
+    """The nodes over which it may grow: two where it asked for one or two, and is elastic."""
+    value = record.get("max_nodes", 1)
+    if value in (1, 2) and type(value) is int:
+        return value if nodes == 1 and _word(record, "elastic") else 1
+    return int(_default("max_nodes", job_id))
 
 
 def _records(text: str) -> Iterator[dict[str, Any]]:

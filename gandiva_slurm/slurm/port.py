@@ -48,11 +48,12 @@ class SlurmPort(Protocol):
     async def signal(self, job_id: int, name: str, to_batch: bool) -> None:
         """Send a running job a signal, as its own --signal is sent: to its batch shell, or to its steps."""
 
-    async def resize(self, job_id: int, gpus: int) -> None:
-        """Have a held job of one node ask for so many GPUs; as many tasks as GPUs stay as many.
+    async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
+        """Have a held job ask for so many GPUs; as many tasks as GPUs stay as many.
 
-        Nothing is done where it asks for so many already. SlurmRefused where it asked for its GPUs by another
-        flag than --gres or --gpus-per-node: Slurm changes no other.
+        `nodes`: and for so many nodes, with as many of the GPUs on each; 0: for the one that it has. Nothing
+        is done where it asks for that already. SlurmRefused where it asked for its GPUs by another flag than
+        --gres or --gpus-per-node: Slurm changes no other.
         """
 
     async def ping(self) -> bool | None:

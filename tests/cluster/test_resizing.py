@@ -1,7 +1,8 @@
-"""An elastic training grows into an idle GPU and gives it back, each time by a checkpoint and a requeue."""
+"""An elastic training grows into idle GPUs and gives them back, each time by a checkpoint and a requeue."""
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,28 @@ SAMPLES, EPOCHS = 30, 100_000
 TRAIN = "python -m tests.elastic_train replicas"
 
 
-@pytest.fixture(scope="module")
-def cluster(slurm_here: None) -> Iterator[MiniCluster]:
-    """One node of two GPUs, and a controller that is quick to resize jobs."""
-    with own_cluster("resizing", "v100:1x2", QUANTUM_S, moves=MOVES) as made:
+@contextmanager
+def a_cluster(name: str, nodes: str) -> Iterator[MiniCluster]:
+    """These nodes, and a controller that is quick to resize jobs."""
+    with own_cluster(name, nodes, QUANTUM_S, moves=MOVES) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         made.path("/home/user1/tests").mkdir()
-        for name in ("elastic_train.py", "stopping.py"):
-            made.path("/home/user1/tests", name).write_text((TESTS / name).read_text())
+        for script in ("elastic_train.py", "stopping.py"):
+            made.path("/home/user1/tests", script).write_text((TESTS / script).read_text())
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_here: None) -> Iterator[MiniCluster]:
+    """One node of two GPUs."""
+    with a_cluster("resizing", "v100:1x2") as made:
         yield made
 
 
 def rows(fleet: Fleet, name: str) -> dict[int, list[tuple[int, float, list[int]]]]:
     """What the ranks wrote: by epoch world, loss and samples of each piece."""
     found = defaultdict(list)
-    for rank in (0, 1):
+    for rank in range(4):
         path = fleet.home("user1", f"{name}.{rank}")
         for line in path.read_text().splitlines() if path.exists() else ():
             _, epoch, world, loss, _, seen = line.split()
@@ -47,6 +55,11 @@ def worlds(fleet: Fleet, name: str) -> list[int]:
     """The numbers of ranks that trained, one after the other."""
     told = [world for _, pieces in sorted(rows(fleet, name).items()) for world, _, _ in pieces]
     return [world for world, before in zip(told, [0, *told], strict=False) if world != before]
+
+
+def codes(fleet: Fleet) -> list[str]:
+    """Why jobs are as they are."""
+    return [row["reason"] for row in fleet.ask("queue")["jobs"]]
 
 
 @slow("60 s, torch starts three times; attach/test_elastic and sim/test_elastic_live have the parts")
@@ -74,6 +87,51 @@ def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) ->
     _is_told(fleet, job)
 
 
+@slow("60 to 90 s, torch starts three times; unit/test_engine_growing.py has the parts")
+@pytest.mark.parametrize(
+    ("gpus", "is_killed"), [(1, True), (2, False)], ids=["gandivactld killed", "two GPUs a node"]
+)
+def test_a_training_grows_over_two_nodes_and_comes_back(
+    slurm_here: None, gpus: int, is_killed: bool
+) -> None:
+    """Its node has no more GPUs; srun starts as many ranks as it has, on both nodes."""
+    with a_cluster("spreading", f"v100:2x{gpus}") as made:
+        _grows_over_two_nodes(Fleet(made), gpus, is_killed)
+
+
+def _grows_over_two_nodes(fleet: Fleet, gpus: int, is_killed: bool) -> None:
+    store = "$PWD/store.${SLURM_RESTART_COUNT:-0}"
+    script = f"srun {TRAIN} $PWD/elastic --epochs {EPOCHS} --step-ms 50 --store {store}"
+    flags = ["--nodes=1-2", f"--gandiva-elastic=1-{2 * gpus}", "--job-name=elastic"]
+    if gpus > 1:  # of one task and two nodes sbatch makes one node
+        flags.append(f"--ntasks={gpus}")
+    job = fleet.submit("user1", script, *flags, gpus=gpus)
+    if is_killed:  # saved and requeued, its two places kept, Slurm's record not changed yet
+        wait_for(lambda: "MovedOut" in codes(fleet), lambda: f"it to be saved: {codes(fleet)}", RESIZE_S)
+        fleet.mini.kill("gandivactld")
+        fleet.mini.start_daemon("gandivactld")
+    wait_for(lambda: 2 * gpus in worlds(fleet, "elastic"), "ranks on both nodes to train", RESIZE_S)
+
+    def homes() -> list[str]:
+        jobs = [row for row in fleet.ask("queue")["jobs"] if row["job_id"] == job]
+        return [place["node"] for row in jobs for place in row["places"]]
+
+    wait_for(lambda: homes() == ["n1", "n2"], lambda: f"it to be on both nodes: {homes()}")
+    told = fleet.mini.exec(["gandiva", "why", str(job)]).stdout
+    assert f"GPUs on one node or two, submitted with {gpus}, now {2 * gpus} on two nodes" in told
+    other = fleet.submit("user2", "exec python light.py count stop", "--gandiva-pack=never")
+    wait_for(lambda: worlds(fleet, "elastic")[-1:] == [gpus], "ranks on one node to train again", RESIZE_S)
+    fleet.home("user1", "elastic.stop").touch()
+    fleet.wait_ended(job, "COMPLETED", deadline_s=END_S)
+    fleet.mini.exec(["touch", "/home/user2/stop"], user="user2")
+    fleet.wait_ended(other, "COMPLETED", deadline_s=END_S)
+    pieces_of = rows(fleet, "elastic")
+    for pieces in pieces_of.values():
+        assert sorted(sample for _, _, samples in pieces for sample in samples) == [*range(SAMPLES)]
+    _are_the_losses_of_one_rank(fleet, pieces_of)
+    _is_told(fleet, job, gpus)
+
+
 def _are_the_losses_of_one_rank(fleet: Fleet, told: dict[int, list[tuple[int, float, list[int]]]]) -> None:
     """Each epoch's mean loss is that of a training that nobody resized, rounding aside."""
     alone = f"cd; {TRAIN} $PWD/alone --epochs {len(told)}"
@@ -84,15 +142,15 @@ def _are_the_losses_of_one_rank(fleet: Fleet, told: dict[int, list[tuple[int, fl
         assert got == pytest.approx(want, rel=1e-9), f"epoch {epoch}"
 
 
-def _is_told(fleet: Fleet, job: int) -> None:
+def _is_told(fleet: Fleet, job: int, gpus: int = 1) -> None:
     words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(job), "-o", "State,AllocTRES"]
 
     def runs() -> list[tuple[str, str]]:
         told = fleet.mini.exec(words).stdout.splitlines()
         return [(line.split("|")[0], line.partition("gres/gpu=")[2][:1]) for line in told]
 
-    want = [("REQUEUED", "1"), ("REQUEUED", "2"), ("COMPLETED", "1")]
+    want = [("REQUEUED", f"{gpus}"), ("REQUEUED", f"{2 * gpus}"), ("COMPLETED", f"{gpus}")]
     wait_for(lambda: runs() == want, lambda: f"sacct to show its three runs: {runs()}")
     story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
     assert "Growing: " in story and "Shrinking: " in story
-    assert "elastic: 1 to 2 GPUs, submitted with 1, now 1" in story
+    assert f"submitted with {gpus}, now {gpus}" in story

@@ -80,12 +80,14 @@ class EngineMachine(RuleBasedStateMachine):
         user=USERS,
         gpus=st.sampled_from((1, 1, 2, 4, 9)),
         elastic=st.sampled_from(("", "", "1-4", "1-2", "2-3")),
+        most=st.sampled_from((1, 2)),
         job_class=st.sampled_from(("guaranteed", "guaranteed", "opportunistic")),
         vc=VCS,
     )
-    def submit(self, user: str, gpus: int, elastic: str, job_class: str, vc: str) -> None:
+    def submit(self, user: str, gpus: int, elastic: str, most: int, job_class: str, vc: str) -> None:
         """Of even tickets: one of a thousandth would have its turn long after the test."""
-        self.world.submit(user, gpus, elastic=elastic, job_class=job_class, vc=vc)
+        more = {"elastic": elastic, "max_nodes": most} if elastic else {}
+        self.world.submit(user, gpus, job_class=job_class, vc=vc, **more)
 
     @rule(user=USERS, nodes=st.sampled_from((2, 2, 3)), each=st.sampled_from((1, 1, 2, 4)), vc=VCS)
     def submit_one_of_several_nodes(self, user: str, nodes: int, each: int, vc: str) -> None:

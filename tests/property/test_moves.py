@@ -37,7 +37,8 @@ TROUBLES = (
 )
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(TROUBLES)), max_size=10)
 #: GPUs, nodes, what of it is elastic.
-JOBS = ((1, 1, ""), (1, 1, ""), (2, 1, ""), (2, 2, ""), (4, 2, ""), (1, 1, "1-2"), (2, 1, "1-2"))
+RIGID = ((1, 1, ""), (1, 1, ""), (2, 1, ""), (2, 2, ""), (4, 2, ""))
+JOBS = (*RIGID, (1, 1, "1-2"), (2, 1, "1-2"), (2, 1, "1-4"))
 
 
 def a_crowded_world(jobs: list[tuple[int, int, str]]) -> FakeWorld:
@@ -47,7 +48,8 @@ def a_crowded_world(jobs: list[tuple[int, int, str]]) -> FakeWorld:
     world.turns_away = 3
     world.types, world.rates = {"n3": "k80", "n4": "k80"}, {"v100": 3.0, "k80": 1.0}
     for n, (gpus, span, elastic) in enumerate(jobs):
-        job_id = world.submit(f"user{n % 3 + 1}", gpus, span=span, elastic=elastic)
+        most = 2 if elastic == "1-4" else 1  # it may grow over two nodes
+        job_id = world.submit(f"user{n % 3 + 1}", gpus, span=span, elastic=elastic, max_nodes=most)
         world.jobs[job_id] = replace(world.jobs[job_id], name=f"model{n % 2}")
         world.cycle()
     world.run(70, dt_s=5)
@@ -72,7 +74,8 @@ def happen(world: FakeWorld, what: str) -> None:
         world.submit("user1", 2)
         world.submit("user2", 1, elastic="1-2")
     elif what in ("one size", "any size"):
-        elastic = {job_id for job_id in world.running() if is_elastic(world.engine.jobs[job_id])}
+        known = world.engine.jobs  # it may have forgotten all in this moment
+        elastic = {each for each in world.running() if each in known and is_elastic(known[each])}
         world.one_size = elastic if what == "one size" else set()
     elif what == "an end" and world.running():
         world.finish(world.running()[-1])

@@ -54,6 +54,10 @@ TRUTH = Oracle({
     "v100": _table(2.0), "k80": _table(1.0),
     "v100_unconsolidated": _table(1.2), "k80_unconsolidated": _table(0.5),
 })  # fmt: skip
+#: Kinds of jobs; a wide one is elastic, and may have two nodes.
+KINDS = (
+    "plain", "plain", "elastic", "wide", "opportunistic", "vc", "bound", "cell", "unpacked", "confined",
+)  # fmt: skip
 
 
 class PolicyMachine(RuleBasedStateMachine):
@@ -84,9 +88,7 @@ class PolicyMachine(RuleBasedStateMachine):
         minutes=st.integers(1, 20),
         user=st.sampled_from("uvw"),
         model=st.sampled_from("abc"),
-        kind=st.sampled_from(
-            ("plain", "plain", "elastic", "opportunistic", "vc", "bound", "cell", "unpacked", "confined")
-        ),
+        kind=st.sampled_from(KINDS),
         vc=st.sampled_from(("one", "two")),
     )
     def arrive(self, size: int, minutes: int, user: str, model: str, kind: str, vc: str) -> None:
@@ -95,6 +97,7 @@ class PolicyMachine(RuleBasedStateMachine):
             return
         more: dict[str, Any] = {
             "elastic": {"min_size": 1, "max_size": 4},
+            "wide": {"min_size": 1, "max_size": 8, "cell": "node"},
             "opportunistic": {"job_class": OPPORTUNISTIC},
             "vc": {"vc": vc},
             "bound": {"can_migrate": False},
@@ -105,7 +108,9 @@ class PolicyMachine(RuleBasedStateMachine):
         number = self.arrived
         more["memory_mib"] = self.memory_mib and 10 * size
         spec = Spec(number, str(number), user, size, self.world.now_ns, 0, 60 * minutes, model, **more)
-        self.world.admit(Job(spec, TRUTH.work(spec), None, self.world))
+        comer = Job(spec, TRUTH.work(spec), None, self.world)
+        comer.max_nodes = 1 + (kind == "wide")
+        self.world.admit(comer)
         self.arrived += 1
         self.decide()
 

@@ -9,7 +9,7 @@ from gandiva_slurm.controller.executor import Executor
 from gandiva_slurm.model.action import Requeue, Start, Unhold
 from gandiva_slurm.model.errors import PeerError, SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.snapshot import SlurmJob
+from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
 
 RUNS = SlurmJob(7, "user1", 1001, "lab", "gandiva", "RUNNING", restart=1, priority=10, nodes=("n1",))
 REQUEUE = Requeue("requeue:7.1:1", JobKey(7, 1), "Move", "to n2")
@@ -92,8 +92,8 @@ class StartingPort:
     def __init__(self, error=None):
         self.error, self.asked = error, []
 
-    async def resize(self, job_id, gpus):
-        self.asked.append(("resize", job_id, gpus))
+    async def resize(self, job_id, gpus, nodes):
+        self.asked.append(("resize", job_id, gpus, nodes))
         if self.error:
             raise self.error
 
@@ -129,14 +129,19 @@ async def started(gpus, error=None, job=WAITS, node=None):
 
 async def test_an_elastic_job_is_resized_before_its_start_and_no_other():
     asked, done, _ = await started(2)
-    assert asked == [("resize", 7, 2), ("start", 7, "n1")] and not done.error
+    assert asked == [("resize", 7, 2, 0), ("start", 7, "n1")] and not done.error
     asked, _, _ = await started(0)
     assert asked == [("start", 7, "n1")]
 
 
+async def test_one_that_may_have_two_nodes_asks_for_as_many_as_it_is_to_have():
+    asked, _, _ = await started(2, job=replace(WAITS, options=JobOptions(elastic="1-4", max_nodes=2)))
+    assert asked == [("resize", 7, 2, 1), ("start", 7, "n1")]
+
+
 async def test_one_that_cannot_be_resized_is_not_started():
     asked, done, released = await started(2, SlurmRefused("write --gres"))
-    assert asked == [("resize", 7, 2)] and done.error == "write --gres" and not released
+    assert asked == [("resize", 7, 2, 0)] and done.error == "write --gres" and not released
 
 
 async def test_slurm_starts_nothing_of_which_the_node_does_not_know():

@@ -28,6 +28,7 @@ from tests.unit.test_forward import NOW_NS, copy, engine
         ("-N2 --gpus-per-node=2 -t 90", "gpus=4,nodes=2,limit=5400"),
         ("-N 2 --gpus-per-task=1 --ntasks-per-node=3", "gpus=6,nodes=2"),
         ("-n 4 --gpus-per-task=1", "gpus=4,nodes=1"),
+        ("--nodes=1-2 --gandiva-elastic=1-8 --gres=gpu:4", "gpus=4,nodes=1"),
     ],
 )
 def test_words_of_sbatch(words: str, want: str) -> None:

@@ -27,6 +27,14 @@ def test_a_whole_record() -> None:
     )  # fmt: skip
 
 
+def test_two_nodes_are_for_an_elastic_job_of_one() -> None:
+    def most(**changes: object) -> int:
+        options = read_options(text(max_nodes=2, **changes), 1)
+        return options.max_nodes if options is not None else 0
+
+    assert (most(), most(elastic=""), most(nodes=2)) == (2, 1, 1)
+
+
 def test_a_short_record_has_defaults() -> None:
     assert read_options('gandiva:{"v":1,"gpus":1}', 1) == JobOptions(gpus=1)
 
@@ -84,6 +92,8 @@ def test_an_unreadable_record_is_said_and_left_alone(record: str, caplog: pytest
         ("class", "root"),
         ("pack", []),
         ("cell", None),
+        ("max_nodes", 3),
+        ("max_nodes", True),
     ],
 )
 def test_an_impossible_value_is_replaced_by_the_default(

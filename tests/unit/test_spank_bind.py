@@ -117,7 +117,10 @@ SUBMITTED = ["env:SLURM_NTASKS=2", "env:SLURM_NPROCS=2", "env:SLURM_GPUS_PER_NOD
 @pytest.mark.parametrize(("words", "size"), [
     (["env:SLURM_TASKS_PER_NODE=4", "env:SLURM_GPUS_ON_NODE=4", *SUBMITTED], ("4", "4", "4")),
     (["env:SLURM_TASKS_PER_NODE=1", "env:SLURM_GPUS_ON_NODE=3"], ("1", "1", None)),
-    (["env:SLURM_TASKS_PER_NODE=2(x2)", *SUBMITTED], (None, None, None)),
+    (["env:SLURM_TASKS_PER_NODE=2(x2)", "env:SLURM_GPUS_ON_NODE=2", *SUBMITTED], ("4", "4", "2")),
+    (["env:SLURM_TASKS_PER_NODE=3,1"], ("4", "4", None)),
+    (["env:SLURM_TASKS_PER_NODE=2(x"], (None, None, None)),
+    (["env:SLURM_TASKS_PER_NODE=-2"], (None, None, None)),
     (SUBMITTED, (None, None, None)),
 ])
 def test_the_script_of_an_elastic_job_is_told_its_size_of_now(

@@ -155,9 +155,9 @@ VARIANTS = (
     ),
     Variant(
         "gpus-resized-tasks-not",
-        "gandiva_slurm/slurm/control.py:resized",
-        "if int(tasks) % had == 0:",
-        "if False:",
+        "gandiva_slurm/slurm/control.py:_tasks_for",
+        "if asked.tasks % had:",
+        "if True:",
         "An elastic job gets more GPUs and as many tasks as before.",
         ("tests/unit/test_slurm_resize.py::test_gpus_and_with_them_tasks",),
     ),

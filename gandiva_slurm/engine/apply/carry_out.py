@@ -64,7 +64,7 @@ def placeable(at: Cycle) -> dict[int, JobRecord]:
 def _least(at: Cycle, record: JobRecord) -> Need:
     """What a job asks of a place at the least."""
     need = need_now(at, record)
-    return replace(need, gpus=record.options.sizes[0]) if is_elastic(record) else need
+    return replace(need, gpus=record.options.sizes[0], nodes=1) if is_elastic(record) else need
 
 
 def carry_out(at: Cycle, picture: Picture, view: View, plan: Plan, ready: Mapping[int, JobRecord]) -> None:
@@ -148,7 +148,8 @@ def _leave_for(at: Cycle, record: JobRecord, places: Places) -> None:
         return begin_move(at, record, places, "its turn has come there")
     why = "the others are idle" if has > had else "others need them"
     code = "Growing" if has > had else "Shrinking"
-    begin_move(at, record, places, f"{has} GPU(s) instead of {had}: {why}", code)
+    over = "" if len(places) == len(record.places) else f" on {len(places)} node(s)"
+    begin_move(at, record, places, f"{has} GPU(s){over} instead of {had}: {why}", code)
 
 
 def _start(at: Cycle, starters: Sequence[JobRecord]) -> None:

@@ -20,7 +20,7 @@ from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.held import held_ns
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
-from gandiva_slurm.engine.state.sizes import is_elastic
+from gandiva_slurm.engine.state.sizes import is_elastic, most_nodes
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.snapshot import SlurmJob
 from gandiva_slurm.policy.placement.needs import Need
@@ -117,6 +117,8 @@ class Picture:
             job.cell = NODE
         if is_elastic(record) and job.gpus and not job.can_migrate:  # it takes its turns with what it has
             job.size = job.min_size = job.max_size = len(job.gpus)
+            if not self.cluster.are_near(job.gpus):
+                job.nodes, job.cell = len(self.cluster.hosts_of(job.gpus)), ""
         job.is_running = job_id in at.state.on and record.state in states.SLICED
         job.restart_ns = record.travels.cost_ns
         job.held_ns = held_ns(at, record)
@@ -197,11 +199,13 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
     is_resized = is_elastic(record)
     sizes = options.sizes if is_resized else (need.size, need.size)
     if is_resized:  # what is more than its size is lent; where no node has as many it asks for fewer
+        need = replace(need, nodes=1)
         kinds = {host.gpu_type for host in cluster.hosts if _accepts(need, host)}
         widest = max((cluster.widest(kind, _cell(need)) for kind in kinds), default=1)
         need = replace(need, gpus=max(sizes[0], min(options.gpus, widest)))
     if is_resized and record.travels.rigid_size:  # what it has saved can be loaded by as many ranks only
-        need, sizes = replace(need, gpus=record.travels.rigid_size), (record.travels.rigid_size,) * 2
+        size, nodes = record.travels.rigid_size, max(1, record.travels.rigid_nodes)
+        need, sizes = replace(need, gpus=size // nodes, nodes=nodes), (size, size)
     return JobView(
         job.job_id, job.user, need.size, job.submit_s * SECOND_NS, record.model, options.tickets,
         options.priority, options.job_class, record.vc, _types(cluster, need), *sizes,
@@ -212,6 +216,7 @@ def _as_submitted(record: JobRecord, cluster: Cluster) -> JobView:
         memory_mib=need.memory_mib,
         nodes=need.nodes if need.nodes > 1 else 0,
         first_run_ns=record.travels.first_run_ns or None,
+        max_nodes=most_nodes(record) if is_resized else 1,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants.moves import moves_are_sound
 from gandiva_slurm.engine.lifecycle.placing import need_of
 from gandiva_slurm.engine.state.records import EngineState, JobRecord
-from gandiva_slurm.engine.state.sizes import may_have
+from gandiva_slurm.engine.state.sizes import may_have, most_nodes, nodes_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.policy.shares.associations import leaf_tickets
@@ -74,10 +74,10 @@ def gangs_are_whole(state: EngineState) -> list[str]:
     """
     found = []
     for record in _placed(state):
-        want, nodes = record.options.elastic or record.options.gpus_per_node, record.options.nodes
+        want, nodes = record.options.elastic or record.options.gpus_per_node, nodes_of(record)
         if record.state == states.STARTING:
             types = {state.nodes[name].node.gpu_type for name in record.nodes if name in state.nodes}
-            if len(record.places) != nodes or len(types) > 1:
+            if len(record.places) != nodes or nodes > most_nodes(record) or len(types) > 1:
                 found.append(f"job {record.key} starts on {record.nodes} of {types}, asked for {nodes} nodes")
         elif record.job.state == "RUNNING" and record.nodes != record.job.nodes:
             found.append(f"job {record.key} is on {record.nodes}, Slurm has it on {record.job.nodes}")
@@ -85,7 +85,7 @@ def gangs_are_whole(state: EngineState) -> list[str]:
             node = state.nodes.get(name)
             if not gpus and record.state in states.RESIDENT:
                 continue
-            if len(set(gpus)) != len(gpus) or not may_have(record, len(gpus)):
+            if len(set(gpus)) != len(gpus) or not may_have(record, len(gpus), nodes):
                 found.append(f"job {record.key} has GPUs {gpus} on {name}, asked for {want}")
             if node is not None and node.gpus and gpus and not 0 <= min(gpus) <= max(gpus) < node.gpus:
                 found.append(f"job {record.key} has GPUs {gpus}, {name} has {node.gpus}")

@@ -27,5 +27,7 @@ def moves_are_sound(state: EngineState) -> list[str]:
 
 def _is_whole(record: JobRecord) -> bool:
     parts = [*record.target.values()]
-    is_right = all(len(set(gpus)) == len(gpus) and may_have(record, len(gpus)) for gpus in parts)
-    return len(parts) == record.options.nodes and is_right
+    are_even = len({*map(len, parts)}) == 1
+    return are_even and all(
+        len(set(gpus)) == len(gpus) and may_have(record, len(gpus), len(parts)) for gpus in parts
+    )

@@ -16,6 +16,7 @@ from gandiva_slurm.engine.state.records import (
     Sighting,
     named_jobs,
 )
+from gandiva_slurm.engine.state.sizes import with_its_memory
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import HoldAgain
@@ -61,7 +62,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record is None:
         record = JobRecord(job, since_ns=at.now_ns, submitted_s=job.submit_s)
         at.state.jobs[job.job_id] = record
-    was, record.job = record.job, job
+    was, record.job = record.job, with_its_memory(job, record.job)
     record.travels.first_run_ns = record.travels.first_run_ns or job.start_s * SECOND_NS
     if record.code == "Limit" and _asks(was) != _asks(job):
         record.retry_ns = 0

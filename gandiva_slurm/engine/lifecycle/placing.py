@@ -19,7 +19,7 @@ from gandiva_slurm.engine.lifecycle.waiting import PASSING, heed_slurm, obstacle
 from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord, NodeRecord
-from gandiva_slurm.engine.state.sizes import gpus_of, is_elastic
+from gandiva_slurm.engine.state.sizes import gpus_of, is_elastic, nodes_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Note, Start
 from gandiva_slurm.model.pending import explain
@@ -96,16 +96,17 @@ def _put_off(at: Cycle, record: JobRecord, reason: Reason) -> None:
 
 def need_of(record: JobRecord) -> Need:
     """What a job asks of a place."""
-    job, options = record.job, record.options
+    job, options, nodes = record.job, record.options, nodes_of(record)
+    shown = job.node_count if options.max_nodes > options.nodes else options.nodes
     return Need(
         job_id=job.job_id,
         leaf=record.leaf,
-        gpus=max(1, gpus_of(record) // max(1, options.nodes)),
-        nodes=options.nodes,
+        gpus=max(1, gpus_of(record) // max(1, nodes)),
+        nodes=nodes,
         weight=job_weight(options.tickets, record.priority),
         types=(options.gpu_type,) if options.gpu_type else options.types,
         partitions=tuple(filter(None, job.partition.split(","))),
-        cpus=-(-job.cpus // options.nodes),
+        cpus=-(-job.cpus // max(1, shown)),
         memory_mib=job.memory_mib,
         is_opportunistic=record.is_opportunistic,
         vc=record.vc,

@@ -15,6 +15,7 @@ from gandiva_slurm.engine.lifecycle.limits import take_back_limited
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, JobRecord, named_jobs
+from gandiva_slurm.engine.state.sizes import most_nodes
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.reason import Reason, because
@@ -41,7 +42,7 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     # a requeued job shows a begin time too (Slurm's own delay), which our start overrides
     if job.restart == 0 and at.slurm_ns < job.eligible_s * SECOND_NS < OWNER_HOLD_S * SECOND_NS:
         return because("BeginTime")
-    if job.node_count != record.options.nodes:
+    if not record.options.nodes <= job.node_count <= most_nodes(record):
         return because("WrongNodes", nodes=job.node_count, want=record.options.nodes)
     if lacks_vc(at, record):
         known = ", ".join(at.settings.virtual_clusters)

@@ -44,6 +44,8 @@ class Travels:
     size_rates: dict[str, float] = field(default_factory=dict)
     #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
     rigid_size: int = 0
+    #: and on how many nodes; 0: as the size
+    rigid_nodes: int = 0
 
     def begin(self, now_ns: int) -> None:
         """Count a move that was decided."""
