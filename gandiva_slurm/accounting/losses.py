@@ -10,8 +10,8 @@
 - LostSteps: the mini-batches that a run's training had done at its end, less those from which the next run's
   went on. Both are the sum of what the training had done before its process, which attached ones and
   frameworks have from the checkpoint, others from the optimizer's own count, and of what it did in it. A run
-  that had written itself so and was not moved was lost with its node, or requeued: how far it was is what its
-  node told last.
+  that was not moved and after which another went on was lost with its node, or requeued: how far it was is
+  what its node told last. What a job lost that then begins anew is counted where nobody told of its end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Moves:
     by: list[str] = field(default_factory=list)
     #: the run before, if it has left to go on elsewhere
     left: Any = field(default=None, repr=False)
-    #: the run before, if it has written itself while it was parked and has not left
+    #: the run before, if it has trained, or written itself while it was parked, and has not left
     cut: Any = field(default=None, repr=False)
     #: a run that was to go on from there, and has not begun: where its node is lost the next one goes on
     begins: Any = field(default=None, repr=False)
@@ -56,7 +56,8 @@ class Moves:
     def add(self, run: Any) -> None:
         """Take in a run, a row of `runs`; the one before it may have been moved to where this one is."""
         has_begun = run["begun"] >= 0 or run["steps"] or run["moved_ns"]
-        self.begins = None if self.left is None or has_begun else run
+        before = self.left if self.left is not None else self.cut
+        self.begins = None if before is None or has_begun else run
         if self.begins is None:
             self._add(run)
 
@@ -70,7 +71,7 @@ class Moves:
             self._add_cut(self.cut, run)
         is_moved = run["moved_ns"] > 0
         self.left = run if is_moved else None
-        self.cut = run if run["written_ns"] and not is_moved else None
+        self.cut = run if (run["written_ns"] or run["steps"]) and not is_moved else None
         self.save_ns += run["written_ns"]
 
     def told(self) -> dict[str, Any]:
@@ -103,10 +104,12 @@ class Moves:
 
     def _add_cut(self, cut: Any, on: Any) -> None:
         reached = max(cut["reached"], cut["begun"] + cut["steps"] if cut["begun"] >= 0 else -1)
-        if reached < 0 or on["begun"] < 0:
+        # One whose end was told and that begins anew was requeued for that.
+        is_meant = bool(cut["gone_ns"]) and not cut["written_ns"]
+        if reached >= 0 and on["begun"] >= 0:
+            self.lost += max(0, reached - on["begun"]) if on["begun"] or not is_meant else 0
+        elif not is_meant:
             self.why_lost = NO_COUNT if on["steps"] else NOT_ON
-        else:
-            self.lost += max(0, reached - on["begun"])
 
     def _add_time(self, left: Any) -> None:
         by, save_ns = left["moved_by"], left["save_ns"]

@@ -4,8 +4,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -17,7 +18,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.site import Site
 from gandiva_slurm.mini.spec import USERS, MiniSpec, parse_nodes
 from tests import patience
-from tests.records import holds_of, open_grants, read_lines
+from tests.records import Held, holds_of, open_grants, read_lines
 
 TRAIN = "python -m gandiva_slurm.mini.workloads.train"
 #: A job with a client and without PyTorch: it starts at once and takes next to no CPU. It notes its steps.
@@ -32,6 +33,8 @@ while not os.path.exists(sys.argv[2]):
 """
 #: torch alone takes seconds to import while four ranks share two cores.
 START_S = 60.0
+#: When jobs died with their node, by cluster and job: a cluster's event logs are those of all its tests.
+_LOST: dict[tuple[str, int], int] = {}
 #: How long a wait sleeps at least between two looks.
 POLL_S = 0.1
 
@@ -230,9 +233,18 @@ class Fleet:
         self.check_books()
         self.jobs.clear()
 
+    def note_lost(self, jobs: Iterable[int]) -> None:
+        """These have died with their node now: its gandivad tells of their end when it comes back."""
+        _LOST.update({(self.mini.spec.name, job): time.monotonic_ns() for job in jobs})
+
+    def _cut(self, hold: Held) -> Held:
+        lost_ns = _LOST.get((self.mini.spec.name, hold.job_id), 0)
+        return replace(hold, t1_ns=min(hold.t1_ns, lost_ns)) if hold.t0_ns < lost_ns else hold
+
     def check_books(self) -> None:
         """The invariants that the nodes' own event logs can show."""
         held = {node.name: holds_of(self.events(node.name)) for node in self.mini.spec.nodes}
+        held = {node: [self._cut(hold) for hold in holds] for node, holds in held.items()}
         found = [line for holds in held.values() for line in invariants.no_gpu_held_twice(holds)]
         found += invariants.one_incarnation_at_a_time(held)
         assert not found, found

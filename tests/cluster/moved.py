@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gandiva_slurm.node import procs
 from tests.cluster.fleet import Fleet, wait_for
 
 #: Of each node, by type.
@@ -75,6 +80,31 @@ class Crowd:
         """What acct says that its one move has lost, in mini-batches, and how long its save took."""
         return cost(self.fleet, self.job)
 
+    def lose_node(self) -> None:
+        """Its node dies, its daemons and slurmstepds, then all of its jobs, and Slurm is told so."""
+        mini = self.fleet.mini
+        jobs = mini.exec(["squeue", "-h", "-w", self.home, "-o", "%A"]).stdout.split()
+        for daemon in ("slurmd", "gandivad"):
+            mini.kill(f"{daemon}:{self.home}")
+        heads = [pid for pid in mini.processes() if procs.title(pid).startswith(_stepds(jobs))]
+        for pid in (*heads, *(proc.pid for proc in [*procs.below(heads)])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        mini.exec(["scontrol", "update", f"NodeName={self.home}", "State=DOWN", "Reason=test"])
+        self.fleet.note_lost(map(int, jobs))
+
+    def lost(self) -> int:
+        """What acct says that its lost node cost it, in mini-batches, when it tells it."""
+        told: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            told[:] = self.fleet.ask("acct", "-a", "-j", str(self.job))["jobs"]
+            return [row["restarts"] for row in told] == [1] and told[0]["lost_steps"] is not None
+
+        wait_for(is_told, lambda: f"acct to tell what job {self.job} lost: {told}")
+        assert told[0]["migrations"] == 0, told
+        return int(told[0]["lost_steps"])
+
     def check_losses(self) -> None:
         """Let it train on to its end: its losses are those of a training that nobody touched."""
         self.trains(20)
@@ -90,6 +120,10 @@ class Crowd:
     def wait_runs(self, *runs: str) -> None:
         """Wait until Slurm's accounting shows these runs, and no other; it lags behind a job's end."""
         wait_for(lambda: self.runs() == list(runs), f"sacct to show {runs}")
+
+
+def _stepds(jobs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"slurmstepd: [{job}." for job in jobs)
 
 
 def cost(fleet: Fleet, job: int) -> tuple[int, float]:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.fleet import Fleet, wait_for
 from tests.cluster.moved import END_S, MOVE_S, Crowd, rows
+from tests.cluster.test_moving import UNASKED
 from tests.cluster.test_moving import cluster as cluster
 from tests.slow import slow
 
@@ -68,6 +69,64 @@ def test_a_daemon_killed_while_a_job_saves_itself_costs_it_nothing(fleet: Fleet,
     assert numbers == list(range(len(numbers)))
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
     assert crowd.codes().count("Signalled") == 1
+
+
+#: How many mini-batches lie between two saves of these: some seconds, lest its node tells of none in between.
+SAVES = 200
+
+
+def is_between_saves(fleet: Fleet, name: str) -> bool:
+    """True when a training has saved itself, and has trained on for most of the time until the next save."""
+    count = len(rows(fleet, name))
+    return count > SAVES and 0.7 * SAVES < count % SAVES < 0.8 * SAVES
+
+
+def test_lost_node_of_a_job_that_goes_on_from_its_own_file(fleet: Fleet) -> None:
+    """It dies as by a power cut: what it did since its newest file it does again, and acct tells that."""
+    name = "lost_node"
+    flags = "#SBATCH --gandiva-checkpoint=self\n#SBATCH --requeue\n"
+    crowd = Crowd(fleet, name, f"{flags}SAVE_EVERY={SAVES} exec python own.py {name}")
+    fleet.wait_moves_by(crowd.job, "self")
+    wait_for(lambda: is_between_saves(fleet, f"{name}.out"), f"{name} to train", 120)
+    crowd.lose_node()
+    wait_for(lambda: rows(fleet, f"{name}.out")[-1].startswith("1 "), f"{name} to go on", 120)
+    assert crowd.node() == crowd.target
+    found = ended(crowd)
+    last = max(number for run, number in found if run == 0)
+    again = [number for run, number in found if run == 1]
+    # It may have died behind a file of its own, and before that had its name.
+    assert again[0] in (last // SAVES * SAVES, (last + 1) // SAVES * SAVES) and again[0] > 0
+    assert again == list(range(again[0], again[0] + len(again)))
+    lost, told = last + 1 - again[0], crowd.lost()
+    print(f"lost {lost} mini-batches; acct: {told}")
+    # What it did since its node's last word is in no account.
+    assert 0 < told <= lost + 1
+    crowd.wait_runs(f"NODE_FAIL {crowd.home}", f"COMPLETED {crowd.target}")
+
+
+def test_lost_node_of_a_framework_s_job_that_saves_itself(fleet: Fleet) -> None:
+    """A Trainer that names its newest checkpoint goes on from there elsewhere, to the last bit."""
+    name = "lost_trainer"
+    script = f"#SBATCH --requeue\nSAVE_STEPS={SAVES} exec python {UNASKED.name} {name}"
+    crowd = Crowd(fleet, name, script)
+    fleet.wait_moves_by(crowd.job, "transformers")
+    wait_for(lambda: is_between_saves(fleet, name), f"{name} to train", 120)
+    crowd.lose_node()
+    before = rows(fleet, name)
+    wait_for(lambda: len(rows(fleet, name)) > len(before) + 30, f"{name} to go on", 120)
+    assert crowd.node() == crowd.target
+    fleet.home("user1", f"{name}.stop").touch()
+    fleet.wait_ended(crowd.job, "COMPLETED", deadline_s=END_S)
+    found = rows(fleet, name)
+    went_on = found.index(found[len(before)])
+    assert went_on > 0 and went_on % SAVES == 0, "it went on from its own newest checkpoint"
+    losses = found[:went_on] + found[len(before) :]
+    fleet.mini.exec(["python", UNASKED.name, "alone", str(len(losses))], user="user1")
+    assert losses == rows(fleet, "alone")
+    lost, told = len(before) - went_on, crowd.lost()
+    print(f"lost {lost} mini-batches; acct: {told}")
+    assert 0 < told <= lost + 1
+    crowd.wait_runs(f"NODE_FAIL {crowd.home}", f"COMPLETED {crowd.target}")
 
 
 #: What a batch shell may do upon its signal: how its training goes on or ends.

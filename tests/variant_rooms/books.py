@@ -302,4 +302,12 @@ VARIANTS = (
         "A hold that is open when the node's clock is set is longer by the step, or negative.",
         ("tests/unit/test_node_clock.py::test_gandivad_cuts_its_holds_when_it_sees_a_step",),
     ),
+    Variant(
+        "lost-node-cost-nothing",
+        "gandiva_slurm/accounting/losses.py:Moves.add",
+        "before = self.left if self.left is not None else self.cut",
+        "before = self.left",
+        "What a lost node cost a job is forgotten where the next node is lost before the job has begun there.",
+        ("tests/unit/test_losses_lost.py::test_what_a_lost_node_cost_a_job_that_went_on_by_itself",),
+    ),
 )

@@ -1,6 +1,7 @@
 """A training by Hugging Face's Trainer that knows nothing of Gandiva: `unasked.py OUT [STEPS]`.
 
 Appends a line a mini-batch to OUT, its loss; ends behind STEPS optimizer steps, or once OUT.stop is there.
+With SAVE_STEPS in its environment it saves itself each so many steps, and goes on from its newest checkpoint.
 """
 
 import os
@@ -9,6 +10,7 @@ import time
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 STEP_S = 0.02
 
@@ -58,11 +60,15 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 10**6
+    every, out = int(os.environ.get("SAVE_STEPS", 0)), f"{sys.argv[1]}.out"
+    saves = {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
     args = TrainingArguments(
-        f"{sys.argv[1]}.out", max_steps=steps, per_device_train_batch_size=2, report_to=[], use_cpu=True,
-        lr_scheduler_type="constant", save_strategy="no", disable_tqdm=True,
+        out, max_steps=steps, per_device_train_batch_size=2, report_to=[], use_cpu=True,
+        lr_scheduler_type="constant", save_total_limit=2, disable_tqdm=True, **saves,
     )  # fmt: skip
-    Noting(Net(), args, train_dataset=Data(), callbacks=[Stopping()]).train()
+    newest = get_last_checkpoint(out) if every and os.path.isdir(out) else None
+    trainer = Noting(Net(), args, train_dataset=Data(), callbacks=[Stopping()])
+    trainer.train(resume_from_checkpoint=newest)
 
 
 if __name__ == "__main__":
