@@ -59,9 +59,9 @@ class Roots:
         for storage in haul.fixed:
             raise Refused(_why_fixed(storage))
         haul.explore([known() for known in list(self._late.values())])
-        if live - haul.size > self._device.slack:
+        if live - haul.size - haul.buckets > self._device.slack:
             haul.explore(script_variables())
-        if live - haul.size > max(HEAP_FLOOR, live * HEAP_PART) and not self._has_walked:
+        if live - haul.size - haul.buckets > max(HEAP_FLOOR, live * HEAP_PART) and not self._has_walked:
             self._walk_heap(haul)
         self._owners = self._owners_of(haul)
         return list(haul.storages.values())
@@ -94,7 +94,8 @@ class Roots:
             if is_from_signal_handler(err):
                 raise
             return None  # a tensor of a device whose memory is not torch's
-        is_all = bool(self._owners) and not haul.fixed and live - haul.size <= self._device.slack
+        is_all = bool(self._owners) and not haul.fixed
+        is_all = is_all and live - haul.size - haul.buckets <= self._device.slack
         return list(haul.storages.values()) if is_all else None
 
     def _walk_heap(self, haul: Haul) -> None:
@@ -117,6 +118,8 @@ class Haul:
         #: Storages that may not be resized: shared with other processes, or memory that is not torch's.
         self.fixed: List[Any] = []
         self.size = 0
+        #: Bytes of DistributedDataParallel's buckets. C++ alone has them: no look through objects finds them.
+        self.buckets = 0
         #: Everything looked at; kept, so that no address is used anew meanwhile.
         self.known: Dict[int, Any] = {}
         self._shared = _shared_storages()
@@ -146,6 +149,7 @@ class Haul:
                     raise  # else a kind of tensor without memory of its own: what it has is held
         elif issubclass(kind, (nn.Module, optim.Optimizer)):
             self.known[id(thing)] = thing
+            self.buckets += _bucket_bytes(self._torch, thing)
             self._push(_insides(vars(thing)), 0)
         elif self._left > 0 and steps < MOST_STEPS and not kind.__module__.startswith("gandiva_slurm.client"):
             self._left -= 1
@@ -171,6 +175,7 @@ class Haul:
 
     def take_all(self, owner: Any, is_optimizer: bool, plain: Tuple[type, ...]) -> bool:
         """Take what a module or an optimizer has by itself; False where a tensor is of another kind."""
+        self.buckets += _bucket_bytes(self._torch, owner)
         states = owner.state.values() if is_optimizer else (owner._parameters, owner._buffers)
         things = [thing for state in list(states) if isinstance(state, dict) for thing in state.values()]
         tensors = [thing for thing in things if type(thing) in plain]
@@ -231,6 +236,15 @@ def _insides(attributes: Dict[str, Any]) -> Iterable[Any]:
             yield value
         else:
             yield value
+
+
+def _bucket_bytes(torch: Any, owner: Any) -> int:
+    """Return what a reducer of DistributedDataParallel keeps for gradients: as much as its parameters."""
+    attributes = vars(owner)
+    is_reduced = issubclass(type(owner), torch.nn.parallel.DistributedDataParallel)
+    if not is_reduced or attributes.get("gradient_as_bucket_view", True):
+        return 0  # gradients that are views of the buckets are found as gradients
+    return sum(value.nbytes for value in attributes.get("_module_parameters", ()) if value.requires_grad)
 
 
 def _parts_of(sparse: Any) -> Tuple[Any, Any]:

@@ -47,8 +47,8 @@ def test_a_gang_is_parked_and_moved_to_the_last_bit(case, room, library, tmp_pat
     assert {view[W_TIER_USED] for view in views} == {TIER_REQUEUE}
     room.kill()
     assert not any(card.used(path) for path in paths)
-    (tmp_path / "moved.stop").touch()
     room.start(recipe, *ENDLESS, world=WORLD, restart=1, **env)
+    (tmp_path / "moved.stop").touch()
     room.finish()
     assert "goes on from" in room.said(1)
     found = [room.lines("moved", rank) for rank in range(WORLD)]

@@ -37,6 +37,34 @@ def test_heap_is_walked_once_and_only_for_much(monkeypatch):
     assert len(finder.find(known + 9000)) == 4 and walked == [1]
 
 
+@pytest.fixture
+def group(tmp_path):
+    """A process group of one rank."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("has_views", [False, True])
+def test_nothing_is_looked_for_in_the_place_of_a_reducers_buckets(monkeypatch, group, has_views):
+    """At the first park, and at later ones; gradients that are views of them are seen as gradients."""
+    looked = []
+    monkeypatch.setattr(roots, "script_variables", lambda: looked.append("variables") or [])
+    monkeypatch.setattr(roots.gc, "get_objects", lambda: looked.append("heap") or [])
+    monkeypatch.setattr(roots, "HEAP_FLOOR", 0)
+    model = torch.nn.parallel.DistributedDataParallel(recipes.net(), gradient_as_bucket_view=has_views)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.ones(1, recipes.WIDTH)).sum().backward()
+    optimizer.step()
+    size = sum(value.nbytes for value in model.parameters())
+    finder = roots.Roots(torch, CpuGauge(torch), {1: lambda: model, 2: lambda: optimizer})
+    for _ in range(2):
+        finder.find((2 if has_views else 3) * size)
+        assert not looked
+    finder.find(4 * size)
+    assert looked == ["variables", "heap"]
+
+
 def addresses():
     """What is found in the variables of those who call this."""
     haul = roots.Haul(torch, CpuGauge(torch))

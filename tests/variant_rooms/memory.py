@@ -158,10 +158,21 @@ VARIANTS = (
     Variant(
         "known-tensors-are-all-there-is",
         "gandiva_slurm/client/roots.py:Roots._find_again",
-        " and live - haul.size <= self._device.slack",
+        " and live - haul.size - haul.buckets <= self._device.slack",
         "",
         "What has come to a training since its first park stays on the device.",
         ("tests/unit/test_client_roots.py::test_what_is_known_of_a_training_is_not_looked_for_again",),
+    ),
+    Variant(
+        "buckets-looked-for",
+        "gandiva_slurm/client/roots.py:Haul._look",
+        "            self.buckets += _bucket_bytes(self._torch, thing)\n",
+        "",
+        "The first park with DistributedDataParallel looks through the heap for what only C++ knows.",
+        (
+            "tests/unit/test_client_roots.py::test_nothing_is_looked_for_in_the_place_of_a_reducers_buckets"
+            "[False]",
+        ),
     ),
     Variant(
         "sparse-gradients-stay",
