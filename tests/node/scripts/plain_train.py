@@ -25,14 +25,15 @@ def batches():
         yield from torch.utils.data.DataLoader(data, batch_size=16, shuffle=True, num_workers=workers)
 
 
-with open(out, "a", buffering=1) as losses:
-    for step, (x, y) in enumerate(batches()):
-        if step == steps:
-            break
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.write(f"{step} {loss.item().hex()}\n")
-        time.sleep(pause_s)
-sys.exit(int(os.environ.get("END", "7")))
+if __name__ == "__main__":  # workers may be spawned
+    with open(out, "a", buffering=1) as losses:
+        for step, (x, y) in enumerate(batches()):
+            if step == steps:
+                break
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.write(f"{step} {loss.item().hex()}\n")
+            time.sleep(pause_s)
+    sys.exit(int(os.environ.get("END", "7")))
