@@ -59,7 +59,7 @@ def find_jobs(config: str | None, wanted: JobId, typed: str, is_live: bool = Fal
 
     `is_live`: those that have not ended.
     """
-    rows = [row for row in query(config, "queue", {}) if is_wanted(row, [wanted])]
+    rows = [row for row in query(config, "queue", {"job_ids": [wanted.job_id]}) if is_wanted(row, [wanted])]
     found = [int(row["job_id"]) for row in rows if not is_live or row["state"] != ENDED]
     if not found:
         raise GandivaError(f"Gandiva has no job {typed} now; `gandiva acct -j {typed}` looks back")

@@ -29,10 +29,11 @@ from gandiva_slurm.config import NS_PER_S
 from gandiva_slurm.controller import curtained, foretold, overview, topmost
 from gandiva_slurm.controller.arguments import Args, number, numbers, text, texts
 from gandiva_slurm.controller.figures import figures, own_figures
+from gandiva_slurm.controller.hiding import curtain_of, users_of
 from gandiva_slurm.controller.loop import Controller
-from gandiva_slurm.controller.privacy import JOBS, NODES, USAGE, Curtain, Privacy, Rules, Viewer, curtain
+from gandiva_slurm.controller.privacy import JOBS, NODES, USAGE, Curtain, Privacy, Rules, Viewer
 from gandiva_slurm.controller.requests import change_of
-from gandiva_slurm.controller.views import World, in_order, node_rows, queue_rows, why_row
+from gandiva_slurm.controller.views import World, in_order, node_rows, picked, queue_rows, why_row
 from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.model import job as states
@@ -128,15 +129,15 @@ class Api:
     async def _queue(self, args: Args, viewer: Viewer) -> list[dict[str, Any]]:
         user, jobs, wanted = text(args, "user"), numbers(args, "job_ids"), texts(args, "states")
         world = self._world()
-        records = [
+        records = in_order(
             record
-            for record in in_order(world)
+            for record in picked(world.engine.jobs, jobs)
             if (user is None or record.job.user == user)
-            and (jobs is None or {record.job.job_id, record.job.array_job_id} & jobs)
             and (wanted is None or record.state in wanted)
             and viewer.sees(JOBS, record.job.user, [record.job.account])
-        ]
-        rows = queue_rows(world, records, await self._shares_of_nodes(records))
+        )
+        shares = await self._shares_of_nodes(records)
+        rows = [row async for part in overview.parts_of(world, records, shares) for row in part]
         if args.get("when"):
             rows = await self._with_forecasts(rows)
         return curtained.queue(rows, self._curtain(viewer))
@@ -229,7 +230,9 @@ class Api:
 
     async def _with_forecasts(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         told = await self._foretold([row["job_id"] for row in rows])
-        return [row | {"when": foretold.brief(told, row["job_id"])} for row in rows]
+        for row in rows:
+            row["when"] = foretold.brief(told, row["job_id"])
+        return rows
 
     async def _foretold(self, job_ids: list[int]) -> foretold.Told:
         folder = Path(self._controller.config.controller.state_dir)
@@ -284,12 +287,12 @@ class Api:
     async def _overview(self, args: Args, viewer: Viewer) -> dict[str, Any]:
         _require_all(viewer, "an overview is")
         rules, world = await self._privacy.rules(), self._world()
-        records = in_order(world)
+        records = in_order(world.engine.jobs.values())
         return {
             "queue": await overview.in_parts(world, records, await self._shares_of_nodes(records)),
             "nodes": node_rows(world),
             "ping": await self._ping(args, viewer),
-            "private": overview.private(rules, self._users()),
+            "private": overview.private(rules, users_of(self._controller.engine)),
         }
 
     async def _ping(self, args: Args, viewer: Viewer) -> dict[str, Any]:
@@ -311,15 +314,7 @@ class Api:
         }
 
     def _curtain(self, viewer: Viewer) -> Curtain:
-        """Return what takes others' jobs out of an answer."""
-        engine = self._controller.engine
-        return curtain(viewer, [record.job for record in engine.jobs.values()], self._users())
-
-    def _users(self) -> set[str]:
-        """Return all names of users that an answer may have in it."""
-        engine = self._controller.engine
-        jobs = {record.job.user for record in engine.jobs.values()}
-        return jobs | {row.user for row in engine.state.associations}
+        return curtain_of(self._controller.engine, viewer)
 
     def _set_aside(self, viewer: Viewer) -> Iterator[str]:
         """Say of the jobs that this viewer may see what keeps them from being scheduled, or read."""
@@ -341,6 +336,9 @@ class Api:
         return World(controller.engine, links, controller.reports, tuple(controller.troubles), now_ns)
 
     async def _shares_of_nodes(self, records: Iterable[JobRecord]) -> dict[JobKey, float]:
+        records = [record for record in records if record.places]
+        if not records:
+            return {}
         world, now_ns = self._world(), time.time_ns()
         window = Window(now_ns - round(SHARE_WINDOW_S * NS_PER_S), now_ns, now_ns)
         open_holds = [_until(hold, now_ns) for hold in world.open_holds()]

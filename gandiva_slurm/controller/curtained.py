@@ -20,6 +20,8 @@ _NOBODY = {"job_id": None, "user": "", "packed_with": None}
 
 def queue(rows: Iterable[Row], curtain: Curtain) -> list[Row]:
     """Return jobs that may be seen, without others."""
+    if curtain.is_open:
+        return [*rows]
     told = [row | {name: curtain.over(row[name]) for name in _SENTENCES} for row in rows]
     return [row | {"when": _brief(row["when"], curtain)} if "when" in row else row for row in told]
 

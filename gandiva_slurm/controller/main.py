@@ -23,6 +23,7 @@ from gandiva_slurm.controller.privacy import read_rules
 from gandiva_slurm.controller.settings import leader
 from gandiva_slurm.controller.what_if import WhatIf
 from gandiva_slurm.engine.invariants import violations
+from gandiva_slurm.garbage import look_rarely
 from gandiva_slurm.model.errors import ConfigError, GandivaError
 from gandiva_slurm.slurm.backend import ChosenPort
 from gandiva_slurm.slurm.commands import Timeouts
@@ -90,6 +91,7 @@ async def _serve(config: Config, file: Path, check_invariants: bool) -> int:
         controller = Controller(config, port, nodes, limits=CommandLimits(limits.slurm_timeout_s))
         controller.back_end = lambda: port.choice.sentence if port.choice else ""
         controller.invariants = violations if check_invariants else controller.invariants
+        look_rarely()  # what was restored stays for as long as the daemon
         api = Api(controller, peers, lambda: read_rules(port))
         api.what_if = WhatIf(file, Path(limits.state_dir))
         bounds = http.MAX_QUESTION_BYTES, http.QUESTIONS_PER_USER

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import pwd
 import re
@@ -68,25 +69,40 @@ class Viewer:
         return self.sees_all or what not in self.hidden
 
 
-@dataclass(frozen=True)
 class Curtain:
     """Takes jobs and users that are not to be seen out of what is said.
 
-    `jobs` are those that are; None: all.
+    Whether a job may be seen, and which users may not, is asked where a text or a row needs it: most have no
+    need of it, and there may be very many jobs.
     """
 
-    jobs: frozenset[int] | None = None
-    users: frozenset[str] = frozenset()
+    def __init__(
+        self, sees: Callable[[int], bool] | None = None, hidden: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """`sees`: whether a job may be seen (None: all may); `hidden`: names of users that may not."""
+        self._sees = sees
+        self._hidden = hidden
+
+    @property
+    def is_open(self) -> bool:
+        """True when nothing is taken out."""
+        return self._sees is None
+
+    @functools.cached_property
+    def _users(self) -> frozenset[str]:
+        return frozenset(self._hidden())
 
     def shows(self, job_id: int | None) -> bool:
         """True for a job that may be seen, and for none."""
-        return not job_id or self.jobs is None or job_id in self.jobs
+        return not job_id or self._sees is None or self._sees(job_id)
 
     def over(self, text: str) -> str:
         """Return the sentence without them."""
+        if self.is_open or not text:
+            return text
         text = _JOB.sub(lambda match: match[0] if self.shows(int(match[1])) else "another job", text)
         text = _JOBS.sub(lambda match: match[0] if self._shows_all(match[0]) else "other jobs", text)
-        for user in sorted((user for user in self.users if user in text), key=len, reverse=True):
+        for user in sorted((user for user in self._users if user in text), key=len, reverse=True):
             text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", "another user", text)
         return text
 
@@ -122,13 +138,25 @@ def viewer_of(rules: Rules, user: str) -> Viewer:
     return Viewer(user, person.is_operator, person.coordinates, rules.hidden)
 
 
-def curtain(viewer: Viewer, jobs: Iterable[Owned], users: Iterable[str]) -> Curtain:
-    """Return what hides these jobs and users from a viewer, as far as they are hidden."""
+def curtain(
+    viewer: Viewer,
+    find: Callable[[int], Owned | None],
+    jobs: Callable[[], Iterable[Owned]],
+    users: Callable[[], Iterable[str]],
+) -> Curtain:
+    """Return what hides jobs and users from a viewer, as far as they are hidden; `find`: a job by its id."""
     if viewer.sees_every(JOBS):
         return Curtain()
-    seen = [job for job in jobs if viewer.sees(JOBS, job.user, [job.account])]
-    mine = {viewer.user, *(job.user for job in seen)}
-    return Curtain(frozenset(job.job_id for job in seen), frozenset(user for user in users if user) - mine)
+
+    def sees(job: Owned | None) -> bool:
+        return job is not None and viewer.sees(JOBS, job.user, [job.account])
+
+    def hidden() -> Iterable[str]:
+        # Of others' jobs a coordinator alone sees some.
+        others = {job.user for job in jobs() if sees(job)} if viewer.accounts else set[str]()
+        return {*users()} - {"", viewer.user} - others
+
+    return Curtain(lambda job_id: sees(find(job_id)), hidden)
 
 
 class Privacy:

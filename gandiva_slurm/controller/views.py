@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,23 @@ class World:
         ]
 
 
-def in_order(world: World) -> list[JobRecord]:
-    """Return all jobs as they were submitted."""
-    return sorted(world.engine.jobs.values(), key=lambda record: record.order)
+def in_order(records: Iterable[JobRecord]) -> list[JobRecord]:
+    """Return jobs as they were submitted."""
+    return sorted(records, key=lambda record: record.order)
+
+
+def picked(jobs: Mapping[int, JobRecord], wanted: frozenset[int] | None) -> Iterable[JobRecord]:
+    """Return the jobs with these numbers, an array's being all its tasks; None: all jobs.
+
+    All are looked through only for a number that is an array's, or nobody's.
+    """
+    if wanted is None:
+        return jobs.values()
+    found = {number: jobs[number] for number in wanted if number in jobs}
+    arrays = {number for number in wanted if number not in found or found[number].job.array_job_id == number}
+    if arrays:
+        found |= {number: each for number, each in jobs.items() if each.job.array_job_id in arrays}
+    return found.values()
 
 
 def queue_rows(world: World, records: Iterable[JobRecord], shares: Mapping[JobKey, float]) -> list[Row]:
@@ -110,9 +124,8 @@ def node_rows(world: World) -> list[Row]:
 
 def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) -> Row:
     """Return a job's row."""
-    seen = list(world.residents(record).values())
-    reason = _reason(world, record)
-    job, homes = record.job, [world.engine.nodes.get(name) for name in record.nodes]
+    reason, job, options = _reason(world, record), record.job, record.options
+    homes = [world.engine.nodes.get(name) for name in record.nodes]
     kinds = [home.node.gpu_type for home in homes if home is not None]
     return {
         "job_id": job.job_id,
@@ -124,28 +137,39 @@ def _queue_row(record: JobRecord, world: World, shares: Mapping[JobKey, float]) 
         "partition": job.partition,
         "state": record.state,
         "gpus": gpus_of(record),
-        "type": kinds[0] if kinds else record.options.gpu_type,
+        "type": kinds[0] if kinds else options.gpu_type,
         "node": fold_nodes(record.nodes),
         "gpu_ids": [gpu for gpus in record.places.values() for gpu in gpus],
         "places": [{"node": name, "gpus": list(gpus)} for name, gpus in record.places.items()],
         "nodes": nodes_of(record),
         "share": shares.get(record.key, 0.0) if record.places else None,
-        "rate": min((item.rate for item in seen), default=None),
-        "parked_s": max((item.parked_ns / NS_PER_S for item in seen), default=None),
+        **(_seen([*world.residents(record).values()]) if record.places else _UNSEEN),
         "reason": reason.code,
         "detail": reason.text,
-        "tickets": record.options.tickets,
+        "tickets": options.tickets,
         "restart": job.restart,
         "submit_s": float(job.submit_s) or None,
         "start_s": float(job.start_s) or None if job.state != "PENDING" else None,
+        "moves_by": moving.moves_by(world.engine.state, record) or None,
+    }
+
+
+def _seen(seen: Sequence[Resident]) -> Row:
+    """Return what the nodes of a job say of it."""
+    return {
+        "rate": min((item.rate for item in seen), default=None),
+        "parked_s": max((item.parked_ns / NS_PER_S for item in seen), default=None),
         "suspends": max((item.suspends for item in seen), default=0),
         "reaims": max((item.reaims for item in seen), default=0),
         "off_boundary": max((item.off_boundary for item in seen), default=0),
         "steps": max((item.steps for item in seen), default=0),
         "world": max((item.world for item in seen), default=0),
         "ranks": sum(item.ranks for item in seen),
-        "moves_by": moving.moves_by(world.engine.state, record) or None,
     }
+
+
+#: The same of a job that is on no node.
+_UNSEEN = _seen(())
 
 
 def _reason(world: World, record: JobRecord) -> Reason:
@@ -185,7 +209,9 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     seen = world.residents(record)
     unmoved = next((_unmoved(item) for item in seen.values() if item.ranks and not item.is_movable), "")
     if unmoved and not moving.moves_by(engine.state, record):
-        yield from moving.told_shared(engine.jobs.values(), record, unmoved)
+        near = {place.key.job_id for name in record.nodes for place in engine.plan_jobs(name)}
+        others = (engine.jobs[job_id] for job_id in sorted(near & engine.jobs.keys()))
+        yield from moving.told_shared(others, record, unmoved)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"
         link = world.links.get(name)

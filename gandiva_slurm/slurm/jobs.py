@@ -89,4 +89,5 @@ def node_names(text: str) -> tuple[str, ...]:
 
 def fold_nodes(names: Iterable[str]) -> str:
     """Write node names as Slurm does: n[1-3,7]; none is empty."""
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    listed = list(names)
+    return str(NodeSet.fromlist(listed, resolver=RESOLVER_NOGROUP)) if len(listed) > 1 else "".join(listed)

@@ -14,6 +14,7 @@ from gandiva_slurm.controller.privacy import Curtain, Rules, Viewer, read_rules
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.slurm.accounts import Person
 from gandiva_slurm.wire.messages import Hold
+from tests.builders import a_job
 from tests.controller.test_controller_api import hold_now, running
 
 ROOT = 0
@@ -179,8 +180,31 @@ async def test_without_slurmdbd_root_alone_sees_everything():
     ],
 )
 def test_sentences_lose_what_is_hidden_and_nothing_else(said, shown):
-    assert Curtain(frozenset({5}), frozenset({"ann"})).over(said) == shown
+    assert Curtain({5}.__contains__, lambda: ["ann"]).over(said) == shown
     assert Curtain().over(said) == said
+
+
+def test_names_are_hidden_but_for_those_whose_jobs_are_seen_and_asked_for_where_they_are_needed():
+    told = ((1, "ann", "lab"), (2, "bob", "lab"), (3, "eve", "other"))
+    jobs = {number: a_job(number, user, account=account) for number, user, account in told}
+    asked = []
+
+    def users():
+        asked.append(1)
+        return ["ann", "bob", "eve", ""]
+
+    said = "ann, bob and eve: job 1, job 2, job 3"
+    for accounts, shown in (
+        ((), "ann, another user and another user: job 1, another job, another job"),
+        (("lab",), "ann, bob and another user: job 1, job 2, another job"),
+    ):
+        viewer = Viewer("ann", accounts=frozenset(accounts), hidden=frozenset({"jobs"}))
+        made = privacy.curtain(viewer, jobs.get, jobs.values, users)
+        assert made.shows(1) and not made.shows(4) and not asked, "a job's number needs no names"
+        assert made.over(said) == shown and made.over(said) == shown and len(asked) == 1
+        asked.clear()
+    everything = privacy.curtain(Viewer("ann"), jobs.get, jobs.values, users)
+    assert everything.is_open and everything.over(said) == said and not asked
 
 
 def test_several_accounts_are_seen_by_those_who_coordinate_all():

@@ -252,7 +252,7 @@ def test_a_rank_looks_once_it_is_asked_and_again_until_all_is_undone(cuda):
 def test_the_last_word_has_the_peak(cuda):
     rank = Rank("")
     rank.boundary()
-    rank.stop = SimpleNamespace()
+    rank.stop = SimpleNamespace(waited_ns=0, parks=0)
     rank.finish()
     assert rank.words[page.W_PEAK] == 300 * MIB
     assert rank.words[page.W_STATE] == page.DONE

@@ -9,6 +9,31 @@ ROOM = "gandiva_slurm/controller/privacy.py"
 
 VARIANTS = (
     Variant(
+        "an-array-is-one-job",
+        "gandiva_slurm/controller/views.py:picked",
+        "number not in found or found[number].job.array_job_id == number",
+        "number not in found",
+        "Asked for an array's number, the queue shows the one task that has it too.",
+        ("tests/unit/test_picked.py::test_jobs_by_their_numbers",),
+    ),
+    Variant(
+        "a-question-of-one-looks-at-all",
+        "gandiva_slurm/controller/views.py:picked",
+        "number not in found or found[number].job.array_job_id == number",
+        "True",
+        "Each question of one job costs gandivactld a look at 50,000.",
+        ("tests/unit/test_picked.py::test_no_other_job_is_looked_at",),
+    ),
+    Variant(
+        "a-coordinator-sees-no-names",
+        "gandiva_slurm/controller/privacy.py:curtain",
+        "if viewer.accounts else set[str]()",
+        "if False else set[str]()",
+        "Names of users whose jobs a coordinator sees are hidden in sentences all the same.",
+        ("tests/controller/test_privacy.py"
+         "::test_names_are_hidden_but_for_those_whose_jobs_are_seen_and_asked_for_where_they_are_needed",),
+    ),
+    Variant(
         "others-jobs-in-the-queue",
         "gandiva_slurm/controller/api.py:Api._queue",
         "and viewer.sees(JOBS, record.job.user, [record.job.account])",

@@ -94,7 +94,8 @@ class Look:
             return Part(viewer, self.rows, Curtain())
         rows = [row for row in self.rows if viewer.sees(JOBS, row["user"], [row["account"]])]
         jobs = [_Job(row["job_id"], row["user"], row["account"]) for row in rows]
-        return Part(viewer, rows, curtain(viewer, jobs, self._users))
+        hides = curtain(viewer, {job.job_id: job for job in jobs}.get, lambda: jobs, lambda: self._users)
+        return Part(viewer, rows, hides)
 
     def nodes_for(self, part: Part) -> list[Row]:
         """Return the nodes as a viewer sees them; Refused (403) where they are hidden."""
