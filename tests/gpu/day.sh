@@ -4,7 +4,7 @@
 #   B  two jobs too large for the card, and the tiers        C  sharing: layers, packs, a guaranteed job's pace, spill
 #   D  slices of a minute                                   E  the whole on a mini cluster with this machine's GPUs, as root;
 #      where no Slurm is installed, that of .wheels/slurm.tar.gz (tests/gpu/slurm.sh)
-# Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md.
+# Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md; with device, day, command.
 # Packages that python3 lacks there: `tests/gpu/day.sh wheels` gathers them in .wheels, where there is a network, for
 # Python 3.12; they are unpacked beside this tree's own. PYTHON names another interpreter.
 # ONLY='EXPRESSION' runs that part of a stage, as pytest's -k has it.
@@ -46,6 +46,7 @@ if [ "${DEVICE:-cuda}" = cuda ] && ls "$wheels"/*.whl >/dev/null 2>&1; then
     PYTHONPATH=$PWD/build/day-site:${PYTHONPATH:-}
 fi
 export PYTHONPATH=$PWD:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
+export GANDIVA_FIGURES_OF="${DEVICE:+DEVICE=$DEVICE }tests/gpu/day.sh $stage${ONLY:+ (ONLY: $ONLY)}"
 if [ "${DEVICE:-cuda}" = sim ]; then
     [ "$stage" != D ] || { echo "day.sh: turns of a minute on a simulated card show nothing: DEVICE=sim has A, B, C and E" >&2; exit 2; }
     sim=$(mktemp -d)
@@ -64,6 +65,6 @@ rc=0
 timeout 540 "$python" -m pytest -q -s -rs -o addopts= -p no:cacheprovider --import-mode=importlib \
     --confcutdir=tests/gpu -k "$except" $tests || rc=$?
 [ -s "$GANDIVA_FIGURES" ] || { echo "day.sh: stage $stage noted no figure" >&2; exit 1; }
-"$python" -m tests.gpu.figures "$GANDIVA_FIGURES" "tests/gpu/day.sh $stage" | tee "$out/$stage.md"
+"$python" -m tests.gpu.figures "$GANDIVA_FIGURES" | tee "$out/$stage.md"
 [ "$rc" != 124 ] || echo "day.sh: stage $stage was ended after nine minutes: what is noted stands" >&2
 exit "$rc"

@@ -1,8 +1,8 @@
 """Figures that tests of the GPU floor find: said, noted as lines of JSON, and put into a table.
 
-    python -m tests.gpu.figures FILE COMMAND    # the noted figures as Markdown, with date, device and command
+    python -m tests.gpu.figures FILE    # the noted figures as Markdown, with date, device and command
 
-Noted they are where GANDIVA_FIGURES names a file.
+Noted they are where GANDIVA_FIGURES names a file, each with its day and its command (GANDIVA_FIGURES_OF).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: The file to which each figure adds a line.
 VARIABLE = "GANDIVA_FIGURES"
+#: The command that the figures are of.
+COMMAND = "GANDIVA_FIGURES_OF"
 #: What the first figure of a run is called: it names the device.
 DEVICE = "device"
 
@@ -23,23 +25,25 @@ def figure(what: str, measured: str, wanted: str = "") -> None:
     """Say a figure, and note it."""
     print(f"\n{what}: {measured}" + (f" (wanted: {wanted})" if wanted else ""))
     if path := os.environ.get(VARIABLE):
+        row = {"what": what, "measured": measured, "wanted": wanted}
+        row |= {"date": time.strftime("%Y-%m-%d"), "command": os.environ.get(COMMAND, "")}
         with open(path, "a") as file:
-            file.write(json.dumps({"what": what, "measured": measured, "wanted": wanted}) + "\n")
+            file.write(json.dumps(row) + "\n")
 
 
-def table(lines: list[str], command: str, date: str) -> str:
+def table(lines: list[str]) -> str:
     """Return the figures as a table of docs/measurements.md."""
     rows = [json.loads(line) for line in lines]
     device = next((row["measured"] for row in rows if row["what"] == DEVICE), "no device was named")
-    head = [f"{date}, {device}, `{command}`", "", "| what | wanted | measured |", "|---|---|---|"]
+    run = f"{rows[0]['date']}, {device}, `{rows[0]['command']}`"
+    head = [run, "", "| what | wanted | measured |", "|---|---|---|"]
     told = [row for row in rows if row["what"] != DEVICE]
     return "\n".join([*head, *(f"| {row['what']} | {row['wanted']} | {row['measured']} |" for row in told)])
 
 
 def main() -> None:
     """Print the table of a file of figures."""
-    path, command = sys.argv[1], " ".join(sys.argv[2:])
-    print(table(Path(path).read_text().splitlines(), command, time.strftime("%Y-%m-%d")))
+    print(table(Path(sys.argv[1]).read_text().splitlines()))
 
 
 if __name__ == "__main__":

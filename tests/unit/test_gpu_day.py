@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.device import build
 from tests.gpu import own_python
-from tests.gpu.figures import DEVICE, VARIABLE, figure, table
+from tests.gpu.figures import COMMAND, DEVICE, VARIABLE, figure, table
 from tests.skips import NO_CARD
 from tests.slow import long_form, soak
 
@@ -27,11 +28,15 @@ def run(tmp_path, *words, **env):
 def test_figures_are_noted_and_make_a_table(tmp_path, monkeypatch, capsys):
     noted = tmp_path / "figures"
     monkeypatch.setenv(VARIABLE, str(noted))
+    monkeypatch.setenv(COMMAND, "day.sh A")
+    monkeypatch.setattr(time, "strftime", lambda form: "2026-01-02")
     figure(DEVICE, "a card")
     figure("a park", "5 ms", "< 50 ms")
     figure("a resume", "6 ms")
     assert "a park: 5 ms (wanted: < 50 ms)" in capsys.readouterr().out
-    told = table(noted.read_text().splitlines(), "day.sh A", "2026-01-02")
+    lines = noted.read_text().splitlines()
+    assert all('"date": "2026-01-02", "command": "day.sh A"' in line for line in lines)
+    told = table(lines)
     assert told.splitlines() == [
         "2026-01-02, a card, `day.sh A`", "", "| what | wanted | measured |", "|---|---|---|",
         "| a park | < 50 ms | 5 ms |", "| a resume |  | 6 ms |",
@@ -63,7 +68,8 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
     done = run(tmp_path, "A", DEVICE="sim", ONLY="what_is_there or work_that_is_queued")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     told = (tmp_path / "A.md").read_text()
-    assert "simulated card, `tests/gpu/day.sh A`" in told and "queued work | < 1.2 s | 0.2" in told
+    command = "DEVICE=sim tests/gpu/day.sh A (ONLY: what_is_there or work_that_is_queued)"
+    assert f"simulated card, `{command}`" in told and "queued work | < 1.2 s | 0.2" in told
     assert (tmp_path / "A.jsonl").read_text().count("\n") == 4
 
 
