@@ -15,6 +15,8 @@ NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
 NO_PROMTOOL = "no promtool on this machine: apt install prometheus"
 NO_JWT = "this Slurm has no auth/jwt: apt install slurm-wlm-jwt-plugin"
 NO_SAVER = "torch_memory_saver is not installed"
+NO_JAX = "jax and optax are not installed"
+NO_DEEPSPEED = "deepspeed is not installed"
 #: Why, tests/device/build.py says behind these.
 NO_COMPILER = "no C++ can be compiled against this PyTorch here"
 NO_CARD = "the simulated card cannot be built here"
@@ -33,4 +35,6 @@ BY_FLOOR = {
     "card": NO_CARD,
     "chromium": NO_CHROMIUM,
     "promtool": NO_PROMTOOL,
+    "jax": NO_JAX,
+    "deepspeed": NO_DEEPSPEED,
 }
