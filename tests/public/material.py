@@ -100,14 +100,14 @@ def _table(path: Path, columns: str) -> None:
     _rows(path, tuple(columns.split(",")), {"train": 400, "test": 20})
 
 
-def _mrpc(path: Path, _: str) -> None:
-    """Pairs of sentences in the place of the few that lie there."""
+def _mrpc(path: Path, labels: str) -> None:
+    """Pairs of sentences in the place of the few that lie there, with these two labels, else with MRPC's."""
+    names = (labels or "equivalent,not_equivalent").split(",")
     for name, count in (("train", 300), ("dev", 8)):
         with (path / f"{name}.csv").open("w", newline="") as file:
             rows, lines = csv.writer(file), _sentences(2 * count)
             rows.writerow(("label", "sentence1", "sentence2"))
-            labels = ("equivalent", "not_equivalent")
-            rows.writerows((labels[number % 2], next(lines), next(lines)) for number in range(count))
+            rows.writerows((names[number % 2], next(lines), next(lines)) for number in range(count))
 
 
 def _stsb(path: Path, _: str) -> None:

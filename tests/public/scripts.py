@@ -45,7 +45,7 @@ MAKEMORE = Repository("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad1162583
 LIGHTNING = Repository("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 ACCELERATE = Repository("huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b83")
 TRL = Repository("huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8")
-TRANSFORMERS = Repository("huggingface/transformers", "00d481d18f914b55e65faa31e82321629691eadb")
+TRANSFORMERS = Repository("huggingface/transformers", "ae05b2ae619aa28fdfdcb8244009d585b7e1fed7")
 SENTENCE = Repository("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 _MOCKED = (("TESTING_MOCKED_DATALOADERS", "1"),)
@@ -153,10 +153,21 @@ SCRIPTS = (
         ("llama:model:", "text:texts.txt:2000"),
     ),
     Script(
+        TRANSFORMERS, "examples/pytorch/language-modeling/run_mlm.py",
+        f"{_EXAMPLE} --model_name_or_path bert --train_file texts.txt --max_seq_length 32",
+        ("bert:bert:", "text:texts.txt:2000"),
+    ),
+    Script(
         TRANSFORMERS, "examples/pytorch/text-classification/run_glue.py",
         f"{_EXAMPLE} --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
         "--max_seq_length 32",
-        ("bert:bert:2", "metric:accuracy", "mrpc:."),
+        ("bert:bert:2", "metric:accuracy", "mrpc:.:0,1"),
+    ),
+    Script(
+        TRANSFORMERS, "examples/pytorch/text-classification/run_classification.py",
+        f"{_EXAMPLE} --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
+        "--text_column_names sentence1,sentence2 --max_seq_length 32 --metric_name accuracy",
+        ("bert:bert:2", "metric:accuracy", "mrpc:.:0,1"),
     ),
     Script(TRL, "trl/scripts/sft.py", f"{_TRL} texts", ("llama:model:", "table:texts:text")),
     Script(

@@ -307,7 +307,7 @@ VARIANTS = (
         "gandiva_slurm/accounting/losses.py:Moves.add",
         "before = self.left if self.left is not None else self.cut",
         "before = self.left",
-        "What a lost node cost a job is forgotten where the next node is lost before it has begun there.",
+        "What a lost node cost a job is forgotten where the next is lost before it has begun there.",
         ("tests/unit/test_losses_lost.py::test_what_a_lost_node_cost_a_job_that_went_on_by_itself",),
     ),
 )
