@@ -185,8 +185,8 @@ VARIANTS = (
     Variant(
         "known-tensors-shared-since",
         "gandiva_slurm/client/roots.py:Roots._find_again",
-        "and not haul.fixed and",
-        "and",
+        " and not haul.fixed",
+        "",
         "A parameter that another process shares since the last park is left behind, and the rest is moved.",
         (
             "tests/unit/test_client_roots.py::test_what_is_shared_with_other_processes_since_is_refused_all_"
