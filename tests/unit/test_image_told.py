@@ -33,7 +33,7 @@ def node(tmp_path: Path) -> Iterator[LoneNode]:
 def tell(node: LoneNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """What is told of a script of this text, run as a command or by a batch script, that says it is ready."""
     monkeypatch.delenv(CONF_ENV, raising=False)
-    monkeypatch.setattr("gandiva_slurm.config.DEFAULT_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr("gandiva_slurm.config_file.DEFAULT_DIRECTORY", str(tmp_path))
 
     def told(text: str = "", batch: str = "", way: str = "") -> str:
         (tmp_path / "train.py").write_text(text + "\n" + READY)
