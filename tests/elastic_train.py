@@ -3,7 +3,7 @@
 `replicas` is DistributedDataParallel's, `shards` FSDP2's, where there are several ranks; alone both are plain
 modules. `scaled` is `replicas` with a GradScaler, whose scale doubles every other step. Appends to OUT.RANK
 one line a piece: "kind epoch world loss is-last indices", its loss in hexadecimal, times its share and the
-scale: a scale that is lost shows. With --stop each saves itself and leaves behind so many global batches;
+scale: a scale that is lost shows. With --stop each saves itself and leaves behind N global batches;
 when OUT.stop is there all ranks end before their next epoch. RANK and WORLD_SIZE number them, or srun does.
 """
 

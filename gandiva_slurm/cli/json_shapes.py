@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 from gandiva_slurm.cli.client import VERSION
-from gandiva_slurm.cli.web.answers import Job, Line, Node, Shape, Used, UserShare
+from gandiva_slurm.cli.web.answers import Job, Node, Reasoned, Shape, Used, UserShare
 
 #: Low end, middle and high end of a range, in unix seconds; null: later than was run forward.
 Range = list[float | None]
@@ -55,16 +55,8 @@ class Share(Printed):
     users: list[UserShare]
 
 
-class Why(Printed):
-    """`gandiva why JOBID --json`; `story` is empty without --story."""
-
-    job_id: int
-    state: str
-    code: str
-    sentence: str
-    evidence: list[str]
-    next: str
-    story: list[Line]
+class Why(Printed, Reasoned):
+    """`gandiva why JOBID --json`."""
 
 
 class Judged(Accounted):

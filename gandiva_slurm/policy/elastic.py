@@ -4,7 +4,7 @@ A job that asks for GPUs from `min_size` to `max_size` takes its turns with `siz
 what it holds. When its size does not fit beside the others, it starts with fewer. When GPUs of its node have
 been idle for a turn, and no job that waits could use them, it grows, up to the node's. Where its node has
 none left, and it may have two nodes (`max_nodes`), it grows into as many GPUs of another as it has on its
-own. As soon as somebody waits for them it is back at `size`: growth is never defended, so whoever waits is
+own. As soon as somebody waits for them it is back at `size`: growth is never defended, so a job that waits is
 not later by it.
 
 A resize costs a restart. So nobody grows twice in a turn; each time a job has to give GPUs back it waits

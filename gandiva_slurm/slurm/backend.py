@@ -134,7 +134,7 @@ class ChosenPort:
         await (await self._chosen()).signal(job_id, name, to_batch)
 
     async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
-        """Have a held job ask for so many GPUs, on so many nodes."""
+        """Have a held job ask for this number of GPUs, and of nodes."""
         await (await self._chosen()).resize(job_id, gpus, nodes)
 
     async def ping(self) -> bool | None:

@@ -103,7 +103,7 @@ class CommandsPort:
         await self._control.signal(self._name(job_id), name, to_batch)
 
     async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
-        """Have a held job ask for so many GPUs, on so many nodes, with its tasks."""
+        """Have a held job ask for this number of GPUs, and of nodes, with its tasks."""
         await self._control.resize(self._name(job_id), gpus, nodes)
 
     async def ping(self) -> bool | None:

@@ -98,7 +98,7 @@ class Control:
         await self._commands.output(("scancel", f"--signal={signal}", *batch, name), self._timeout_s)
 
     async def resize(self, name: str, gpus: int, nodes: int = 0) -> None:
-        """Have a held job ask for so many GPUs, on so many nodes (0: it has one for good), with its tasks."""
+        """Have a held job ask for GPUs, and nodes (0: it has one for good), by number, with its tasks."""
         asked = ("squeue", "--noheader", "-j", name, f"--Format={ASKED_NODES if nodes else ASKED}")
         told = await self._commands.output(asked, self._timeout_s)
         words = spread(name, told, gpus, nodes) if nodes else resized(name, told, gpus)
@@ -137,7 +137,7 @@ def resized(job: str, told: str, gpus: int) -> list[str]:
 
 
 def spread(job: str, told: str, gpus: int, nodes: int) -> list[str]:
-    """The same where its number of nodes may change, too, to so many with as many of the GPUs on each.
+    """The same where its number of nodes may change, too, to `nodes` with as many of the GPUs on each.
 
     Both bounds on its nodes are set: where they differ Slurm gives as many nodes as there are. Tasks lie on
     nodes as CPUs do, which Slurm would take unevenly (four as three and one) but for a least number on each.
@@ -176,7 +176,7 @@ def _asked(job: str, told: str) -> _Asked:
 
 
 def _tasks_for(asked: _Asked, had: int, gpus: int) -> list[str]:
-    """Tasks and CPUs for so many GPUs in all, where it has as many tasks as GPUs, or a multiple."""
+    """Tasks and CPUs for `gpus` GPUs in all, where it has as many tasks as GPUs, or a multiple."""
     if asked.tasks % had:
         return []
     count = asked.tasks // had * gpus

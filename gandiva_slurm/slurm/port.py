@@ -49,11 +49,11 @@ class SlurmPort(Protocol):
         """Send a running job a signal, as its own --signal is sent: to its batch shell, or to its steps."""
 
     async def resize(self, job_id: int, gpus: int, nodes: int = 0) -> None:
-        """Have a held job ask for so many GPUs; as many tasks as GPUs stay as many.
+        """Have a held job ask for this number of GPUs; as many tasks as GPUs stay as many.
 
-        `nodes`: and for so many nodes, with as many of the GPUs on each; 0: for the one that it has. Nothing
-        is done where it asks for that already. SlurmRefused where it asked for its GPUs by another flag than
-        --gres or --gpus-per-node: Slurm changes no other.
+        `nodes`: and for that number of nodes, with as many of the GPUs on each; 0: for the one that it has.
+        Nothing is done where it asks for that already. SlurmRefused where it asked for its GPUs by another
+        flag than --gres or --gpus-per-node: Slurm changes no other.
         """
 
     async def ping(self) -> bool | None:

@@ -23,7 +23,7 @@ from gandiva_slurm.model.reason import because
 from tests.controller.fakes import World
 
 JOBS, NODES, GPUS, USERS = 50_000, 100, 4, 200
-#: Every so many is on GPUs, by fours; as many have ended.
+#: One of this number is on GPUs, by fours; as many have ended.
 HELD = range(101, 101 + 4 * 100)
 UID, USER = 4242, "user0"
 TIMES = 5

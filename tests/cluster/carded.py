@@ -90,7 +90,7 @@ class CardFleet(Fleet):
         return self.submit(user, script, "--mem=6000")
 
     def run_ahead(self, user: str, name: str, queued_s: float) -> int:
-        """Submit a training that has so many seconds queued behind each step, until `stop(name)`."""
+        """Submit a training that has these seconds queued behind each step, until `stop(name)`."""
         words = f"~/{name}.json 1000000 {queued_s} ~/{name}.stop"
         return self.submit(user, f"exec python - {words} <<'END'{AHEAD}END", "--mem=6000")
 

@@ -16,7 +16,7 @@ from tests.device import backend, card
 from tests.device.conftest import CONTEXT, MIB
 
 ROWS, WIDTH, STEPS = 8192, 128, 5
-#: Of so many rows each gradient is: 0.5 MiB, less than what may stay of what nothing accounts for.
+#: The rows of each gradient: 0.5 MiB, less than what may stay of what nothing accounts for.
 TOKENS = 1024
 #: By how a training goes: the steps whose gradients are sparse.
 SPARSE = {"always": range(STEPS), "since its third step": range(2, STEPS)}

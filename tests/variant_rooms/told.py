@@ -170,7 +170,7 @@ VARIANTS = (
         ("tests/controller/test_foretold.py::test_an_old_forecast_tells_its_age_and_then_nothing",),
     ),
     Variant(
-        "a-forecast-for-whoever-connects",
+        "a-forecast-for-all-that-connect",
         "gandiva_slurm/cli/forecast_door.py:Door._let_in",
         "if _uid(link) not in (0, os.geteuid()):",
         "if _uid(link) < 0:",

@@ -138,8 +138,8 @@ class Line(Shape):
     text: str
 
 
-class Story(Answer):
-    """/jobs/ID: `gandiva why --story --json`, and the job's row of the queue."""
+class Reasoned(Shape):
+    """Why a job is where it is, as `gandiva why` says."""
 
     job_id: int
     state: str
@@ -147,7 +147,12 @@ class Story(Answer):
     sentence: str
     evidence: list[str]
     next: str
-    story: list[Line]
+    story: list[Line] = Field(description="empty where it was not asked for")
+
+
+class Story(Answer, Reasoned):
+    """/jobs/ID: `gandiva why --story --json`, and the job's row of the queue."""
+
     job: Job
 
 

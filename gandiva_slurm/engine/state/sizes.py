@@ -40,7 +40,7 @@ def nodes_of(record: JobRecord) -> int:
 
 
 def may_have(record: JobRecord, gpus: int, nodes: int) -> bool:
-    """True when it may have so many GPUs on each of so many nodes."""
+    """True when it may have these GPUs on each of these nodes, both by number."""
     low, high = record.options.sizes
     return low <= gpus * max(1, nodes) <= high and record.options.nodes <= nodes <= most_nodes(record)
 

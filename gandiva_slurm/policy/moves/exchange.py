@@ -191,7 +191,7 @@ class Exchange:
 
 
 def _blocks(losses: Sequence[_Loss], unit: int, most: float) -> list[_Block]:
-    """Cut jobs, by what they lose, into blocks of at most `unit` GPUs; whoever gains most by going is last.
+    """Cut jobs, by what they lose, into blocks of at most `unit` GPUs; the greatest gain by going is last.
 
     `most`: what can be gained by the others for which they go; whole blocks that lose more are left out.
     """

@@ -112,7 +112,7 @@ class SpareNodes:
             self._nodes[host.gpu_type][self._count[index]].append(index)
 
     def add(self, index: int, more: int) -> None:
-        """Let a node have so many more; less than 0: fewer."""
+        """Add a number, which may be below 0, to what a node has."""
         by_count = self._nodes[self._cluster.hosts[index].gpu_type]
         before = by_count[self._count[index]]
         del before[bisect_left(before, index)]

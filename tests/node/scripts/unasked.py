@@ -1,7 +1,8 @@
 """A training by Hugging Face's Trainer that knows nothing of Gandiva: `unasked.py OUT [STEPS]`.
 
 Appends a line a mini-batch to OUT, its loss; ends behind STEPS optimizer steps, or once OUT.stop is there.
-With SAVE_STEPS in its environment it saves itself each so many steps, and goes on from its newest checkpoint.
+With SAVE_STEPS=N in its environment it saves itself after N steps each, and goes on from its newest
+checkpoint.
 """
 
 import os
