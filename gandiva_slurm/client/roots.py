@@ -94,8 +94,8 @@ class Roots:
             if is_from_signal_handler(err):
                 raise
             return None  # a tensor of a device whose memory is not torch's
-        is_all = bool(self._owners) and not haul.fixed
-        is_all = is_all and live - haul.size - haul.buckets <= self._device.slack
+        left = live - haul.size - haul.buckets
+        is_all = bool(self._owners) and not haul.fixed and left <= self._device.slack
         return list(haul.storages.values()) if is_all else None
 
     def _walk_heap(self, haul: Haul) -> None:

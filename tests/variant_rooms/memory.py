@@ -158,7 +158,7 @@ VARIANTS = (
     Variant(
         "known-tensors-are-all-there-is",
         "gandiva_slurm/client/roots.py:Roots._find_again",
-        " and live - haul.size - haul.buckets <= self._device.slack",
+        " and left <= self._device.slack",
         "",
         "What has come to a training since its first park stays on the device.",
         ("tests/unit/test_client_roots.py::test_what_is_known_of_a_training_is_not_looked_for_again",),
