@@ -23,8 +23,8 @@ from gandiva_slurm.sections import WebConfig
 
 #: As `dd if=/dev/random bs=32 count=1` makes it: any bytes.
 KEY = bytes(range(200, 232))
-#: Seconds: a month.
-LONG_S = 30 * 24 * 3600
+#: Times that each run, and each worker, has alike: 2023 and 2096.
+EARLY_S, LATE_S = 1_700_000_000, 4_000_000_000
 NOT_GIVEN = "not one that this cluster's Slurm has given; next: scontrol token"
 
 
@@ -40,9 +40,8 @@ def forged(head: Any, claims: Any, key: bytes = KEY, digest: str = "sha256") -> 
 
 
 def claims(**more: Any) -> dict[str, Any]:
-    """As slurmctld makes them; good for as long as any run of these tests takes."""
-    now_s = int(time.time())
-    return {"exp": now_s + LONG_S, "iat": now_s, "sun": "ann"} | more
+    """As slurmctld makes them."""
+    return {"exp": LATE_S, "iat": EARLY_S, "sun": "ann"} | more
 
 
 HEAD = {"alg": "HS256", "typ": "JWT"}
@@ -83,7 +82,7 @@ def test_a_token_of_the_library_and_other_claims_of_the_name() -> None:
 @pytest.mark.parametrize(
     ("token", "said"),
     [
-        (forged(HEAD, claims(exp=int(time.time()) - 1)), "has expired; next: scontrol token"),
+        (forged(HEAD, claims(exp=EARLY_S)), "has expired; next: scontrol token"),
         (forged(HEAD, claims(exp=-1)), "has expired"),
         (forged(HEAD, claims(), b"another key, of as many bytes 32"), NOT_GIVEN),
         (forged(HEAD, claims(), b""), NOT_GIVEN),
@@ -100,7 +99,7 @@ def test_a_token_of_the_library_and_other_claims_of_the_name() -> None:
         (forged(HEAD, claims(exp=None)), NOT_GIVEN),
         (forged(HEAD, b'{"sun": "ann", "exp": 1e999}'), NOT_GIVEN),
         (forged(HEAD, claims(exp=[1])), NOT_GIVEN),
-        (forged(HEAD, claims(nbf=int(time.time()) + LONG_S)), NOT_GIVEN),
+        (forged(HEAD, claims(nbf=LATE_S)), NOT_GIVEN),
         (forged(HEAD, claims(sun=None)), "names no user"),
         (forged(HEAD, claims(sun=["ann"])), "names no user"),
         (forged(HEAD, claims(username="root")), "names no user"),
