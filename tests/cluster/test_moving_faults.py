@@ -8,7 +8,7 @@ from tests.cluster.fleet import Fleet, wait_for
 from tests.cluster.moved import END_S, MOVE_S, Crowd, rows
 from tests.cluster.test_moving import UNASKED
 from tests.cluster.test_moving import cluster as cluster
-from tests.slow import slow
+from tests.slow import slow, soak
 
 pytestmark = slow("15 to 30 s each; unit/test_engine_own_checkpoint and test_own_checkpoint_faults have them")
 
@@ -104,6 +104,7 @@ def test_lost_node_of_a_job_that_goes_on_from_its_own_file(fleet: Fleet) -> None
     crowd.wait_runs(f"NODE_FAIL {crowd.home}", f"COMPLETED {crowd.target}")
 
 
+@soak("90 s; the lost node above is of a job of its own files")
 def test_lost_node_of_a_framework_s_job_that_saves_itself(fleet: Fleet) -> None:
     """A Trainer that names its newest checkpoint goes on from there elsewhere, to the last bit."""
     name = "lost_trainer"

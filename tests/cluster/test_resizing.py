@@ -10,7 +10,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
-from tests.slow import slow
+from tests.slow import slow, soak
 
 TESTS = Path(__file__).parents[1]
 QUANTUM_S = 0.5
@@ -89,7 +89,11 @@ def test_a_training_grows_and_shrinks_and_sees_each_sample_once(fleet: Fleet) ->
 
 @slow("60 to 90 s, torch starts three times; unit/test_engine_growing.py has the parts")
 @pytest.mark.parametrize(
-    ("gpus", "is_killed"), [(1, True), (2, False)], ids=["gandivactld killed", "two GPUs a node"]
+    ("gpus", "is_killed"),
+    [
+        pytest.param(1, True, id="gandivactld killed"),
+        pytest.param(2, False, id="two GPUs a node", marks=soak("80 s more")),
+    ],
 )
 def test_a_training_grows_over_two_nodes_and_comes_back(
     slurm_here: None, gpus: int, is_killed: bool

@@ -10,6 +10,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, own_cluster, wait_for
 from tests.docker.conftest import require
 from tests.docker.test_images import END_S, MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, TYPES, Moving
+from tests.slow import soak
 
 STORE = "/var/lib/gandiva-images"
 
@@ -56,6 +57,7 @@ def test_it_moves_twice_to_the_last_bit_by_images_that_nodes_fetch(moving: Movin
     assert [event["node"] for event in given] != [event["to"] for event in given] and len(given) == 2
 
 
+@soak("a minute; test_image_fetching.py has a node that goes")
 def test_where_the_node_that_has_it_is_gone_the_job_begins_anew(moving: Moving) -> None:
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")
     home = moving.node()
