@@ -34,7 +34,7 @@ def kind(request, monkeypatch, tmp_path_factory):
         kinds.build_op(tmp_path_factory.mktemp("op"))
     if name == "accelerated":
         pytest.importorskip("accelerate", reason="accelerate is not installed here")
-    monkeypatch.setitem(recipes.SOLO, name, kinds.KINDS[name])
+    monkeypatch.setitem(recipes.SOLO, name, lambda device: kinds.KINDS[name]())
     return name
 
 

@@ -10,7 +10,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.carded import CONTEXT, GIB, LIVE, TOTAL, WORK, CardFleet, alone, alone_ahead, card_cluster
 from tests.cluster.fleet import mended, wait_for
 from tests.device.conftest import library as library
-from tests.slow import slow, soak
+from tests.slow import soak
 
 pytestmark = pytest.mark.local
 
@@ -52,7 +52,7 @@ def test_two_that_do_not_fit_together_take_turns(fleet, library, tmp_path, turns
     assert not any(event["event"] == "unrestored" for event in fleet.events())
 
 
-@slow("60 s; tests/device/test_park.py has one such park")
+@soak("60 s; tests/device/test_park.py has one such park")
 def test_a_park_behind_three_seconds_of_queued_work_succeeds(fleet, library, tmp_path):
     """Each of its turns ends while its card still computes; then the other has all of the card."""
     ahead, other = fleet.run_ahead("user1", "ahead", QUEUED_S), fleet.fill("user2", "beside")

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.gandiva_fair import GandivaFair
-from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, Plan, PolicySettings, View
+from gandiva_slurm.policy.port import OPPORTUNISTIC, Cluster, JobView, Plan, PolicySettings, View
 from gandiva_slurm.policy.virtual_clusters.cluster import CellCluster
 from gandiva_slurm.policy.virtual_clusters.deal import members_of, spec_for
 from gandiva_slurm.policy.virtual_clusters.gangs import WAIT, CellRequest
@@ -150,3 +150,14 @@ def test_the_deal_is_that_of_hived() -> None:
         "": 1,
         "one": 1,
     }
+
+
+def test_one_that_slurm_started_on_other_gpus_than_it_was_bound_to_stays_where_it_is() -> None:
+    """It cannot be moved; its plan would be refused."""
+    policy = gandiva_fair.make(PolicySettings(60 * S))
+    job = JobView(1, "u", 1, 0, "m", can_migrate=False)
+    rates = Homogeneous().rates
+    owned = {"a": {"v100": 4}}
+    (bound,) = policy.decide(View(0, TWO, {1: job}, rates, vcs=owned)).runs[1]
+    job.gpus = (bound + 1,)
+    assert policy.decide(View(S, TWO, {1: job}, rates, vcs=owned)).runs[1] == job.gpus

@@ -157,7 +157,9 @@ class VirtualClusters:
         (job, size, _), types, _ = choice
         gang = self.cells.gangs.get(str(job.job_id))
         if gang is not None:
-            is_bound = gang.virtual is not None
+            # One that cannot leave may live elsewhere than it was bound to: Slurm started it there.
+            may_be_there = job.can_migrate or not job.gpus or self._at(gang) == job.gpus
+            is_bound = gang.virtual is not None and may_be_there
             if (
                 is_bound
                 and self.cells.chains[_chain(gang)].gpu_type in types[:1]
