@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine
@@ -83,4 +84,5 @@ async def _fetch(
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    await ask(is_had=True)
+    with contextlib.suppress(GandivaError, images.BadImage):  # it is here; there it goes after a while
+        await ask(is_had=True)

@@ -190,6 +190,19 @@ async def test_a_full_disk_and_a_node_that_goes_leave_nothing_behind(two, monkey
     assert len(asked) == 3 and not list((two.there / "whole").iterdir())
 
 
+async def test_what_is_whole_here_is_here_though_the_other_node_is_gone_by_then(two, monkeypatch):
+    sealed(two.here, **FILES)
+
+    async def gone(payload):
+        if image.decode_image_question(payload).is_had:
+            raise OSError("gone")
+        return await handing.Hander.answer(two.hander, payload)
+
+    monkeypatch.setattr(two.hander, "answer", gone)
+    assert await two.fetch(KEY, ME, two.address) == ""
+    images.verify(images.place_of(two.there, KEY), KEY, images.read(two.there, KEY, ME))
+
+
 async def test_a_node_that_asks_no_more_has_given_it_up(two, monkeypatch):
     sealed(two.here, **FILES)
     monkeypatch.setattr(handing, "SILENT_S", 0.2)

@@ -77,7 +77,7 @@ def test_it_grows_over_two_nodes_where_its_own_has_no_gpu_left_and_comes_back() 
 
 
 def grown_over_two(gpus: int = 1) -> tuple[FakeWorld, int]:
-    """Two nodes of so many GPUs, and a job that has grown over both."""
+    """Two nodes of `gpus` GPUs, and a job that has grown over both."""
     world = a_world({"a": gpus, "b": gpus})
     job = world.submit(elastic="1-4", gpus=gpus, max_nodes=2)
     world.run(GROWN_S)
