@@ -148,11 +148,11 @@ def test_a_memory_comes_back_as_it_was(tmp_path):
 
 async def test_a_child_that_hangs_dies_or_fails_leaves_what_was(world, monkeypatch, caplog):
     await world.start()
-    monkeypatch.setattr(making, "DEADLINE_S", 0.2)
-    for fault, said in (
-        (lambda config: time.sleep(60), "no forecast within 0.2 s"),
-        (lambda config: os.kill(os.getpid(), signal.SIGKILL), "ended by signal 9"),
+    for fault, deadline_s, said in (
+        (lambda config: time.sleep(60), 0.2, "no forecast within 0.2 s"),
+        (lambda config: os.kill(os.getpid(), signal.SIGKILL), 60, "ended by signal 9"),
     ):
+        monkeypatch.setattr(making, "DEADLINE_S", deadline_s)
         monkeypatch.setattr(making, "make", fault)
         assert not making._make_apart(world.controller.config) and said in caplog.text
     for error in (GandivaError("so"), MemoryError(), OSError(errno.ENOSPC, "full"), ZeroDivisionError()):
