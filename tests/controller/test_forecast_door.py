@@ -148,7 +148,9 @@ def test_only_its_user_and_root_are_let_in(serve: Serve, tmp_path: Path) -> None
 
 
 def test_a_killed_one_leaves_a_socket_that_the_next_takes(serve: Serve, tmp_path: Path) -> None:
-    serve().kill()
+    killed = serve()
+    killed.kill()
+    killed.wait()  # until then it may still let the next question in, and never answer
     process = serve()
     assert b"hello" in asked(tmp_path, b"hello\n")
     process.send_signal(signal.SIGTERM)
