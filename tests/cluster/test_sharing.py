@@ -35,7 +35,7 @@ QUANTUM_S = 1.0
 #: How long the shares are measured, at least and at most, once all take turns.
 WINDOW_S, MOST_S = 18.0, 150.0
 #: Losses are compared with those of runs alone up to here: some ten turns of a job.
-MOST_STEPS = 400
+MOST_STEPS = 200
 #: How long those may take.
 ALONE_S = 120
 

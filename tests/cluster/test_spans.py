@@ -29,8 +29,8 @@ QUANTUM_S = 0.5
 #: How long the shares are measured at least, and at most; GANDIVA_SPAN_WINDOW=330: some two hundred parks.
 WINDOW_S, MOST_S = float(os.environ.get("GANDIVA_SPAN_WINDOW", "15")), 150.0
 FAIR = dict.fromkeys(("user1", "user2", "user3"), pytest.approx(1 / 3, rel=0.05))
-#: Losses are compared with those of runs alone up to here; parks come every second or two, some 50 steps.
-MOST_STEPS = 3000 if os.environ.get("GANDIVA_SPAN_WINDOW") else 300
+#: Losses are compared with those of runs alone up to here; parks come every second or two, some 20 steps.
+MOST_STEPS = 3000 if os.environ.get("GANDIVA_SPAN_WINDOW") else 120
 #: Jobs of one GPU: a is user2's, b is user3's.
 SINGLE = ("a1", "b1", "a2", "b2")
 LATER = ("gandivad:n2", "slurmctld", "slurmd:n2")
@@ -72,7 +72,7 @@ class SpanRun:
 
     def gang(self, user: str, name: str, script: str = BY_SRUN, tasks: int = 2) -> int:
         """Submit a gang of 2 x 2 ranks that trains until it is told to stop."""
-        arguments = f"--model mlp --wait-ms 20 --seed 3 --out ~/{name} --stop-file ~/{name}.stop"
+        arguments = f"--model mlp --wait-ms 50 --seed 3 --out ~/{name} --stop-file ~/{name}.stop"
         flags = ("--nodes=2", f"--ntasks-per-node={tasks}", f"--job-name={name}", f"--output={name}.out")
         lines = script.replace("ARGUMENTS", arguments).replace("NAME", name)
         number = self.fleet.submit(user, lines, *flags, gpus=2)
@@ -88,7 +88,7 @@ class SpanRun:
 
     def single(self, user: str, name: str, seed: int) -> int:
         """Submit a job of one GPU."""
-        arguments = f"--model mlp --wait-ms 20 --seed {seed} --out ~/{name} --stop-file ~/{name}.stop"
+        arguments = f"--model mlp --wait-ms 50 --seed {seed} --out ~/{name} --stop-file ~/{name}.stop"
         number = self.fleet.submit(user, f"exec {TRAIN} {arguments}", f"--job-name={name}")
         self.jobs[name] = (user, number)
         return number
