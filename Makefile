@@ -50,7 +50,7 @@ check: setup ## ruff, mypy, C warnings, layer test
 REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
 REAL := -n 4 --dist loadfile $(REAL_FLOORS)
 # What is compiled is kept, whatever the environment says: each of some thousand processes would compile it again,
-# a gandivad for 0.7 s of a processor.
+# a worker of pytest for 7 s of a processor, a daemon for 0.1 s.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
 FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
