@@ -280,9 +280,19 @@ def sharded(device: str = "cpu") -> Recipe:
     return Recipe(model, optimizer, step)
 
 
+def sharded_wide(device: str = "cpu") -> Recipe:
+    """FSDP2, most of whose parameters are one tensor of 16 MiB; its gradients are another stream's."""
+    layers = [nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, CLASSES)]
+    model = nn.Sequential(*layers).to(device)
+    for layer in (model[0], model[2], model[4], model):
+        fully_shard(layer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Recipe(model, optimizer, plain(model, optimizer))
+
+
 SOLO = {
     recipe.__name__: recipe for recipe in (sgd, adam, schedule, scaler, accumulation, gan, frozen, buffers)
 }
 #: Trainings that can be parked and not moved.
 FIXED = {recipe.__name__: recipe for recipe in (kept_graph,)}
-GANG = {recipe.__name__: recipe for recipe in (wrapped, wide, synced_late, sharded)}
+GANG = {recipe.__name__: recipe for recipe in (wrapped, wide, synced_late, sharded, sharded_wide)}

@@ -15,6 +15,7 @@ NO_CHROMIUM = "no Chromium on this machine: apt install chromium"
 NO_PROMTOOL = "no promtool on this machine: apt install prometheus"
 NO_JWT = "this Slurm has no auth/jwt: apt install slurm-wlm-jwt-plugin"
 NO_SAVER = "torch_memory_saver is not installed"
+NO_MPS = "NVIDIA's Multi-Process Service does not start here"
 NO_JAX = "jax and optax are not installed"
 NO_DEEPSPEED = "deepspeed is not installed"
 #: Why, tests/device/build.py says behind these.

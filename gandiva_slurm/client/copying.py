@@ -36,6 +36,8 @@ class Moved(NamedTuple):
     pieces: List[Piece]
     #: The storage's bytes as a flat tensor: as good after the storage has been let go and is back.
     flat: Any
+    #: On which of the device's streams it is allocated again; None: on the current one.
+    stream: Optional[Any] = None
 
 
 def copy(torch: Any, moved: Iterable[Moved], is_out: bool) -> Iterator[None]:

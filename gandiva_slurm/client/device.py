@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 from gandiva_slurm.client import accelerator
 from gandiva_slurm.client.errors import Refused
 from gandiva_slurm.client.guards import refuse_other_allocators
 from gandiva_slurm.client.spill import mine as spill
 
-#: Start and end of device memory that belongs to another stream than its device's current one.
-Ranges = List[Tuple[int, int]]
+
+class Elsewhere(NamedTuple):
+    """Device memory, from its start to its end, of another stream than its device's current one."""
+
+    start: int
+    end: int
+    device: int
+    #: the stream's handle, as torch's snapshots have it
+    stream: int
 
 
 class Cuda:
@@ -26,7 +34,7 @@ class Cuda:
         """Take torch, whose devices are initialised."""
         self._torch, self._cuda = torch, accelerator.of(torch)
         self.kind = accelerator.kind()
-        self._elsewhere: Ranges = []
+        self._elsewhere: List[Elsewhere] = []
         self._waiters: List[threading.Thread] = []
 
     def begin(self, deadline: float) -> None:
@@ -42,15 +50,32 @@ class Cuda:
         getattr(self._torch._C, "_cuda_clearCublasWorkspaces", int)()
         streams = {device: self._cuda.current_stream(device).cuda_stream for device in self._in_use()}
         self._elsewhere = [
-            (segment["address"], segment["address"] + segment["total_size"])
-            for segment in segments
-            if segment["stream"] != streams.get(segment["device"])
+            Elsewhere(start, start + found["total_size"], found["device"], found["stream"])
+            for start, found in ((segment["address"], segment) for segment in segments)
+            if found["stream"] != streams.get(found["device"])
         ]
 
     def is_movable(self, storage: Any) -> bool:
-        """Return True for memory of the current stream: elsewhere, whoever frees it trusts in the order."""
+        """Return True for memory of any stream that can be made current again to allocate it there."""
+        return hasattr(self._cuda, "ExternalStream") or self.stream_of(storage) is None
+
+    def stream_of(self, storage: Any) -> Optional[Elsewhere]:
+        """Return whose memory a storage is, None where it is its device's current stream's.
+
+        There it must come back: whoever frees it, FSDP2's gradients for one, trusts in that stream's order.
+        """
         address = storage.data_ptr()
-        return not any(start <= address < end for start, end in self._elsewhere)
+        return next((found for found in self._elsewhere if found.start <= address < found.end), None)
+
+    def allocating(self, where: Optional[Elsewhere]) -> ContextManager[Any]:
+        """Let what is allocated meanwhile be that stream's."""
+        if where is None:
+            return contextlib.nullcontext()
+        default = self._cuda.default_stream(where.device)
+        is_default = where.stream == default.cuda_stream
+        made = default if is_default else self._cuda.ExternalStream(where.stream, where.device)
+        allocating: ContextManager[Any] = self._cuda.stream(made)
+        return allocating
 
     def size(self, storage: Any) -> int:
         """Return what was asked for when a storage was allocated."""
@@ -160,6 +185,13 @@ class CpuGauge:
     def is_movable(self, storage: Any) -> bool:
         """All but what we keep ourselves."""
         return storage._cdata not in self._mine
+
+    def stream_of(self, storage: Any) -> None:
+        """A CPU has no streams."""
+
+    def allocating(self, where: None) -> ContextManager[Any]:
+        """Allocate as ever."""
+        return contextlib.nullcontext()
 
     def size(self, storage: Any) -> int:
         """Return what a storage takes."""

@@ -70,7 +70,8 @@ class TorchTier:
         taken = first
         try:
             for one in moved[first:]:
-                one.storage.resize_(one.size)
+                with self.device.allocating(one.stream):
+                    one.storage.resize_(one.size)
                 taken += 1
             at_once, later = self._split(moved[first:])
             self._copy(at_once, is_out=False)
@@ -125,7 +126,7 @@ class TorchTier:
         """Give each storage its place on the host, just before it is copied."""
         for storage, size in sized:
             flat = copying.flat(self._torch, storage, size)
-            one = Moved(storage, size, self.host.take(size), flat)
+            one = Moved(storage, size, self.host.take(size), flat, self.device.stream_of(storage))
             self._moved.append(one)
             yield one
 
@@ -145,7 +146,10 @@ class TorchTier:
         """Return what is copied before the script goes on, and what arrives later: as a rule nothing."""
         if not (layered.is_wanted() and self.device.is_one()):
             return moved, []
-        return layered.split(moved, [known() for known in list(self._seen.values())], self._torch)
+        # What is another stream's is there first: that stream waits for no layer.
+        ours = [one for one in moved if one.stream is None]
+        first, groups = layered.split(ours, [known() for known in list(self._seen.values())], self._torch)
+        return first + [one for one in moved if one.stream is not None], groups
 
     def _give_back(self) -> None:
         self.host.give_back()

@@ -196,7 +196,7 @@ class Haul:
             self.take(tensor.untyped_storage())
 
     def take(self, storage: Any) -> None:
-        """Take a storage, if it has memory of the device and none of another stream's."""
+        """Take a storage, if it has memory of the device that can come back where it was."""
         key, device = storage._cdata, self._device
         if key in self.storages or storage.device.type != device.kind or not storage.nbytes():
             return

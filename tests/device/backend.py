@@ -47,6 +47,18 @@ class Stream(torch.Stream):
         return int(self.stream_id)
 
 
+def external_stream(handle: int, device: Any = None) -> Stream:
+    """Return the stream of that number."""
+    kind = torch.accelerator.current_stream(index(device)).device_type
+    made: Stream = Stream(stream_id=handle, device_index=index(device), device_type=kind)
+    return made
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Return the stream that all begins on."""
+    return external_stream(0, device)
+
+
 def index(device: Any = None) -> int:
     """Return a device's number; without any the current one's."""
     if device is None:
@@ -210,14 +222,15 @@ def install(library: str = "") -> Any:
     torch.utils.rename_privateuse1_backend(NAME)
     torch.ops.load_library(library or os.environ[LIBRARY])
     ops, module = _ops(), types.ModuleType(f"torch.{NAME}")
-    own = (current_stream, stream, memory_snapshot, mem_get_info, get_device_properties, get_device_name)
-    own += (set_per_process_memory_fraction, get_per_process_memory_fraction)
+    own = (current_stream, default_stream, stream, memory_snapshot, mem_get_info, get_device_properties)
+    own += (get_device_name, set_per_process_memory_fraction, get_per_process_memory_fraction)
     own += (manual_seed_all, queue_work, set_pace, MemPool, use_mem_pool, CUDAPluggableAllocator)
     module.__dict__.update({call.__name__: call for call in own})
     module.__dict__.update({name: _of_accelerator(name) for name in _SHARED})
     module.__dict__.update(
         synchronize=lambda device=None: ops.synchronize(index(device)),
         Stream=Stream,
+        ExternalStream=external_stream,
         Event=functools.partial(torch.Event, NAME),
         device=lambda device: torch.accelerator.device_index(index(device)),
         current_device=torch.accelerator.current_device_index,

@@ -21,6 +21,7 @@ CASES = {
     "DDP on a card each": ("wide", 2),
     "gradients of each rank": ("synced_late", 1),
     "FSDP2": ("sharded", 1),
+    "FSDP2 on a card each": ("sharded_wide", 2),
 }
 
 
@@ -70,5 +71,8 @@ def check_memory(room, paths, recipe):
         if recipe == "wide":
             assert WIDE_BYTES <= held < WIDE_BYTES + 2 * SEGMENT, "the buckets"
             assert released >= 4 * WIDE_BYTES, "parameters, gradients, the optimizer's two"
+        elif recipe == "sharded_wide":
+            assert held <= 2 * MIB, "its gradients go, too, which another stream than the script's has"
+            assert released >= 4 * WIDE_BYTES // WORLD, "parameters, gradients, the optimizer's two"
         else:
             assert held <= SEGMENT, "all of it is small"

@@ -71,6 +71,32 @@ def test_what_is_moved_leaves_a_context_alone(on_card, card_path):
     assert (released, held, used, total) == (5 * MIB, 0, CONTEXT, 5 * MIB)
 
 
+def test_what_another_stream_has_goes_too_and_comes_back_as_that_streams(on_card, card_path):
+    """FSDP2's gradients are so: whoever frees them trusts in that stream's order."""
+
+    def check(cuda):
+        side = cuda.Stream()
+        with cuda.stream(side):
+            theirs = torch.full((5 * MIB,), 3, dtype=torch.uint8, device="card")
+        kept = begin()
+        tier = tiers.BestTier({1: lambda: {"kept": kept, "theirs": theirs}})
+        done = tier.release()
+        used = sum(card.used(card_path).values())
+        tier.restore()
+
+        def stream_of(tensor):
+            at = tensor.untyped_storage().data_ptr()
+            found = [one for one in cuda.memory_snapshot() if 0 <= at - one["address"] < one["total_size"]]
+            return found[0]["stream"]
+
+        streams = [stream_of(kept) == 0, stream_of(theirs) == side.cuda_stream]
+        return [done, used, int(kept.sum()), int(theirs.sum()), streams, side.cuda_stream]
+
+    (released, held, _, _), used, *sums, streams, number = on_card(check)
+    assert (released, held, used, sums) == (10 * MIB, 0, CONTEXT, [5 * MIB, 15 * MIB])
+    assert streams == [True, True] and number
+
+
 def test_work_that_is_queued_is_waited_for_as_long_as_asked(on_card):
     def check(cuda):
         kept = torch.ones(MIB, device="card")

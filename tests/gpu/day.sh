@@ -1,9 +1,10 @@
 #!/bin/sh
-# One stage of a day on a GPU machine: tests/gpu/day.sh A|B|C|D|E, at most nine minutes each, without network; A to D without Slurm.
+# One stage of a day on a GPU machine: tests/gpu/day.sh A|B|C|D|E|F, at most nine minutes each, without network; A to D without Slurm.
 #   A  does it work: what is there, copy rates, the price of pinning, same bits, what a park leaves, a busy park
 #   B  two jobs too large for the card, and the tiers        C  sharing: layers, packs, a guaranteed job's pace, spill
 #   D  slices of a minute                                   E  the whole on a mini cluster with this machine's GPUs, as root;
-#      where no Slurm is installed, that of .wheels/slurm.tar.gz (tests/gpu/slurm.sh)
+#      where no Slurm is installed, that of .wheels/slurm.tar.gz (tests/gpu/slurm.sh); GANDIVA_DAY_LOGS: where its logs go
+#   F  frameworks and models: parked, what is left, the same losses; NVIDIA's MPS
 # Figures go to $OUT (build/day without it): STAGE.jsonl, and STAGE.md for docs/measurements.md; with device, day, command.
 # Packages that python3 lacks there: `tests/gpu/day.sh wheels` gathers them in .wheels, where there is a network, for
 # Python 3.12; they are unpacked beside this tree's own. PYTHON names another interpreter.
@@ -25,6 +26,7 @@ B) tests='tests/gpu/test_offload_gpu.py tests/gpu/test_tiers_gpu.py' except='too
 C) tests='tests/gpu/test_layered_gpu.py tests/gpu/test_packing_gpu.py tests/gpu/test_sharing_gpu.py' except='not slicing' ;;
 D) tests='tests/gpu/test_sharing_gpu.py' except='slicing' ;;
 E) tests='tests/gpu/test_slurm_gpu.py' except='slurm' ;;
+F) tests='tests/gpu/test_frameworks_gpu.py tests/gpu/test_mps_gpu.py' except='test' ;;
 wheels)
     mkdir -p "$wheels"
     for name in $missing; do
@@ -35,7 +37,7 @@ wheels)
     ls "$wheels"
     exit 0 ;;
 *)
-    echo "usage: tests/gpu/day.sh A|B|C|D|E|wheels" >&2
+    echo "usage: tests/gpu/day.sh A|B|C|D|E|F|wheels" >&2
     exit 2 ;;
 esac
 
@@ -48,7 +50,7 @@ fi
 export PYTHONPATH=$PWD:${PYTHONPATH:-} GANDIVA_FIGURES=$out/$stage.jsonl PYTHONUNBUFFERED=1
 export GANDIVA_FIGURES_OF="${DEVICE:+DEVICE=$DEVICE }tests/gpu/day.sh $stage${ONLY:+ (ONLY: $ONLY)}"
 if [ "${DEVICE:-cuda}" = sim ]; then
-    [ "$stage" != D ] || { echo "day.sh: turns of a minute on a simulated card show nothing: DEVICE=sim has A, B, C and E" >&2; exit 2; }
+    [ "$stage" != D ] || { echo "day.sh: turns of a minute on a simulated card show nothing: DEVICE=sim has A, B, C, E and F" >&2; exit 2; }
     sim=$(mktemp -d)
     trap 'rm -rf "$sim"' EXIT
     words=$("$python" -m tests.gpu.device "$sim/card")

@@ -8,6 +8,7 @@ It sees the packages of the Python that runs this, the clone, and each PATH. Nee
 from __future__ import annotations
 
 import sys
+import sysconfig
 import tomllib
 import venv
 from pathlib import Path
@@ -19,7 +20,9 @@ def make(directory: Path, paths: list[str]) -> Path:
     """Make it; return the interpreter."""
     venv.create(directory, system_site_packages=True, with_pip=False, clear=True)
     (site,) = (directory / "lib").glob("python*/site-packages")
-    (site / "gandiva.pth").write_text("".join(f"{path}\n" for path in [ROOT, *paths]))
+    # This Python may be an environment itself: its packages are none of the system's.
+    seen = [ROOT, *paths, sysconfig.get_path("purelib")]
+    (site / "gandiva.pth").write_text("".join(f"{path}\n" for path in seen))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     told = site / f"gandiva_slurm-{project['version']}.dist-info"
     told.mkdir()

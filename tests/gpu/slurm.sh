@@ -6,7 +6,9 @@
 set -euf # -f: dpkg's patterns are no files of this directory
 cd "$(dirname "$0")/../.."
 archive=.wheels/slurm.tar.gz
-packages='slurm* libslurm* munge libmunge* mariadb-server* mariadb-common mysql-common liblua5* iproute2 make'
+packages='slurm* libslurm* munge libmunge* mariadb-server* mariadb-client-core* mariadb-common mysql-common liblua5* iproute2 make'
+#: Tools for tables' files and headers for builds: half of the archive, and no cluster runs them.
+unused='/usr/(bin/(aria_|myisam|innochecksum|mariadb-upgrade|mariadb-check|mysqlslap)|lib/.*\.a$|include/)'
 #: The target's own are as new as these or newer, and belong together.
 libc='ld-linux|libc\.so|libm\.so|libdl\.so|libpthread\.so|librt\.so|libresolv\.so|libnss_|libutil\.so|libanl\.so'
 
@@ -17,7 +19,8 @@ pack() {
     make --no-print-directory -s -C spank
     # shellcheck disable=SC2086
     dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' $packages 2>/dev/null | sed -n 's/^ii *//p' | sort -u \
-        | xargs dpkg -L | grep -E '^/(usr|etc|lib|sbin|bin)/' | grep -vE '^/usr/share/(doc|man|locale|lintian|bug)/' \
+        | xargs dpkg -L | grep -E '^/(usr|etc|lib|sbin|bin)/' \
+        | grep -vE "^/usr/share/(doc|man|locale|lintian|bug)/|^$unused" \
         | while read -r file; do [ -d "$file" ] && [ ! -L "$file" ] || echo "$file"; done | sort -u >"$work/files"
     # Names that Debian's alternatives lead to these by.
     for link in $(find /usr/bin /usr/sbin -lname '/etc/alternatives/*'); do

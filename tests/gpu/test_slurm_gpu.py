@@ -46,7 +46,8 @@ def cluster():
         return
     if not torch.cuda.is_available():
         pytest.skip(NO_GPU)
-    spec = MiniSpec(f"gpu-{os.getpid()}", (own_gpus.node(),), QUANTUM_S, packing=True, real_gpus=True)
+    name, logs = f"gpu-{os.getpid()}", os.environ.get("GANDIVA_DAY_LOGS", "")
+    spec = MiniSpec(name, (own_gpus.node(),), QUANTUM_S, packing=True, real_gpus=True, keep_logs=logs)
     made = MiniCluster.up(spec)
     try:
         yield made

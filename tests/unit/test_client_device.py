@@ -1,5 +1,6 @@
 """The devices whose memory the tier `torch` moves, with a CUDA that is played, and the host memory for it."""
 
+import contextlib
 import threading
 import time
 from types import SimpleNamespace
@@ -68,14 +69,27 @@ def test_other_allocators_are_refused():
         played(backend="cudaMallocAsync").begin(soon())
 
 
-def test_memory_of_other_streams_stays():
+def test_memory_of_another_stream_is_allocated_there_again():
+    device = played((1000, 7, (0, 0)), (2000, 9, (0, 0)), (3000, 0, (0, 0)))
+    cuda = device._cuda
+    cuda.default_stream = lambda number: SimpleNamespace(cuda_stream=0, device=number)
+    cuda.ExternalStream = lambda handle, number: SimpleNamespace(cuda_stream=handle, device=number)
+    cuda.stream = lambda stream: contextlib.nullcontext((stream.cuda_stream, stream.device))
+    device.begin(soon())
+    entered = []
+    for address in (1000, 1099, 2000, 2099, 2100, 3050):
+        storage = SimpleNamespace(data_ptr=lambda address=address: address)
+        assert device.is_movable(storage)
+        with device.allocating(device.stream_of(storage)) as where:
+            entered.append(where)
+    assert entered == [None, None, (9, 0), (9, 0), None, (0, 0)]
+
+
+def test_memory_of_other_streams_stays_where_this_torch_knows_no_way_to_them():
     device = played((1000, 7, (0, 0)), (2000, 9, (0, 0)))
     device.begin(soon())
-    at = [
-        SimpleNamespace(data_ptr=lambda address=address: address)
-        for address in (1000, 1099, 2000, 2099, 2100)
-    ]
-    assert [device.is_movable(storage) for storage in at] == [True, True, False, False, True]
+    at = [SimpleNamespace(data_ptr=lambda address=address: address) for address in (1000, 2000)]
+    assert [device.is_movable(storage) for storage in at] == [True, False]
 
 
 def test_what_a_block_has_beyond_its_tensor_is_nobodys():

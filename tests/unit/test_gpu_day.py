@@ -43,10 +43,10 @@ def test_figures_are_noted_and_make_a_table(tmp_path, monkeypatch, capsys):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [(), ("F",)])
+@pytest.mark.parametrize("words", [(), ("G",)])
 def test_a_stage_that_is_none_is_refused(tmp_path, words):
     done = run(tmp_path, *words)
-    assert (done.returncode, done.stderr) == (2, f"usage: {SCRIPT} A|B|C|D|E|wheels\n")
+    assert (done.returncode, done.stderr) == (2, f"usage: {SCRIPT} A|B|C|D|E|F|wheels\n")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def built():
 
 def test_turns_of_a_minute_are_not_for_the_simulated_card(tmp_path):
     done = run(tmp_path, "D", DEVICE="sim")
-    assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C and E\n")
+    assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C, E and F\n")
 
 
 def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):

@@ -74,11 +74,15 @@ VARIANTS = (
     ),
     Variant(
         "streams-not-heeded",
-        "gandiva_slurm/client/device.py:Cuda.is_movable",
-        "return not any(start <= address < end for start, end in self._elsewhere)",
-        "return True",
-        "Memory of other streams is moved under their kernels.",
-        ("tests/unit/test_client_device.py::test_memory_of_other_streams_stays",),
+        "gandiva_slurm/client/device.py:Cuda.stream_of",
+        "found for found in self._elsewhere if found.start <= address < found.end",
+        "found for found in self._elsewhere if not found.end",
+        "Memory of another stream comes back as the script's, to be given away under that stream's kernels.",
+        (
+            "tests/unit/test_client_device.py::test_memory_of_another_stream_is_allocated_there_again",
+            "tests/device/test_memory.py::"
+            "test_what_another_stream_has_goes_too_and_comes_back_as_that_streams",
+        ),
     ),
     Variant(
         "graphs-not-heeded",
