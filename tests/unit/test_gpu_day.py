@@ -82,6 +82,7 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
         pytest.param(
             "C", ("two `small` packed", "guaranteed job's step"), marks=soak("4 min; A and B stay")
         ),
+        long_form("F", ("`scaled`, parked 3 times", "`bert`: losses"), why="63 s"),
         long_form("E", ("through Slurm | same losses", "losses the same"), why="a mini cluster"),
     ],
 )
