@@ -29,6 +29,11 @@ def by_need(names: Iterable[str], *needed: str) -> list[Any]:
     return [name if name in needed else long_form(name, why="one more case") for name in found]
 
 
+def soaked(*values: Any, why: str) -> Any:
+    """Return a case of `parametrize` that only `make soak` runs."""
+    return pytest.param(*values, marks=soak(why))
+
+
 #: 1 in `make test-all`, which draws the examples of `make test` again, and more; all in `make soak`.
 LONG_VARIABLE = "GANDIVA_LONG"
 #: One example in this many is drawn, by what the variable is set to.

@@ -12,7 +12,7 @@ from gandiva_slurm.cli.main import main
 from gandiva_slurm.cli.runs import Trial, run_alone
 from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.cli.trial import compare, run_moved
-from tests.slow import by_need, slow
+from tests.slow import by_need, slow, soaked
 
 IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
 #: A step takes 20 ms, so that a training of 80 has not ended when a busy machine asks it to park.
@@ -153,7 +153,9 @@ trainer = """
 
 
 @slow("25 s each; test_script_without_a_line_is_moved has a rank")
-@pytest.mark.parametrize("name", [*UNASKED, "sharded"])
+@pytest.mark.parametrize(
+    "name", ["trainer", "sharded", soaked("lightning", why="as sharded, by another strategy")]
+)
 def test_gang_without_a_line_is_parked_and_moved(name, tried, tmp_path, monkeypatch):
     """DistributedDataParallel by torchrun, two ranks."""
     body = UNASKED.get(name, UNASKED["lightning"])

@@ -6,12 +6,15 @@ from gandiva_slurm.wire import page as wire
 from tests.attach.test_requeue import CASES, DEADLINE_S, LONG, SLOWLY
 from tests.attach.test_requeue import alone as alone
 from tests.attach.test_requeue import room as room
-from tests.slow import slow
+from tests.slow import slow, soaked
 
 pytestmark = slow("12 s each; one rank is in test_parked, a save before a gang leaves in test_requeue")
 
 
-@pytest.mark.parametrize("case", ["buffers of each rank", "gradients of each rank", "shards of each rank"])
+MORE = [soaked(f"{what} of each rank", why="one more case") for what in ("buffers", "gradients")]
+
+
+@pytest.mark.parametrize("case", ["shards of each rank", *MORE])
 def test_a_gang_goes_on_from_what_was_written_while_it_was_parked(case, room, alone):
     """DistributedDataParallel, between two syncs, too; FSDP2. Its memory is moved meanwhile."""
     recipe, world, options, _ = CASES[case]

@@ -21,7 +21,7 @@ from gandiva_slurm.wire.page import (
     W_TIER_USED,
 )
 from tests.park_harness import Harness
-from tests.slow import by_need, slow
+from tests.slow import by_need, slow, soaked
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -147,7 +147,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", by_need(CASES, "solo"))
+#: What is of these two is of the others, and of test_parked_gang.
+MORE = ("gradients of each rank", "shards, fed by workers")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *by_need([case for case in CASES if case not in MORE], "solo"),
+        *(soaked(case, why="one more case") for case in MORE),
+    ],
+)
 def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
     recipe, world, options, lives = CASES[case]
     options = (*LONG, *options)

@@ -16,7 +16,7 @@ PARTS = {
 }
 THRICE = pytest.approx(3, rel=0.12)
 
-#: They mostly wait, as for a GPU: a turn has some twenty steps.
+#: They mostly wait, as for a GPU: a turn has some ten steps.
 WAIT_MS = 50
 PAIR = DemoJob("pair", "user1", 2, "mlp", 21, launcher="torchrun", wait_ms=WAIT_MS)
 LEFT = DemoJob("left", "user2", 1, "mlp", 22, wait_ms=WAIT_MS)

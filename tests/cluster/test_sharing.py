@@ -31,7 +31,7 @@ from tests.slow import slow
 
 #: What start-ups overran is repaid within the window, which may take minutes on a busy machine.
 pytestmark = pytest.mark.timeout(900)
-QUANTUM_S = 1.0
+QUANTUM_S = 0.5
 #: How long the shares are measured, at least and at most, once all take turns.
 WINDOW_S, MOST_S = 18.0, 150.0
 #: Losses are compared with those of runs alone up to here: some ten turns of a job.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow import slow
+from tests.slow import slow, soaked
 
 SCRIPT = Path(__file__).with_name("frameworks.py")
 SAME = "the losses are identical, bit for bit"
@@ -18,7 +18,7 @@ SAME = "the losses are identical, bit for bit"
 @pytest.mark.parametrize(
     ("which", "where", "moved"),
     [
-        ("plain", "card:0", "no: the script has no gandiva.attach()"),
+        soaked("plain", "card:0", "no: the script has no gandiva.attach()", why="the next, without autocast"),
         ("amp", "card:0", "no: the script has no gandiva.attach()"),
         ("attach", "card:0", "attached: "),
         ("transformers", "cpu", "framework (transformers): "),

@@ -20,6 +20,7 @@ from gandiva_slurm.wire.messages import PlannedJob
 from tests import patience
 from tests.node.harness import HERE, TICKET, NodeHarness, uid_of
 from tests.skips import NO_ROOT
+from tests.slow import slow
 
 CHEAT = str(HERE / "scripts/cheat.py")
 WAYS = (
@@ -186,6 +187,7 @@ def test_no_way_to_cheat_gains_anything(outcomes: dict[str, Outcome], way: str) 
     check(outcomes[way])
 
 
+@slow("35 s of programs at work; the same with groups, which nodes have as a rule, stays")
 @pytest.mark.parametrize("way", WAYS_BY_STOPS)
 def test_nor_does_it_where_no_group_can_be_frozen(outcomes_by_stops: dict[str, Outcome], way: str) -> None:
     check(outcomes_by_stops[way])
