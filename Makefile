@@ -72,8 +72,8 @@ test: setup ## the test floors this machine can run, without the long forms
 	$(call BESIDE,$(PYTEST) $(FAST) $(SHORT),$(PYTEST) $(REAL) $(SHORT)); \
 	exit $$failed
 
-# Containers' clusters among those of this machine, for they wait as long as these; first, for their files are the longest.
-REST = $(PYTEST) -n 4 --dist loadfile tests/docker $(REAL_FLOORS) -m "(slow or docker) and not soak"
+# Containers' clusters after those of this machine, each with the processors it was made for.
+REST = $(PYTEST) $(REAL) -m "slow and not soak" || failed=1; $(PYTEST) tests/docker -m "not soak"
 
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \

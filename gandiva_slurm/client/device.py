@@ -49,10 +49,10 @@ class Cuda:
             raise Refused("it has captured CUDA graphs, or has a memory pool of its own")
         getattr(self._torch._C, "_cuda_clearCublasWorkspaces", int)()
         streams = {device: self._cuda.current_stream(device).cuda_stream for device in self._in_use()}
+        others = [one for one in segments if one["stream"] != streams.get(one["device"])]
         self._elsewhere = [
-            Elsewhere(start, start + found["total_size"], found["device"], found["stream"])
-            for start, found in ((segment["address"], segment) for segment in segments)
-            if found["stream"] != streams.get(found["device"])
+            Elsewhere(one["address"], one["address"] + one["total_size"], one["device"], one["stream"])
+            for one in others
         ]
 
     def is_movable(self, storage: Any) -> bool:
@@ -60,9 +60,9 @@ class Cuda:
         return hasattr(self._cuda, "ExternalStream") or self.stream_of(storage) is None
 
     def stream_of(self, storage: Any) -> Optional[Elsewhere]:
-        """Return whose memory a storage is, None where it is its device's current stream's.
+        """Return the stream that a storage's memory belongs to, None for its device's current one.
 
-        There it must come back: whoever frees it, FSDP2's gradients for one, trusts in that stream's order.
+        It must come back there: torch gives it on, once freed, in that stream's order (FSDP2's gradients).
         """
         address = storage.data_ptr()
         return next((found for found in self._elsewhere if found.start <= address < found.end), None)

@@ -25,7 +25,8 @@ CASES = {
 }
 
 
-CASES_DRAWN = [
+#: The one of `make test`, those of `make test-all`, and what `make soak` has.
+FORMS = [
     *by_need([case for case in CASES if case != "FSDP2"], "DDP on a card each"),
     soaked("FSDP2", why="the one on a card each has more to move"),
 ]
@@ -38,7 +39,7 @@ def room(tmp_path):
     made.close()
 
 
-@pytest.mark.parametrize("case", CASES_DRAWN)
+@pytest.mark.parametrize("case", FORMS)
 def test_a_gang_is_parked_and_moved_to_the_last_bit(case, room, library, tmp_path):
     recipe, number = CASES[case]
     paths = [card.make(tmp_path / f"card{rank}", TOTAL, CONTEXT) for rank in range(number)]

@@ -72,7 +72,7 @@ def test_what_is_moved_leaves_a_context_alone(on_card, card_path):
 
 
 def test_what_another_stream_has_goes_too_and_comes_back_as_that_streams(on_card, card_path):
-    """FSDP2's gradients are so: whoever frees them trusts in that stream's order."""
+    """FSDP2 allocates its gradients so; torch gives the block on, once freed, in that stream's order."""
 
     def check(cuda):
         side = cuda.Stream()

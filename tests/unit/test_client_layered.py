@@ -158,6 +158,20 @@ def test_whatever_may_read_elsewhere_waits_for_all(training, how):
     training.step()
 
 
+def test_what_another_stream_has_is_there_before_the_script_goes_on(training):
+    """That stream waits for no layer."""
+    training.step()
+    weight = training.model[4].weight
+    mine, before = weight.untyped_storage()._cdata, weight.detach().clone()
+    training.tier.device.stream_of = lambda storage: "side" if storage._cdata == mine else None
+    training.tier.release()
+    training.gate.clear()
+    training.tier.restore()
+    assert torch.equal(weight, before)
+    assert not torch.equal(training.model[3].weight, training.model[3].weight.nan_to_num()), "on its way"
+    training.gate.set()
+
+
 def test_memory_on_its_way_is_nobody_elses_until_it_is_there(training):
     """As on CUDA: copies are queued, and by themselves keep nothing alive."""
     training.step()
