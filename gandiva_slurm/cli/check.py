@@ -35,9 +35,20 @@ _UNKNOWN = ("something is wrong there", "see gandivad's log on that node")
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.option(
+    "--process-images",
+    "images",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Instead: make and restore N images of a program's processes on this node, as root.",
+)
+@click.option("--user", default="nobody", show_default=True, help="As whom that program runs.")
 @click.pass_obj
-def check(config: str | None, as_json: bool) -> int:
+def check(config: str | None, as_json: bool, images: int | None, user: str) -> int:
     """Check configuration, Slurm and daemons; exit 1 if something is wrong."""
+    if images is not None:
+        rounds = importlib.import_module("gandiva_slurm.cli.image_rounds")
+        return int(rounds.check(config, images, user, as_json))
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
     files = importlib.import_module("gandiva_slurm.config")

@@ -39,8 +39,8 @@ MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
 #: What was begun or put away so long ago is nobody's; so is an image of a job of which for so long neither
 #: gandivactld has told that it waits, nor a node that it lives there; sooner where a node has its own alone.
 OLD_S, UNTOLD_S, OWN_UNTOLD_S = 24 * 3600.0, 2 * 3600.0, 600.0
-#: The file system has at least so much left when an image is made.
-SPARE = 1 << 30
+#: The file system has at least so much left when an image is made, and is full with less than that.
+SPARE, FULL = 1 << 30, 1 << 20
 _CHUNK = 1 << 20
 _NEWER = ".new"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
@@ -322,6 +322,11 @@ def _copy(source: Path, target: Path, uid: int, most: int) -> tuple[int, str]:
                 copy.write(chunk)
                 digest.update(chunk)
     return size, digest.hexdigest()
+
+
+def why_full(place: Path) -> str:
+    """Say that a file system is full, "" where it is not; criu's log, which lies there, cannot tell then."""
+    return f"{place.parent} is full" if shutil.disk_usage(place).free < FULL else ""
 
 
 def check_room(root: Path, need: int, most: int) -> None:

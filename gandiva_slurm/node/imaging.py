@@ -48,7 +48,8 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
         stopped_ns = time.monotonic_ns() + procs.clock_shift_ns(task["root"][0])
         if done.returncode != 0:
             late = " in time" if done.returncode in (124, 137) else ""
-            raise images.BadImage(f"criu did not make it{late}: {criu.why(work / 'dump.log')}")
+            why = images.why_full(work) or criu.why(work / "dump.log")
+            raise images.BadImage(f"criu did not make it{late}: {why}")
         if not procs.is_alive(ProcId(*task["root"])):
             raise images.BadImage("its processes ended")
         facts = {**task["facts"], "inner": task["inner"], "mono_ns": stopped_ns, "picture": shape}

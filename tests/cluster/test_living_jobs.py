@@ -143,6 +143,7 @@ def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
     slurm.admin("scontrol", "resume", str(job))
     slurm.fleet.wait_running(job)
     out = slurm.fleet.home("user1", f"slurm-{job}.out")
+    wait_for(out.exists, "its output: Slurm calls it running before")
     size = out.stat().st_size
     wait_for(lambda: out.stat().st_size > size, "it to go on")
 

@@ -266,6 +266,40 @@ def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) 
     wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
 
 
+def test_a_disk_that_fills_in_the_midst_of_a_dump_costs_the_move_alone(moving: Moving) -> None:
+    """Its file system is found large enough before; what criu writes is more than there is."""
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, work = moving.node(), str(moving.mini.at.root / "images/work")
+    moving.mini.exec(["mount", "-t", "tmpfs", "-o", "size=16m,mode=711", "tmpfs", work], host=home)
+    try:
+        crowd = moving.crowd()
+        (failed, *_) = wait_for(lambda: moving.events("unimaged"), moving.story, MOVE_S)
+        assert failed["why"].endswith("images/work is full"), failed
+        was = len(moving.lines())
+        wait_for(lambda: len(moving.lines()) > was + 20, moving.story, MOVE_S)
+        assert moving.node() == home and len(moving.processes(home)) == 1, moving.story()
+        wait_for(lambda: not moving.mini.exec(["ls", work], host=home).stdout, "what was written to go")
+    finally:
+        moving.mini.exec(["umount", work], host=home)
+    wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
+    moving.mini.exec(["scancel", str(crowd)])
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+
+
+def test_check_makes_and_restores_images_of_a_program_of_its_own(mini: MiniCluster) -> None:
+    """Without Slurm, by the node's own criu; what another one that was killed has left is removed."""
+    left = mini.at.root / "images/check-n1/work/left"
+    left.mkdir(parents=True)
+    words = ["gandiva", "check", "--process-images", "3", "--user", "user1"]
+    told = json.loads(mini.exec([*words, "--json"], host="n1").stdout)
+    assert told["wanted"] == len(told["rounds"]) == 3 and not told["failed"], told
+    assert all(row["bytes"] > 64 << 20 for row in told["rounds"])
+    assert not left.exists() and not list((mini.at.root / "images").glob("check-*"))
+    refused = mini.exec(words, host="n1", user="user1", check=False)
+    assert refused.returncode == 2 and "root alone may make images" in refused.stderr
+
+
 def test_an_output_file_that_became_a_link_to_roots_file_is_not_written(moving: Moving) -> None:
     moving.mini.exec(["sh", "-c", "echo root >/home/roots; chmod 600 /home/roots"])
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")
