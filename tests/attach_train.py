@@ -12,6 +12,7 @@ import time
 import torch
 
 import gandiva_slurm as gandiva
+from gandiva_slurm.mini.workloads.lean import leave_compiler_out
 from tests import attach_recipes as recipes
 from tests.stopping import is_told_to_stop, leave_group
 
@@ -30,6 +31,7 @@ def parse() -> argparse.Namespace:
 
 def train(args: argparse.Namespace, note, watch=lambda run, number: None, is_over=lambda: False) -> None:
     """Train; `watch` is called before mini-batch `number` of its epoch, and behind the last one."""
+    leave_compiler_out()
     rank = int(os.environ.get("RANK", "0"))
     recipe = {**recipes.SOLO, **recipes.FIXED, **recipes.GANG}[args.recipe](args.device)
     torch.manual_seed(100 + rank)

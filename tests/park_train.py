@@ -81,6 +81,9 @@ def main() -> int:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     import torch
 
+    from gandiva_slurm.mini.workloads.lean import leave_compiler_out
+
+    leave_compiler_out()
     if args.impatient:
         be_impatient()
     torch.set_num_threads(1)

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gandiva_slurm.mini.workloads.lean import leave_compiler_out
+
 
 class Slow(nn.Module):
     """A layer that takes a millisecond."""
@@ -26,6 +28,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=150)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    leave_compiler_out()
     torch.manual_seed(3)
     torch.set_num_threads(1)
     layers = []

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from gandiva_slurm.mini.workloads.lean import leave_compiler_out
 from gandiva_slurm.mini.workloads.models import MODELS, make_data
 
 #: How many lines may wait in memory, after the first: a reader lags by no more than that.
@@ -32,6 +33,7 @@ def main() -> None:
     args = read_arguments()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.set_num_threads(1)
+    leave_compiler_out()
     torch.manual_seed(args.seed)
     if world > 1:
         dist.init_process_group("gloo")
