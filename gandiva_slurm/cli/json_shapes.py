@@ -173,6 +173,24 @@ class Check(Printed):
     findings: list[Finding]
 
 
+class ImageRound(Shape):
+    """One process image that was made and restored: its bytes, and the seconds of each part of a move."""
+
+    bytes: int
+    dump_s: float
+    seal_s: float
+    verify_s: float
+    restore_s: float
+
+
+class ImageRounds(Printed):
+    """`gandiva check --process-images N --json`."""
+
+    wanted: int
+    rounds: list[ImageRound]
+    failed: str = Field(description='why the round behind the last of these failed; "": none did')
+
+
 class Group(Shape):
     """A row of `gandiva report --json`, in seconds; of account, user and type what it is made `--by`."""
 
@@ -224,6 +242,7 @@ PRINTED: dict[str, type[Printed]] = {
     "when --new": Newcomer,
     "update": Update,
     "check": Check,
+    "check --process-images": ImageRounds,
     "report": Report,
     "doctor": Doctor,
 }

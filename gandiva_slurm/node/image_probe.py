@@ -1,4 +1,4 @@
-"""The program that `gandiva check --process-images` makes images of: what it writes is known before.
+"""The program that `gandiva check --process-images N` makes images of: what it writes is known before.
 
     python -m gandiva_slurm.node.image_probe FILE
 

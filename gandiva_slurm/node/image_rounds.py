@@ -1,4 +1,4 @@
-"""Images made and restored, round after round, of a program of ours: `gandiva check --process-images`.
+"""Images made and restored, one after the other, of a program of ours: `gandiva check --process-images N`.
 
 By the same two programs' code as a job's move (`imaging`, `restoring`), on this node's kernel, criu and file
 system, without Slurm and without a job (ADR 0069). The store is a directory of its own in node.image_dir, so
@@ -86,7 +86,7 @@ def _store(root: Path, node: str) -> Iterator[Path]:
         images.prepare(store)
         yield store
     except BlockingIOError as err:
-        raise Failed("another `gandiva check --process-images` runs on this node") from err
+        raise Failed("another check of images runs on this node") from err
     except OSError as err:
         raise Failed(f"node.image_dir: {err}") from err
     finally:

@@ -19,7 +19,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
 
 
 def test_each_command_prints_what_is_published(fleet: Fleet) -> None:
-    """`doctor` needs no Slurm: tests/attach/test_trial.py has it."""
+    """`doctor` needs no Slurm (tests/attach/test_trial.py), images need criu (tests/docker/test_images.py)."""
     job = str(fleet.train("user1", "one"))
     fleet.wait_running(int(job))
     wait_for(lambda: fleet.ask("acct", "-j", job)["jobs"][0]["steps"] > 0, "it to be told that it trains")
@@ -38,6 +38,6 @@ def test_each_command_prints_what_is_published(fleet: Fleet) -> None:
         fleet.ask("report", "-S", "now-1hour", "--by", by)
     check = fleet.mini.exec(["gandiva", "check", "--json"], check=False).stdout
     PRINTED["check"].model_validate(json.loads(check))
-    assert {*asked, "check", "doctor"} == {*PRINTED}
+    assert {*asked, "check", "check --process-images", "doctor"} == {*PRINTED}
     fleet.stop("user1", "one")
     fleet.wait_ended(int(job), "COMPLETED")

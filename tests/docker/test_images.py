@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gandiva_slurm.cli.json_shapes import PRINTED
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
@@ -293,6 +294,7 @@ def test_check_makes_and_restores_images_of_a_program_of_its_own(mini: MiniClust
     left.mkdir(parents=True)
     words = ["gandiva", "check", "--process-images", "3", "--user", "user1"]
     told = json.loads(mini.exec([*words, "--json"], host="n1").stdout)
+    PRINTED["check --process-images"].model_validate(told)
     assert told["wanted"] == len(told["rounds"]) == 3 and not told["failed"], told
     assert all(row["bytes"] > 64 << 20 for row in told["rounds"])
     assert not left.exists() and not list((mini.at.root / "images").glob("check-*"))

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch import nn
 
 import gandiva_slurm as gandiva
-from gandiva_slurm.mini.workloads.lean import leave_compiler_out
 from gandiva_slurm.mini.workloads.models import CLASSES, MODELS
 
 BATCH, RATE = 16, 0.01
@@ -35,7 +34,6 @@ def main() -> None:
     """Train as the command line says, alone or as a gang."""
     args = read_arguments()
     torch.set_num_threads(1)
-    leave_compiler_out()
     if args.ranks == 1:
         train(args, 0)
     else:
