@@ -19,7 +19,7 @@ def cluster(slurm_here: None) -> Iterator[MiniCluster]:
 
 
 def test_each_command_prints_what_is_published(fleet: Fleet) -> None:
-    """`doctor` needs no Slurm (tests/attach/test_trial.py), images need criu (tests/docker/test_images.py)."""
+    """`doctor` needs no Slurm (tests/attach/test_trial.py), images criu (tests/docker/test_images.py)."""
     job = str(fleet.train("user1", "one"))
     fleet.wait_running(int(job))
     wait_for(lambda: fleet.ask("acct", "-j", job)["jobs"][0]["steps"] > 0, "it to be told that it trains")
