@@ -30,6 +30,8 @@ START_S, GOES_ON_S, END_S = 120.0, 30.0, 30.0
 #: Steps that it takes before and after each image.
 STEPS = 5
 _LOOK_S = 0.01
+#: Where this process is killed, what it has started ends.
+_WITH_US = ["--pdeathsig", "KILL"]
 #: Process 1 of what is restored: it reaps.
 _FIRST = (
     "import os, time\n"
@@ -66,43 +68,46 @@ def run(root: Path, node: str, user: str, most: int, count: int) -> Iterator[Rou
         who = pwd.getpwnam(user)
     except KeyError:
         raise Failed(f"this node knows no user {user!r}") from None
-    with _store(root, node) as store, _Probe(store, who, most) as probe:
+    with own_store(root, node) as store, Probe(store, who, most) as probe:
         for number in range(count):
             yield probe.round(JobKey(0, number))
 
 
 @contextlib.contextmanager
-def _store(root: Path, node: str) -> Iterator[Path]:
+def own_store(root: Path, node: str) -> Iterator[Path]:
     """A store that is this call's alone; what a killed one has left is removed first."""
+    store, lock = root / f"check-{node}", -1
     try:
         root.mkdir(mode=0o711, exist_ok=True)
         lock = os.open(root / f".check-{node}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as err:
-        raise Failed(f"node.image_dir: {root}: {err.strerror}") from err
-    store = root / f"check-{node}"
-    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as err:
+        if lock >= 0:
+            os.close(lock)
+        if isinstance(err, BlockingIOError):
+            raise Failed("another check of images runs on this node") from None
+        raise Failed(f"node.image_dir: {root}: {err.strerror}") from err
+    try:
         shutil.rmtree(store, ignore_errors=True)
         images.prepare(store)
         yield store
-    except BlockingIOError as err:
-        raise Failed("another check of images runs on this node") from err
     except OSError as err:
-        raise Failed(f"node.image_dir: {err}") from err
+        raise Failed(f"node.image_dir: {store}: {err.strerror}") from err
     finally:
         shutil.rmtree(store, ignore_errors=True)
         os.close(lock)
 
 
-class _Probe:
+class Probe:
     """The program, wherever it lives now: as it was started, or below a process 1 of its own."""
 
     def __init__(self, store: Path, who: pwd.struct_passwd, most: int) -> None:
         self._store, self._most, self._who = store, most, who
-        home = store / "probe"
-        home.mkdir(mode=0o700)
-        os.chown(home, who.pw_uid, who.pw_gid)
-        self._lines, self._said = home / "lines", home / "said"
+        # Its user may write these two, and put no link in their place: the directory is root's.
+        self._lines, self._said = store / "lines", store / "said"
+        for file in (self._lines, self._said):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.chown(file, who.pw_uid, who.pw_gid)
         #: what it is to write next, how many lines were right, and up to where its file was read
         self._wanted, self._right, self._read = image_probe.digests(), 0, 0
         #: what it is below: itself at first, process 1 later
@@ -110,10 +115,10 @@ class _Probe:
         self._first: ProcId | None = None
         self._root: Proc | None = None
 
-    def __enter__(self) -> _Probe:
+    def __enter__(self) -> Probe:
         plain = ["--reuid", str(self._who.pw_uid), "--regid", str(self._who.pw_gid), "--init-groups"]
         words = [sys.executable, "-m", image_probe.__name__, str(self._lines)]
-        self._top = self._start(["setpriv", *plain, "--", *words])
+        self._top = self._start(["setpriv", *plain, *_WITH_US, "--", *words])
         try:
             self._root = procs.read_proc(self._top.pid)
             self._wait_for_steps(START_S)
@@ -180,7 +185,7 @@ class _Probe:
 
     def _count(self) -> int:
         """Return how many lines are there; Failed where one is not what it must be."""
-        with contextlib.suppress(FileNotFoundError), open(self._lines, "rb") as file:
+        with open(self._lines, "rb") as file:
             file.seek(self._read)
             *lines, rest = file.read().split(b"\n")
             self._read = file.tell() - len(rest)
@@ -193,7 +198,7 @@ class _Probe:
     def _start_first(self) -> ProcId:
         """Begin process 1 of new pid and mount namespaces; return what it is on this host."""
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", sys.executable, "-c", _FIRST]
-        top = self._top = self._start(words)
+        top = self._top = self._start(["setpriv", *_WITH_US, "--", *words])
         self._wait(lambda: bool(procs.children(top.pid)), "unshare started nothing", END_S)
         found = procs.read_proc(procs.children(top.pid)[0])
         if found is None:
