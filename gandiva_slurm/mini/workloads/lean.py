@@ -1,7 +1,8 @@
 """Trainings that compile nothing, and start in half the time: torch's compiler is not imported.
 
 An optimizer of torch imports the compiler when it is made, to tell it what it must not look into, and at each
-step (`torch._compile`, `torch.optim.optimizer`). That takes a second of a processor, as long as torch itself.
+step (`torch._compile`, `torch.optim.optimizer`); DDP asks it what is to become of its buckets. That
+takes a second of a processor, as long as torch itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _NAME = "torch._dynamo"
@@ -17,6 +18,10 @@ _NAME = "torch._dynamo"
 
 class _Absent(ModuleType):
     """Stands for the compiler where there is nothing to compile; asked for anything else, it is imported."""
+
+    #: What a process group and DDP ask of it: there is nothing to forget, and nothing is made of buckets.
+    trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
+    utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
 
     def disable(self, function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
         """Return the function as it is: nothing looks into it."""
@@ -32,7 +37,7 @@ class _Absent(ModuleType):
 
 
 def leave_compiler_out() -> None:
-    """Have torch import its compiler no earlier than something else than an optimizer needs it (DDP does).
+    """Have torch import its compiler no earlier than something else than these needs it.
 
     A training that compiles its optimizer's step must not call this.
     """
