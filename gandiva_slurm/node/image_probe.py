@@ -10,16 +10,21 @@ in memory. Where an image lost or doubled anything, the lines after it differ, o
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import itertools
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
 
 #: Memory of each of the two processes, and what one step works on, in bytes.
 MEMORY, PART = 32 << 20, 128 << 10
+#: Upon this it does not end with its parent any more.
+OUTLIVES = signal.SIGUSR1
+_PR_SET_PDEATHSIG = 1
 #: Seconds between two steps.
 STEP_S = 0.01
 
@@ -41,6 +46,8 @@ def _tell(pipe: int) -> None:
 
 def main() -> None:
     """Count until killed; end with a sentence where the other process counts differently."""
+    libc = ctypes.CDLL(None)
+    signal.signal(OUTLIVES, lambda *_: libc.prctl(_PR_SET_PDEATHSIG, 0))
     with contextlib.suppress(ImportError):
         __import__("torch")
     heard, said = os.pipe()

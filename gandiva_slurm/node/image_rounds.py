@@ -30,7 +30,8 @@ START_S, GOES_ON_S, END_S = 120.0, 30.0, 30.0
 #: Steps that it takes before and after each image.
 STEPS = 5
 _LOOK_S = 0.01
-#: Where this process is killed, what it has started ends.
+#: Where this process is killed, what it has started ends. What is restored must not have that: criu, which
+#: is its parent at first, goes. It ends with the process 1 above it.
 _WITH_US = ["--pdeathsig", "KILL"]
 #: Process 1 of what is restored: it reaps.
 _FIRST = (
@@ -139,9 +140,12 @@ class Probe:
 
     def _round(self, key: JobKey) -> Round:
         assert self._root is not None
+        if self._first is None:
+            procs.send(self._root.id, image_probe.OUTLIVES)
+            self._wait_for_steps(GOES_ON_S)
         by, uid, gid = "check@1", self._who.pw_uid, self._who.pw_gid
         tree = imageable.tree_below(self._root, uid, self._first)
-        imageable.check(tree, gid)
+        imageable.check(tree, gid, (f"{self._store}/",))
         made = imaging.make(
             {
                 "image_dir": str(self._store),
