@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gandiva_slurm.cli.client import query, to_json
-from gandiva_slurm.model.errors import GandivaError, PeerError
+from gandiva_slurm.model.errors import GandivaError, PeerError, UsageError
 
 ERROR = "error"
 #: What a node cannot do (`node.faults`), and what is to be done about it.
@@ -42,13 +42,15 @@ _UNKNOWN = ("something is wrong there", "see gandivad's log on that node")
     metavar="N",
     help="Instead: make and restore N images of a program's processes on this node, as root.",
 )
-@click.option("--user", default="nobody", show_default=True, help="As whom that program runs.")
+@click.option("--user", metavar="NAME", help="As whom that program runs; nobody by default.")
 @click.pass_obj
-def check(config: str | None, as_json: bool, images: int | None, user: str) -> int:
+def check(config: str | None, as_json: bool, images: int | None, user: str | None) -> int:
     """Check configuration, Slurm and daemons; exit 1 if something is wrong."""
     if images is not None:
         rounds = importlib.import_module("gandiva_slurm.cli.image_rounds")
-        return int(rounds.check(config, images, user, as_json))
+        return int(rounds.check(config, images, user or "nobody", as_json))
+    if user is not None:
+        raise UsageError("--user is of --process-images; next: give both, or neither")
     # Imported by name: most commands never need Slurm's adapters.
     checks = importlib.import_module("gandiva_slurm.slurm.check")
     files = importlib.import_module("gandiva_slurm.config")

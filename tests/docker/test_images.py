@@ -290,7 +290,7 @@ def test_a_disk_that_fills_in_the_midst_of_a_dump_costs_the_move_alone(moving: M
 
 def test_check_makes_and_restores_images_of_a_program_of_its_own(mini: MiniCluster) -> None:
     """Without Slurm, by the node's own criu; what another one that was killed has left is removed."""
-    left = mini.at.root / "images/check-n1/work/left"
+    left = mini.at.root / "images/check-n1/whole/left"
     left.mkdir(parents=True)
     words = ["gandiva", "check", "--process-images", "3", "--user", "user1"]
     told = json.loads(mini.exec([*words, "--json"], host="n1").stdout)
@@ -300,6 +300,8 @@ def test_check_makes_and_restores_images_of_a_program_of_its_own(mini: MiniClust
     assert not left.exists() and not list((mini.at.root / "images").glob("check-*"))
     refused = mini.exec(words, host="n1", user="user1", check=False)
     assert refused.returncode == 2 and "root alone may make images" in refused.stderr
+    alone = mini.exec(["gandiva", "check", "--user", "user1"], host="n1", check=False)
+    assert alone.returncode == 2 and "--user is of --process-images" in alone.stderr
 
 
 def test_an_output_file_that_became_a_link_to_roots_file_is_not_written(moving: Moving) -> None:

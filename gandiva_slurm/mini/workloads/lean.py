@@ -1,7 +1,7 @@
 """Trainings that compile nothing, and start in half the time: torch's compiler is not imported.
 
 An optimizer of torch imports the compiler when it is made, to tell it what it must not look into, and at each
-step (`torch._compile`, `torch.optim.optimizer`); DDP asks it what is to become of its buckets. That
+step (`torch._compile`, `torch.optim.optimizer`); DDP imports it to ask what is to become of its buckets. It
 takes a second of a processor, as long as torch itself.
 """
 
@@ -37,7 +37,7 @@ class _Absent(ModuleType):
 
 
 def leave_compiler_out() -> None:
-    """Have torch import its compiler no earlier than something else than these needs it.
+    """Keep optimizers and DDP from importing torch's compiler; whatever else needs it imports it as ever.
 
     A training that compiles its optimizer's step must not call this.
     """
