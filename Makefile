@@ -77,7 +77,7 @@ REST = $(PYTEST) $(REAL) -m "slow and not soak" || failed=1; $(PYTEST) tests/doc
 
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \
-	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "(slow or hypothesis) and not soak",$(REST)); \
+	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "(slow or drawn) and not soak",$(REST)); \
 	exit $$failed
 
 soak: setup ## the longest forms, outside CI; docs/testing.md has dates and results

@@ -23,7 +23,7 @@ from gandiva_slurm.policy.port import (
     PolicySettings,
     View,
 )
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 S = 10**9
 SETTINGS = PolicySettings(quantum_ns=60 * S)
@@ -306,7 +306,8 @@ def on_cases(examples: int) -> Callable[[Callable[..., None]], Callable[..., Non
     """Give a test so many cases."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        return settings(max_examples=drawn(examples))(given(case=cases())(test))
+        marked: Callable[..., None] = DRAWN(settings(max_examples=drawn(examples))(given(case=cases())(test)))
+        return marked
 
     return decorate
 

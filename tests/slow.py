@@ -40,8 +40,15 @@ LONG_VARIABLE = "GANDIVA_LONG"
 ONE_IN = {"all": 1, "1": 2}
 
 
+#: Marks what `make test-all` does again with more examples; others have drawn all theirs in `make test`.
+DRAWN = pytest.mark.drawn
+
+
 def drawn(examples: int) -> int:
-    """Return how many examples to draw of a costly property: a fifth in `make test`, half in test-all."""
+    """Return how many examples to draw of a costly property: a fifth in `make test`, half in test-all.
+
+    What asks for it is marked `DRAWN`.
+    """
     return -(-examples // ONE_IN.get(os.environ.get(LONG_VARIABLE, ""), 5))
 
 

@@ -167,14 +167,27 @@ def check_ends(jobs: Sequence[JobRecord]) -> Check:
 def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int:
     """Steps that ran on a GPU while another job's step did, by the scripts' own records."""
     gpus = {event["job"]: event["gpus"] for event in events if event["event"] == "grant"}
+    frozen = [park for park in parks_in_events(events) if park.is_frozen]
     spans = (
-        (gpu, job.job_id, span)
+        (gpu, job.job_id, part)
         for job in jobs
         for rank in job.steps
         for span in rank
+        for part in parts_awake(span, [park for park in frozen if park.job_id == job.job_id])
         for gpu in gpus.get(job.job_id, ())
     )
     return count_overlaps(spans, packs_in_events(events))
+
+
+def parts_awake(step: Span, frozen: Iterable[Park]) -> list[Span]:
+    """Return a step's span without the parks in which its job was frozen, which are sorted by time."""
+    began_ns, ended_ns = step
+    parts = []
+    for park in frozen:
+        if began_ns < park.parked_ns < ended_ns:
+            parts.append((began_ns, park.parked_ns))
+            began_ns = min(park.resumed_ns, ended_ns)
+    return [*parts, (began_ns, ended_ns)]
 
 
 def check_overlaps(by_node: int, by_steps: int) -> Check:
@@ -198,6 +211,8 @@ class Park:
     reaims: int
     #: how many boundaries ahead a gang was told to meet; 0 for a single rank, which takes the next one
     margin: int = 0
+    #: by its control group, within a step: what becomes of a gang whose clients are not all there in time
+    is_frozen: bool = False
 
     @property
     def ms(self) -> float:
@@ -225,14 +240,21 @@ def parks_in_events(events: Iterable[Event]) -> list[Park]:
 def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int) -> Park:
     is_off = bool(parked.get("off_boundary"))
     counts = (int(parked.get(name, 0)) for name in ("reaims", "margin"))
-    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, *counts)
+    is_frozen = bool(parked.get("frozen"))
+    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, *counts, is_frozen)
 
 
 def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
-    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it."""
+    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it.
+
+    On a busy machine a rank's first step may begin while the clients of others are still waited for: a park
+    before they have come freezes it. What is frozen with clients has `is_off`.
+    """
     steps_of = {job.job_id: job.steps for job in jobs}
     count = 0
     for park in parks:
+        if park.is_frozen:
+            continue
         for rank in steps_of.get(park.job_id, ()):
             # Steps of a rank follow each other: the last that began before the end of the park decides.
             last = bisect.bisect_left(rank, (park.resumed_ns, 0)) - 1
@@ -244,6 +266,8 @@ def check_boundaries(parks: Sequence[Park], inside: int) -> Check:
     """Every park was at a boundary."""
     off = sum(park.is_off for park in parks)
     text = f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps"
+    frozen = sum(park.is_frozen for park in parks)
+    text += f", {frozen} frozen while clients were waited for" if frozen else ""
     return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text, "limit 0")
 
 

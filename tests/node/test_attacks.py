@@ -144,7 +144,7 @@ def signals_of(way: str) -> tuple[int, ...]:
 def start(node: NodeHarness, duel: Duel) -> None:
     way = {"second_step": "idle", "continued": "no_client"}.get(duel.way, duel.way)
     node.start_job(duel.cheat, [CHEAT, way, f"{duel.way}.mark"])
-    node.start_job(duel.victim, [str(HERE / "scripts/loop.py"), "5"])
+    node.start_job(duel.victim, [str(HERE / "scripts/loop.py"), "20"])
 
 
 def fight(node: NodeHarness, duels: list[Duel]) -> dict[str, Outcome]:

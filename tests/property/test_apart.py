@@ -17,7 +17,7 @@ from gandiva_slurm.policy.placement.seating import Seating
 from gandiva_slurm.policy.port import Cluster, JobView, Plan, View
 from gandiva_slurm.policy.shares.rounds import Runs, Wanted
 from tests.policy_world import FixedRates, S, a_job, a_view, check_plan, running
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 TYPES = ("fast", "slow")
 models = st.sampled_from("abc")
@@ -92,6 +92,7 @@ def seat(view: View) -> Runs:
     return seating.anywhere(view.down)([Wanted(job, job.size) for job in view.jobs.values()], {})
 
 
+@DRAWN
 @settings(max_examples=drawn(400))
 @given(crowds())
 def test_whoever_is_seated_is_seated_whole_and_where_it_may_be(view: View) -> None:
@@ -105,6 +106,7 @@ def test_whoever_is_seated_is_seated_whole_and_where_it_may_be(view: View) -> No
             assert view.cluster.hosts_of(gpus) <= job.hosts, (job_id, gpus)
 
 
+@DRAWN
 @settings(max_examples=drawn(400))
 @given(crowds())
 def test_none_loses_its_seat_where_others_go_together(view: View) -> None:

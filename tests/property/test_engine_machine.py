@@ -17,7 +17,7 @@ from gandiva_slurm.model import job as states
 from gandiva_slurm.policy import gandiva_fair
 from gandiva_slurm.policy.port import Plan, PolicySettings, View
 from tests.fake_world import FakeWorld
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 #: A move takes four cycles of the small Slurm; a turn is a quantum unless the policy is told what moves take.
 QUANTUM_S, MOVE_S = 120, 6
@@ -248,7 +248,7 @@ class EngineMachine(RuleBasedStateMachine):
         return 50 * (1 + asked // (8 * there))
 
 
-TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine = DRAWN(EngineMachine.TestCase)
 TestEngineMachine.settings = settings(
     max_examples=drawn(40), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )

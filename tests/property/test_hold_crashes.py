@@ -22,7 +22,7 @@ from gandiva_slurm.accounting.ledger import Ledger as Accounts
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node.ledger import Ledger
 from gandiva_slurm.wire.messages import Hold, NodeReport
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 JOBS = 3
 #: what happens next: a job's hold begins or ends, a report reaches the controller, its acknowledgement the
@@ -139,6 +139,7 @@ def a_day() -> Iterator[Day]:
         accounts.close()
 
 
+@DRAWN
 @settings(max_examples=drawn(150), deadline=None)
 @given(STEPS)
 def test_no_gpu_second_is_charged_twice_or_lost(steps: list[tuple[str, int]]) -> None:

@@ -21,7 +21,7 @@ from gandiva_slurm.sim.world import Costs
 from tests.idle_watch import IdleWatch
 from tests.oracles.homes import HomesBySearch, best_homes
 from tests.sim.mixed import S, mean_jct_s, settings
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 QUANTUM_S, SWITCH_S = 60, 1
 
@@ -55,6 +55,7 @@ def workloads(draw: st.DrawFn) -> list[Spec]:
     return immovable(specs, draw(st.sampled_from((0.0, 0.25, 0.5, 0.75))), draw(st.integers(0, 3)))
 
 
+@DRAWN
 @examples(max_examples=drawn(150))
 @given(specs=workloads(), gpus=st.integers(2, 4), move_s=st.sampled_from((8, 60, 300)))
 def test_no_gpu_is_idle_for_long_while_another_is_shared_by_a_job_that_can_move(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gandiva_slurm.engine.state.records import OWNER_HOLD_S, SECOND_NS, EngineSettings
 from gandiva_slurm.engine.state.sizes import is_elastic
 from tests.fake_world import FakeWorld
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 TROUBLES = (
     "cancel",
@@ -116,6 +116,7 @@ def heal(world: FakeWorld) -> None:
 
 
 @given(jobs=st.lists(st.sampled_from(JOBS), min_size=4, max_size=12), steps=STEPS)
+@DRAWN
 @settings(max_examples=drawn(40), suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_whatever_happens_to_jobs_on_the_move(
     jobs: list[tuple[int, int, str]], steps: list[tuple[int, str]]

@@ -9,7 +9,7 @@ from gandiva_slurm.engine.state.records import EngineSettings
 from gandiva_slurm.model import job as states
 from tests.builders import SECOND_NS, an_association_tree
 from tests.outage_world import OutageWorld
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 QUANTUM_S = 10
 #: (user, GPUs) of each job: few enough that all find room.
@@ -39,6 +39,7 @@ def begun(nodes: dict[str, int], jobs: list[tuple[str, int]], tickets: tuple[int
     raise AssertionError(f"these did not all start: {world.jobs}")
 
 
+@DRAWN
 @settings(max_examples=drawn(100), deadline=None)
 @given(JOBS, TICKETS, SPELLS)
 def test_shares_of_a_node_are_the_same_with_outages_and_without(
@@ -56,6 +57,7 @@ def test_shares_of_a_node_are_the_same_with_outages_and_without(
             assert abs(steady_s[user] - troubled_s[user]) <= bound_s, (user, steady_s, troubled_s)
 
 
+@DRAWN
 @settings(max_examples=drawn(40), deadline=None)
 @given(SINGLES, TICKETS, SPELLS)
 def test_what_an_outage_gave_on_several_nodes_is_made_up_for_after_it(

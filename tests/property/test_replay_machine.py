@@ -8,7 +8,7 @@ from hypothesis.stateful import rule
 from gandiva_slurm.engine.replay import engine_of, frame_of, settings_of
 from tests.fake_world import FakeWorld
 from tests.property import test_engine_machine
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 from tests.tape import Tape
 
 
@@ -33,7 +33,7 @@ class ReplayMachine(test_engine_machine.EngineMachine):
             assert first is None, first
 
 
-TestReplayMachine = ReplayMachine.TestCase
+TestReplayMachine = DRAWN(ReplayMachine.TestCase)
 TestReplayMachine.settings = settings(
     max_examples=drawn(30), stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -13,7 +13,7 @@ from gandiva_slurm.model import event as ev
 from gandiva_slurm.model.action import Action
 from tests.fake_world import FakeWorld
 from tests.guarded import Guard, news_of, the_policys_look, the_view, what_slurm_shows
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 Poison = Callable[[pytest.MonkeyPatch, FakeWorld, int], None]
 #: What may be wrong with a job that waits, so that it is as if it were not there.
@@ -70,6 +70,7 @@ def lived(jobs: list[Other], bad: int, spoil: Callable[[FakeWorld, int], None]) 
 
 
 @given(scripts, st.sampled_from(KINDS))
+@DRAWN
 @settings(max_examples=drawn(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_one_that_waits_changes_nothing_for_others(script: tuple[list[Other], int], kind: Poison) -> None:
     jobs, index = script
@@ -85,6 +86,7 @@ def test_one_that_waits_changes_nothing_for_others(script: tuple[list[Other], in
 
 
 @given(scripts, st.integers(1, 60))
+@DRAWN
 @settings(max_examples=drawn(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_one_that_runs_keeps_its_turns_and_others_theirs(script: tuple[list[Other], int], after: int) -> None:
     """Beside a job that may not move anyhow nothing changes for anybody when it is set aside."""

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 from tests.slurm_world import SmallWorld
 
 NODES = (("v100", 2), ("v100", 4), ("k80", 4))
@@ -79,9 +79,10 @@ class SlurmWorldMachine(RuleBasedStateMachine):
 
 
 SlurmWorldMachine.TestCase.settings = BOUNDED
-TestSlurmWorld = SlurmWorldMachine.TestCase
+TestSlurmWorld = DRAWN(SlurmWorldMachine.TestCase)
 
 
+@DRAWN
 @settings(max_examples=drawn(25))
 @given(
     counts=st.dictionaries(USERS, st.integers(1, 2), min_size=2),

@@ -29,7 +29,7 @@ from gandiva_slurm.accounting.queries import holds_in
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.wire.messages import Hold, NodeReport
 from tests.property.test_hold_crashes import Day
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 HOUR = 3600 * NS_PER_S
 BEGIN = 1_790_000_000 * NS_PER_S + 1
@@ -222,6 +222,7 @@ def some_weeks() -> Iterator[Weeks]:
         weeks.accounts.close()
 
 
+@DRAWN
 @settings(max_examples=drawn(400), deadline=None)
 @given(STEPS, st.lists(st.integers(0, 1000), max_size=3))
 def test_a_hold_is_charged_once_around_sums_and_removal(

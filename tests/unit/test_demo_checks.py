@@ -137,6 +137,20 @@ def test_steps_at_once_on_one_gpu_overlap() -> None:
     assert checks.overlaps_in_steps([first, job(2, steps=[[(10, 21)]]), beside], grants) == 1
 
 
+def test_a_step_in_which_its_job_was_frozen_ran_before_and_after() -> None:
+    """As where a gang's first rank began to train, and the clients of others were not there yet."""
+    grants = [event("grant", 0, 1, gpus=[0]), event("grant", 0, 2, gpus=[0])]
+    frozen = [*grants, event("park", 10), event("parked", 12, frozen=True), event("resume", 40)]
+    slow = job(1, steps=[[(5 * MS, 60 * MS)]])
+    for beside, want in (((12, 40), 0), ((11, 40), 1), ((12, 41), 1)):
+        other = job(2, steps=[[(beside[0] * MS, beside[1] * MS)]])
+        assert checks.overlaps_in_steps([slow, other], frozen) == want
+    [park] = checks.parks_in_events(frozen)
+    assert park.is_frozen and checks.steps_in_parks([slow], [park]) == 0
+    assert "1 frozen while clients were waited for" in checks.check_boundaries([park], 0).text
+    assert not checks.check_boundaries([dataclasses.replace(park, is_off=True)], 0).ok, "with its clients"
+
+
 def test_ranks_of_one_gang_may_run_at_once() -> None:
     assert (
         checks.overlaps_in_steps([job(1, steps=[[(0, 10)], [(5, 15)]])], [event("grant", 0, 1, gpus=[0, 1])])

@@ -28,7 +28,7 @@ from gandiva_slurm.model.errors import ConfigError, UsageError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import JobOptions, SlurmJob
 from gandiva_slurm.wire.messages import Hold, NodeReport
-from tests.slow import drawn
+from tests.slow import DRAWN, drawn
 
 NS, HOUR, DAY = 10**9, 3600, 86400
 #: the schema before sums
@@ -96,6 +96,7 @@ HOLDS = st.lists(
 )
 
 
+@DRAWN
 @settings(max_examples=drawn(100), deadline=None)
 @given(HOLDS)
 def test_sums_answer_as_holds_do(tmp_path_factory: pytest.TempPathFactory, drawn_holds: list[Any]) -> None:
