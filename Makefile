@@ -48,13 +48,18 @@ check: setup ## ruff, mypy, C warnings, layer test
 # cluster, so a worker takes whole files. What needs processors alone runs beside them in what they leave, a worker a
 # core; its output is shown when all have ended.
 REAL_FLOORS := tests/contract tests/controller tests/node tests/cluster
-REAL := -n 4 --dist loadfile $(REAL_FLOORS)
+REAL := -n 4 --dist loadfile
 # What is compiled is kept, whatever the environment says: each of some thousand processes would compile it again,
 # a worker of pytest for 7 s of a processor, a daemon for 0.1 s.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = OMP_NUM_THREADS=1 GANDIVA_TIMES=$(TIMES) $(PY) -m pytest -q --no-loadscope-reorder
-FAST := -n auto --maxprocesses 8 --dist loadscope $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
+FAST := -n auto --maxprocesses 8 --dist loadscope
+OTHER_FLOORS := $(addprefix --ignore=,$(REAL_FLOORS) tests/gpu tests/docker)
 SHORT := -m "not slow and not soak"
+# Files with long forms, whose marks are tests/slow.py's: each worker imports whatever it collects.
+LONG_FILES = $(shell grep -rlE 'tests\.slow|on_cases|mark\.(slow|drawn)' tests --include='test_*.py' | sort)
+REAL_LONG = $(filter $(addsuffix /%,$(REAL_FLOORS)),$(LONG_FILES))
+FAST_LONG = $(filter-out $(addsuffix /%,$(REAL_FLOORS) tests/gpu tests/docker),$(LONG_FILES))
 # Two command lines: the first beside the second, and at low priority until that has ended (an ordinary user cannot
 # raise it again: on a machine with other load it takes longer then). Sets `failed` where one fails.
 define BESIDE
@@ -69,15 +74,15 @@ endef
 
 test: setup ## the test floors this machine can run, without the long forms
 	@failed=0; $(PYTEST) tests/gpu || failed=1; \
-	$(call BESIDE,$(PYTEST) $(FAST) $(SHORT),$(PYTEST) $(REAL) $(SHORT)); \
+	$(call BESIDE,$(PYTEST) $(FAST) $(OTHER_FLOORS) $(SHORT),$(PYTEST) $(REAL) $(REAL_FLOORS) $(SHORT)); \
 	exit $$failed
 
 # Containers' clusters after those of this machine, each with the processors it was made for.
-REST = $(PYTEST) $(REAL) -m "slow and not soak" || failed=1; $(PYTEST) tests/docker -m "not soak"
+REST = $(PYTEST) $(REAL) $(REAL_LONG) -m "slow and not soak" || failed=1; $(PYTEST) tests/docker -m "not soak"
 
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \
-	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) -m "(slow or drawn) and not soak",$(REST)); \
+	$(call BESIDE,GANDIVA_LONG=1 $(PYTEST) $(FAST) $(FAST_LONG) -m "(slow or drawn) and not soak",$(REST)); \
 	exit $$failed
 
 soak: setup ## the longest forms, outside CI; docs/testing.md has dates and results
@@ -89,9 +94,9 @@ soak: setup ## the longest forms, outside CI; docs/testing.md has dates and resu
 		GANDIVA_MINI_CGROUPS=$$kind $(PYTEST) tests/cluster/test_frozen.py tests/cluster/test_devices.py || failed=1; \
 	done; \
 	GANDIVA_DAY=1 $(PYTEST) -s --timeout 3600 tests/cluster/test_day.py || failed=1; \
-	$(PYTEST) $(REAL) -m soak || failed=1; \
+	$(PYTEST) $(REAL) $(REAL_FLOORS) -m soak || failed=1; \
 	$(PYTEST) tests/docker -m soak || failed=1; \
-	GANDIVA_LONG=all GANDIVA_DRAW=anew $(PYTEST) $(FAST) -m "soak or hypothesis" || failed=1; \
+	GANDIVA_LONG=all GANDIVA_DRAW=anew $(PYTEST) $(FAST) $(OTHER_FLOORS) -m "soak or hypothesis" || failed=1; \
 	exit $$failed
 
 variants: setup ## known-wrong variants of the product against their tests (SAMPLE=20 SEED=1: that many, drawn by the seed)

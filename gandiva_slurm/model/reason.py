@@ -215,7 +215,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "MoveFailed": ("was not moved to {to}: {why}", "{then}; no move is tried again for {wait_s} s"),
     "TargetLost": (
         "{node} takes no jobs now, so it does not go on on {to}",
-        "it is placed anywhere, and goes on from what it saved",
+        "{then}",
     ),
     # leaving
     "Ended": ("finished: {state}", "nothing"),

@@ -17,6 +17,11 @@ def finish_writing():
             assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few(few_objects):
+    """Each module of this floor parks trainings."""
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     """A directory for checkpoints, a process that has attached nothing yet, one thread."""

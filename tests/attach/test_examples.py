@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow import slow
+from tests.slow import soak
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
@@ -48,7 +48,7 @@ def test_plain_loop(start, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@slow("15 s; the plain loop stays, and test_requeue stops and goes on")
+@soak("15 s; the plain loop stays, and test_requeue stops and goes on")
 def test_mnist_like_goes_on_where_it_was_stopped(start, tmp_path):
     alone, err = lines(start("mnist_like.py", "--epochs", "4"))
     assert "nothing is saved" in err and list(tmp_path.iterdir()) == []

@@ -12,9 +12,9 @@ from gandiva_slurm.cli.main import main
 from gandiva_slurm.cli.runs import Trial, run_alone
 from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.cli.trial import compare, run_moved
-from tests.slow import by_need, slow, soaked
+from tests.slow import by_need, slow, soak, soaked
 
-IN_PROCESS_TOO = slow("29 s each; test_frameworks has them in one process")
+IN_PROCESS_TOO = soak("29 s each; test_frameworks has them in one process")
 #: A step takes 20 ms, so that a training of 80 has not ended when a busy machine asks it to park.
 HEAD = """
 import time
@@ -154,7 +154,7 @@ trainer = """
 
 @slow("25 s each; test_script_without_a_line_is_moved has a rank")
 @pytest.mark.parametrize(
-    "name", ["trainer", "sharded", soaked("lightning", why="as sharded, by another strategy")]
+    "name", ["trainer", *(soaked(name, why="by another strategy") for name in ("sharded", "lightning"))]
 )
 def test_gang_without_a_line_is_parked_and_moved(name, tried, tmp_path, monkeypatch):
     """DistributedDataParallel by torchrun, two ranks."""
@@ -170,7 +170,7 @@ def test_gang_without_a_line_is_parked_and_moved(name, tried, tmp_path, monkeypa
 
 
 @slow("20 s; test_attached has the reasons, test_hook_install the switch")
-@pytest.mark.parametrize("how", ["switched off", "of an unknown version"])
+@pytest.mark.parametrize("how", ["switched off", soaked("of an unknown version", why="as if switched off")])
 def test_script_that_is_left_alone_is_parked_and_says_why(how, tried, tmp_path, monkeypatch):
     body = UNASKED["trainer"]
     if how == "switched off":

@@ -6,7 +6,7 @@ import pytest
 
 from tests import attach_recipes as recipes
 from tests.attach_train import train
-from tests.slow import long_form
+from tests.slow import long_form, soaked
 
 # A script that goes on at an epoch's edge ends the epoch before its first step.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")
@@ -69,8 +69,14 @@ PLACES = {
 
 
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("workers", [0, long_form(2, why="15 s in all; test_frameworks has a worker")])
-@pytest.mark.parametrize("recipe", recipes.SOLO)
+@pytest.mark.parametrize(
+    "recipe, workers",
+    [
+        *((recipe, 0) for recipe in recipes.SOLO),
+        long_form("adam", 2, why="test_frameworks has a worker"),
+        *(soaked(recipe, 2, why="as adam") for recipe in recipes.SOLO if recipe != "adam"),
+    ],
+)
 def test_moved_training_computes_what_it_would_have(recipe, workers, places, monkeypatch, fresh):
     args = job(recipe, workers)
     want = undisturbed(args, monkeypatch, fresh)

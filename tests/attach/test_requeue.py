@@ -21,7 +21,7 @@ from gandiva_slurm.wire.page import (
     W_TIER_USED,
 )
 from tests.park_harness import Harness
-from tests.slow import by_need, slow, soaked
+from tests.slow import by_need, long_form, slow, soak, soaked
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -147,8 +147,8 @@ CASES = {
 }
 
 
-#: What is of these two is of the others, and of test_parked_gang.
-MORE = ("gradients of each rank", "shards, fed by workers")
+#: What is of these is of the others, and of test_parked_gang.
+MORE = ("buffers of each rank", "gradients of each rank", "shards, fed by workers")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_gang_that_left_goes_on_as_if_nothing_had_been(case, room, alone):
         assert small.stat().st_size < large.stat().st_size, "rank 0 saves the weights for all"
 
 
-@slow("40 s; test_park_real parks gangs, test_floor every kind of training")
+@soak("40 s; test_park_real parks gangs, test_floor every kind of training")
 def test_shards_are_parked_a_hundred_times(room, alone):
     options = ("--epochs", "80")
     room.start("sharded", *options, "--step-ms", "3", world=2)
@@ -187,7 +187,9 @@ def test_shards_are_parked_a_hundred_times(room, alone):
     assert [room.lines("moved", rank) for rank in range(2)] == alone("sharded", 2, *options)
 
 
-@pytest.mark.parametrize("case", by_need(["solo", "shards of each rank"]))
+@pytest.mark.parametrize(
+    "case", [soaked("solo", why="18 s; a gang stays"), long_form("shards of each rank", why="20 s")]
+)
 def test_gang_whose_memory_is_moved_away_saves_itself_all_the_same(case, room, alone):
     """Parked without its memory, then saved and parked without its memory, then started again."""
     recipe, world, options, _ = CASES[case]

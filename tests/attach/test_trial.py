@@ -15,10 +15,13 @@ from gandiva_slurm.cli.runs import BEHIND, Trial
 from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.node import procs
 from tests.park_harness import wait_until
-from tests.slow import by_need, slow
+from tests.slow import by_need, slow, soak
 
+#: It compiles nothing, and a user would not have its third and fourth line: they save a second at each start.
 HEAD = """
 import torch, gandiva_slurm as gandiva
+from gandiva_slurm.mini.workloads.lean import leave_compiler_out
+leave_compiler_out()
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
@@ -141,7 +144,7 @@ def test_its_optimizer_tells_where_one_went_on_that_computes_something_else(trie
     assert went % 10 == 0 and went > 0 and after - went - int(again) in (0, 1), out
 
 
-@slow("50 s, torch starts eight times; test_requeue has gangs, the other trials the command")
+@soak("50 s, torch starts eight times; test_requeue has gangs, the other trials the command")
 def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, out = gandiva("try", "gang", launcher=launcher)

@@ -12,9 +12,9 @@ from tests.cluster.fleet import mended, wait_for
 from tests.device import backend, card
 from tests.device.conftest import library as library
 from tests.device.test_gang import SEGMENT, WIDE_BYTES, WORLD
-from tests.slow import slow
+from tests.slow import soak
 
-pytestmark = [pytest.mark.local, slow("60 s: tests/device/test_gang.py has each kind")]
+pytestmark = [pytest.mark.local, soak("60 s: tests/device/test_gang.py has each kind")]
 
 QUANTUM_S, TURNS = 3.0, 3
 SCRIPT = Path(__file__).parents[1] / "attach_train.py"

@@ -21,7 +21,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
 from tests.records import holds_of
-from tests.slow import slow
+from tests.slow import soak
 
 TRAINING = Path(__file__).parents[1] / "node/scripts/attached.py"
 NODES, USERS = ("n1", "n2"), ("user1", "user2", "user3")
@@ -166,7 +166,7 @@ class Chaos:
         assert "invariant broken" not in log and "Traceback" not in log, log
 
 
-@slow("100 s a seed; property/test_kills.py has kills on a small Slurm")
+@soak("100 s a seed; property/test_kills.py has kills on a small Slurm")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_dies_in_mid_everything_takes_no_job_along(cluster: MiniCluster, seed: int) -> None:
     with mended(Fleet(cluster)) as fleet:

@@ -9,9 +9,9 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.carded import CardFleet, card_cluster
 from tests.cluster.fleet import mended, wait_for
 from tests.device.conftest import library as library
-from tests.slow import slow
+from tests.slow import soak
 
-pytestmark = [pytest.mark.local, slow("60 s; unit/test_idleness has it without Slurm")]
+pytestmark = [pytest.mark.local, soak("60 s; unit/test_idleness has it without Slurm")]
 
 IDLE = {"tell_after_s": 10, "park_after_s": 10}
 

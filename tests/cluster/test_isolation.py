@@ -10,7 +10,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, Fleet, own_cluster, wait_for
-from tests.slow import slow
+from tests.slow import slow, soak
 
 #: As long as `isolation` of a mini cluster, and longer than a node then works on.
 SILENCE_S, LONG_S = 15, 25.0
@@ -71,7 +71,7 @@ def test_jobs_work_on_while_both_controllers_are_dead_and_all_nodes_answer(fleet
     assert not fleet.count("halt", first, "n1") and not fleet.count("halt", second, "n2")
 
 
-@slow("40 s; the same with a controller of hand is in tests/node")
+@soak("40 s; the same with a controller of hand is in tests/node")
 def test_a_job_works_on_while_gandivactld_is_heard_though_no_slurmctld_is_there(fleet: Fleet) -> None:
     job = light(fleet, "user1", "v100")
     fleet.mini.kill("gandivad:n2", signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_a_job_is_frozen_where_nobody_is_heard_and_goes_on_when_slurm_shows_it(f
     assert fleet.slurm_state(job) == "RUNNING" and not fleet.count("fence", job)
 
 
-@slow("90 s; the same with a Slurm of hand is in tests/node")
+@soak("90 s; the same with a Slurm of hand is in tests/node")
 def test_a_job_ends_when_slurm_has_given_its_node_up(fleet: Fleet) -> None:
     """slurmctld answers the node and does not hear it: in the end it does not show the job there any more."""
     job = light(fleet, "user1", "v100,k80")

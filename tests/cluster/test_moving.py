@@ -313,7 +313,7 @@ def test_a_target_that_is_lost_leaves_the_job_where_it_is(fleet: Fleet) -> None:
     crowd.make_room()
     wait_for(crowd.file("saving").exists, "the job to save itself", MOVE_S)
     fleet.mini.kill(f"gandivad:{crowd.target}")
-    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    wait_for(lambda: "TargetLost" in crowd.codes(), "the move to be given up", MOVE_S)
     crowd.file("slow").unlink()
     crowd.check_losses()
     crowd.wait_runs(f"COMPLETED {crowd.home}")

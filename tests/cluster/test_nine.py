@@ -8,11 +8,11 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
-from tests.slow import slow
+from tests.slow import soak
 
 pytestmark = [
     pytest.mark.local,
-    slow("70 s, nine trainings at once; unit/test_immovable_live has the same through the engine"),
+    soak("70 s, nine trainings at once; unit/test_immovable_live has the same through the engine"),
 ]
 
 SCRIPTS = Path(__file__).parents[1] / "node/scripts"

@@ -12,7 +12,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import START_S, Fleet, own_cluster, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.records import share_of_turns
-from tests.slow import slow
+from tests.slow import slow, soaked
 
 SCRIPT = Path(__file__).with_name("refusing_gang.py")
 #: GPU type, nodes that have it, how a gang of two ranks asks for it.
@@ -54,7 +54,7 @@ def written(fleet: Fleet) -> list[list[int]]:
 
 
 @slow("a minute a shape; node/test_refusal and unit/test_engine_refusal have it without Slurm")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [soaked("one-node", why="a minute; two nodes stay"), "two-nodes"])
 def test_a_gang_that_never_parks_leaves_others_their_turns(fleet: Fleet, shape: str) -> None:
     """On all its nodes it is frozen for the time of their turns, and goes on where it was."""
     gpu_type, nodes, flags = SHAPES[shape]

@@ -9,7 +9,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
 from tests.cluster.test_policy import TRAINING, USERS
-from tests.slow import slow
+from tests.slow import soak
 
 #: by user: milliseconds of a step on n1 (v100) and on n2 (k80): a V100 is worth 1.2, 2 and 6 K80s
 STEPS_MS = {"user1": (50, 60), "user2": (30, 60), "user3": (10, 60)}
@@ -44,7 +44,7 @@ def tasks(fleet: Fleet) -> dict[int, str]:
     return {row["job_id"]: row["user"] for row in fleet.ask("queue")["jobs"] if row["state"] != "ENDED"}
 
 
-@slow("2 minutes of trades by measured rates; in virtual time tests/sim/test_market.py has them")
+@soak("2 minutes of trades by measured rates; in virtual time tests/sim/test_market.py has them")
 def test_fast_gpus_go_to_whom_they_help_and_the_ledger_outlives_the_controller(fleet: Fleet) -> None:
     for user, (fast, slow_ms) in STEPS_MS.items():
         fleet.submit(

@@ -7,7 +7,7 @@ import pytest
 from gandiva_slurm.model import job as states
 from tests.cluster import older
 from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
-from tests.slow import slow
+from tests.slow import slow, soak
 
 #: Of a job's GPU time: events are written a moment after a hold begins or ends.
 NEAR_S = 0.05
@@ -61,7 +61,7 @@ def living(fleet: Fleet) -> set[int]:
     return {row["job_id"] for row in fleet.ask("queue")["jobs"] if row["state"] in LIVE}
 
 
-@slow("40 s; tests/controller/test_upgrade.py has a state that is read by another release")
+@soak("40 s; tests/controller/test_upgrade.py has a state that is read by another release")
 def test_an_earlier_copy_of_its_state_is_put_back(slurm_here: None) -> None:
     """As docs/admin.md has it for the way back from an upgrade: jobs go on, no hold is charged twice."""
     with own_cluster("back", "v100:1x1", 0.5) as mini, mended(Fleet(mini)) as fleet:

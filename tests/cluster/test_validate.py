@@ -9,12 +9,12 @@ from rich.console import Console
 from gandiva_slurm.mini.demo_screen import Left, Screen
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
 from gandiva_slurm.mini.validation import plan, play
-from tests.slow import slow
+from tests.slow import soak
 
 pytestmark = [pytest.mark.local, pytest.mark.usefixtures("slurm_here")]
 
 
-@slow("70 s; tests/unit/test_validation_costs.py and tests/sim/test_validation.py have its halves")
+@soak("70 s; tests/unit/test_validation_costs.py and tests/sim/test_validation.py have its halves")
 def test_a_few_trainings_are_played_measured_and_simulated(tmp_path: Path) -> None:
     spec = MiniSpec(
         f"test-validate-{os.getpid()}", parse_nodes(plan.NODES), plan.QUANTUM_S,

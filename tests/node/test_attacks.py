@@ -20,7 +20,7 @@ from gandiva_slurm.wire.messages import PlannedJob
 from tests import patience
 from tests.node.harness import HERE, TICKET, NodeHarness, uid_of
 from tests.skips import NO_ROOT
-from tests.slow import slow
+from tests.slow import long_form, soaked
 
 CHEAT = str(HERE / "scripts/cheat.py")
 WAYS = (
@@ -43,6 +43,8 @@ WAYS = (
 )
 #: What was started with an empty environment and has no parent left is of no job that could be told.
 WAYS_BY_STOPS = tuple(way for way in WAYS if way != "clean_environment")
+#: Those that have to do with the stops themselves; others are tried in `make soak`, too.
+ABOUT_STOPS = ("child", "traced", "continued", "no_client", "handlers")
 #: How long work is compared with what was charged; `make attacks` takes 60 s.
 WINDOW_S = float(os.environ.get("GANDIVA_ATTACK_S", "10"))
 QUANTUM_S = 0.5
@@ -111,9 +113,11 @@ def outcomes() -> Iterator[dict[str, Outcome]]:
 
 
 @pytest.fixture(scope="module")
-def outcomes_by_stops() -> Iterator[dict[str, Outcome]]:
-    """The same where no group can be frozen, and processes are sent SIGSTOP."""
-    yield fought(WAYS_BY_STOPS, is_without_groups=True)
+def outcomes_by_stops(request: pytest.FixtureRequest) -> Iterator[dict[str, Outcome]]:
+    """The same where no group can be frozen, and processes are sent SIGSTOP: the ways that are asked for."""
+    name = test_nor_does_it_where_no_group_can_be_frozen.__name__
+    asked = [item.callspec.params["way"] for item in request.session.items if item.name.startswith(name)]
+    yield fought(asked, is_without_groups=True)
 
 
 def fought(ways: Sequence[str], **settings: object) -> dict[str, Outcome]:
@@ -187,7 +191,14 @@ def test_no_way_to_cheat_gains_anything(outcomes: dict[str, Outcome], way: str) 
     check(outcomes[way])
 
 
-@slow("35 s of programs at work; the same with groups, which nodes have as a rule, stays")
-@pytest.mark.parametrize("way", WAYS_BY_STOPS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        long_form(way, why="35 s; the same with groups, which nodes have as a rule, stays")
+        if way in ABOUT_STOPS
+        else soaked(way, why="one more way, which has nothing to do with how it is stopped")
+        for way in WAYS_BY_STOPS
+    ],
+)
 def test_nor_does_it_where_no_group_can_be_frozen(outcomes_by_stops: dict[str, Outcome], way: str) -> None:
     check(outcomes_by_stops[way])

@@ -7,7 +7,7 @@ import pytest
 from tests.node.gangs import GANG, check_losses, gang
 from tests.node.harness import HERE, a_planned_job
 from tests.ports import free_port
-from tests.slow import slow
+from tests.slow import slow, soaked
 
 #: What their groups wait for, and how long a turn is: torchrun's agents are given up after 15 s.
 GROUP_S, TURN_S = 2.0, 16.0
@@ -16,7 +16,11 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
 
 
 @slow("70 s: turns longer than what torchrun's agents wait for each other")
-@pytest.mark.parametrize("words", [gang(2), TORCHRUN], ids=["alone", "torchrun"])
+@pytest.mark.parametrize(
+    "words",
+    [soaked(gang(2), why="torchrun's are given up earlier"), TORCHRUN],
+    ids=["alone", "torchrun"],
+)
 def test_a_gang_goes_on_that_was_frozen_for_longer_than_its_groups_wait(make_node, words):
     node = make_node(gpus=1, quantum_s=TURN_S)
     node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))

@@ -160,7 +160,7 @@ def survives(seed: int) -> Counter[str]:
 
 
 @slow("7 s of processor a seed; the one below is in make test")
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, *(soaked(seed, why="one more seed") for seed in range(5, 13))])
+@pytest.mark.parametrize("seed", [1, *(soaked(seed, why="one more seed") for seed in range(2, 13))])
 def test_kills_in_mid_everything_lose_nothing(seed: int) -> None:
     survives(seed)
 

@@ -14,7 +14,7 @@ from gandiva_slurm.cli.main import cli, main
 from gandiva_slurm.sim.paper import automl
 from gandiva_slurm.sim.paper.catalogue import CATALOGUE
 from gandiva_slurm.sim.paper.result import Setup, published
-from tests.slow import long_form, slow
+from tests.slow import long_form, slow, soaked
 
 NAMES = [entry.name for entry in CATALOGUE]
 #: Those that take no time; the others have tests of their own.
@@ -129,7 +129,7 @@ def test_a_search_reaches_eighty_and_ninety_per_cent_as_much_sooner_as_the_paper
 
 @pytest.mark.parametrize(
     ("seed", "orders"),
-    [(1, 20), long_form(1, 100, why="8 s; 20 orders in make test"), long_form(2, 100, why="14 s; as above")],
+    [(1, 20), long_form(1, 100, why="8 s; 20 orders in make test"), soaked(2, 100, why="14 s; as above")],
 )
 def test_no_winner_is_lost_in_four_times_the_noise(seed: int, orders: int) -> None:
     hundred, turn = automl.configurations(seed), random.Random(seed)

@@ -11,6 +11,8 @@ from gandiva_slurm.client import layered
 from gandiva_slurm.client.device import CpuGauge
 from gandiva_slurm.client.offload import Moved, TorchTier
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 DEADLINE_S = 30
 WIDTH = 8
 

@@ -15,11 +15,13 @@ from gandiva_slurm.wire.page import LEFT, TIER_TORCH, W_SEQ, W_STATE, W_TIER_USE
 from tests import offload_kit as kit
 from tests import patience
 from tests.park_harness import Harness
-from tests.slow import long_form
+from tests.slow import long_form, soaked
+
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, PARKS = 130, 100
-AS_MANY_AS = [12, long_form(PARKS, why="5 s a recipe; twelve parks each in make test")]
+AS_MANY_AS = [12, soaked(PARKS, why="5 s a recipe; twelve parks each in make test")]
 
 
 @pytest.fixture(autouse=True)

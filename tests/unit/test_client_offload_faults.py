@@ -14,6 +14,8 @@ from gandiva_slurm.client.tiers import BestTier
 from gandiva_slurm.wire.page import TIER_HOLD, TIER_TORCH
 from tests import attach_recipes as recipes
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):

@@ -12,6 +12,8 @@ from gandiva_slurm.client.rank import Rank
 from tests import attach_recipes as recipes
 from tests import offload_kit as kit
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 class Hidden:
     """Keeps a tensor where only the heap's walk finds it."""

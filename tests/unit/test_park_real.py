@@ -27,7 +27,7 @@ from gandiva_slurm.wire.page import (
 )
 from tests import patience
 from tests.park_harness import Harness, is_alive, open_page, wait_until
-from tests.slow import long_form, slow
+from tests.slow import slow, soak, soaked
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "gandiva_slurm" / "client" / "hook"
@@ -112,7 +112,7 @@ def train_on(harness, boundaries):
     )
 
 
-@pytest.mark.parametrize("times", [10, long_form(100, why="25 s; a tenth of it is in make test")])
+@pytest.mark.parametrize("times", [10, soaked(100, why="25 s; a tenth of it is in make test")])
 def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     harness, socket = node(2)
     job = start("parked", 2, "--steps", "1000000", "--step-ms", "2", "--pause-every", "40", socket=socket)
@@ -134,7 +134,7 @@ def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     assert losses == alone
 
 
-@pytest.mark.parametrize("times", [3, long_form(20, why="29 s; three times are in make test")])
+@pytest.mark.parametrize("times", [3, soaked(20, why="29 s; three times are in make test")])
 def test_gang_whose_memory_is_moved_away_computes_the_same(start, node, times):
     """The last park lasts longer than its process group waits for anybody."""
     harness, socket = node(2)
@@ -215,7 +215,7 @@ def train_on_alone(known, phase):
 PHASES = ("aiming", "committing", "between", "parked", "resuming")
 
 
-@slow("22 s; node/test_restart kills gandivad itself, test_park_explore has every phase")
+@soak("22 s; node/test_restart kills gandivad itself, test_park_explore has every phase")
 def test_job_outlives_its_node_in_every_phase(start, tmp_path):
     """Killed in each phase, and taken over by the next, as gandivad would be: the gang always trains on.
 

@@ -6,7 +6,7 @@ import pytest
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.slicing.domains import Planned
-from tests.slow import long_form
+from tests.slow import long_form, soaked
 from tests.span_chaos import SECOND, Chaos
 
 NODES = {"n1": 2, "n2": 2, "n3": 2}
@@ -26,8 +26,9 @@ SHAPES = {
 
 
 def seeds(few: int, all_of_them: int) -> list[object]:
-    """The first few in `make test`; half a second of processor time each."""
-    return [*range(few), *(long_form(seed, why="one more seed") for seed in range(few, all_of_them))]
+    """The first few in `make test`, one more in `make test-all`; half a second of processor time each."""
+    more = [soaked(seed, why="one more seed") for seed in range(few + 1, all_of_them)]
+    return [*range(few), long_form(few, why="one more seed"), *more]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -211,7 +211,8 @@ def fall_back(at: Cycle, record: JobRecord, why: str) -> None:
 def _lose_target(at: Cycle, record: JobRecord, lost: str) -> None:
     """Its target was lost after the requeue: no failure of the move's, it goes on from what it saved."""
     record.travels.give_up()
-    record.move(states.HELD, because("TargetLost", to=record.target_text, node=lost), at.now_ns)
+    then = "it is placed anywhere, and goes on from what it saved"
+    record.move(states.HELD, because("TargetLost", to=record.target_text, node=lost, then=then), at.now_ns)
     record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
 
 
@@ -361,9 +362,16 @@ def _watch_requeued(at: Cycle, record: JobRecord) -> None:
 
 
 def _stay_here(at: Cycle, record: JobRecord, why: str) -> None:
-    """Give a move up before the requeue: the job goes on where it is."""
-    to, wait_s = record.target_text, _count_failure(at, record)
-    reason = because("MoveFailed", to=to, why=why, then="it goes on where it is", wait_s=wait_s)
+    """Give a move up before the requeue: the job goes on where it is.
+
+    A target that is lost is no failure of the move's: for moments all nodes are, behind a start of slurmctld.
+    """
+    to, lost, then = record.target_text, lost_target(at, record), "it goes on where it is"
+    if lost:
+        record.travels.give_up()
+        reason = because("TargetLost", to=to, node=lost, then=then)
+    else:
+        reason = because("MoveFailed", to=to, why=why, then=then, wait_s=_count_failure(at, record))
     record.move(states.RUNNING, reason, at.now_ns)
 
 

@@ -1,0 +1,123 @@
+"""A training moves to and fro by images while what makes it move is killed: never two, nothing untold.
+
+`GANDIVA_IMAGE_KILLS=200 pytest -s tests/docker/test_image_random_kills.py -m soak` takes an hour; `make soak`
+has the 40 of its own.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import LIGHT, own_cluster, wait_for
+from tests.docker.conftest import require
+from tests.docker.test_images import MOVE_S, MOVES, OF_IMAGES, SUITE, TRAIN, TYPES, Moving, criu_of
+from tests.slow import soak
+
+KILLS = int(os.environ.get("GANDIVA_IMAGE_KILLS", "40"))
+SEED = int(os.environ.get("GANDIVA_IMAGE_KILLS_SEED", "1"))
+pytestmark = [soak("15 s a kill; test_images has four chosen ones"), pytest.mark.timeout(300 + 60 * KILLS)]
+
+#: What a kill comes after: a dump begins, the image is whole (a requeue follows), a restore begins.
+POINTS = ("image", "imaged", "restore")
+VICTIMS = ("criu", "gandivad:from", "gandivad:to", "gandivactld", "slurmd:from", "slurmd:to", "slurmctld")
+#: How long after the event at most: dump and restore take a quarter of a second, a requeue up to three.
+LATEST_S = {"image": 0.5, "imaged": 3.0, "restore": 0.6}
+GO_ON_S = 120.0
+#: More steps than it ever takes.
+ENDLESS = 10**7
+
+
+@pytest.fixture(scope="module")
+def mini() -> Iterator[MiniCluster]:
+    """As in test_images, a cluster of its own."""
+    require(SUITE)
+    with own_cluster("random", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
+        cluster.path("/home/user2/light.py").write_text(LIGHT)
+        cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
+        yield cluster
+
+
+def test_killed_at_random_points_it_is_alive_once_and_loses_nothing_untold(mini: MiniCluster) -> None:
+    draw, moving = random.Random(SEED), Moving(mini)
+    outcomes: Counter[tuple[str, str, str]] = Counter()
+    moving.submit(f"exec python train.py OUT {ENDLESS} 0.02")
+    for number in range(KILLS):
+        point, victim = draw.choice(POINTS), draw.choice(VICTIMS)
+        late_s = draw.uniform(0, LATEST_S[point])
+        outcome = one_kill(moving, point, victim, late_s)
+        outcomes[point, victim, outcome] += 1
+        print(f"{number + 1} of {KILLS}: {point} + {late_s:.2f} s, {victim}: {outcome}", flush=True)
+    for (point, victim, outcome), count in sorted(outcomes.items()):
+        print(f"{point:8} {victim:14} {outcome:12} {count}")
+    mini.exec(["scancel", str(moving.job)])
+    wait_for(lambda: not any(moving.processes(node) for node in TYPES), "its processes to be gone", 60)
+    check_losses(moving, told=len(told_anew(moving)))
+    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", 60)
+    moving.fleet.finish()
+
+
+def one_kill(moving: Moving, point: str, victim: str, late_s: float) -> str:
+    """Have it moved and something killed meanwhile; return what came of it, when it trains again."""
+    mini, home = moving.mini, moving.node()
+    there = {"from": home, "to": next(node for node in TYPES if node != home)}
+    before, anew = len(moving.events(point)), len(told_anew(moving))
+    moving.crowd()
+    wait_for(lambda: len(moving.events(point)) > before or is_away(moving, home), moving.story, MOVE_S)
+    time.sleep(late_s)  # the moment itself
+    daemon, _, side = victim.partition(":")
+    name = f"{daemon}:{there[side]}" if side else daemon
+    if victim == "criu":
+        pid = criu_of(mini, there["to" if point == "restore" else "from"])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL) if pid else None
+    else:
+        mini.kill(name)
+        mini.start_daemon(name)
+    was = len(moving.lines())
+    wait_for(lambda: len(moving.lines()) > was + 20 and moving.node(), moving.story, GO_ON_S)
+    # A slurmctld that is killed forgets what it was told within the last seconds.
+    wait_for(lambda: not cancelled(moving), lambda: f"the others to end: {cancelled(moving)}", 60)
+    alive = {node: len(moving.processes(node)) for node in TYPES}
+    assert sum(alive.values()) <= 1, (alive, moving.story())
+    if len(told_anew(moving)) > anew:
+        return "began anew"
+    return "moved" if moving.node() not in ("", home) else "stayed"
+
+
+def cancelled(moving: Moving) -> str:
+    """Cancel all jobs but the training; return those that are there all the same."""
+    moving.mini.exec(["scancel", "-u", "user2"], check=False)
+    return moving.mini.exec(["squeue", "-h", "-u", "user2", "-o", "%A %T"], check=False).stdout.strip()
+
+
+def is_away(moving: Moving, home: str) -> bool:
+    """It has left the node before it was seen to."""
+    return moving.node() not in ("", home)
+
+
+def told_anew(moving: Moving) -> list[object]:
+    """Each time that a restore failed, and the job was begun anew."""
+    return [event for event in moving.events("unrestored") if event.get("anew")]
+
+
+def check_losses(moving: Moving, told: int) -> None:
+    """Each step follows the one before, but where it was told; each loss is that of a run alone."""
+    rows = [line.split() for line in moving.lines()]
+    steps = [int(step) for step, _ in rows]
+    begins = [0, *(at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1)]
+    assert all(steps[at] == 0 for at in begins), [steps[max(0, at - 2) : at + 3] for at in begins]
+    assert len(begins) - 1 <= told, f"begun anew {len(begins) - 1} times, {told} times told"
+    longest = max(steps) + 1
+    words = f"cd; python train.py {moving.name}.alone {longest} 0"
+    moving.mini.exec(["sh", "-c", words], user="user1", check=False, timeout_s=60 + longest / 50)
+    alone = [line.split()[1] for line in Path(moving.file(".alone")).read_text().splitlines()]
+    assert all(loss == alone[int(step)] for step, loss in rows), "the same to the last bit"
+    print(f"{len(rows)} steps, {len(begins) - 1} times begun anew, {told} times told")
