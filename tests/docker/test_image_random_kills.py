@@ -46,18 +46,33 @@ def mini() -> Iterator[MiniCluster]:
 
 
 def test_killed_at_random_points_it_is_alive_once_and_loses_nothing_untold(mini: MiniCluster) -> None:
-    draw, moving = random.Random(SEED), Moving(mini)
-    outcomes: Counter[tuple[str, str, str]] = Counter()
-    moving.submit(f"exec python train.py OUT {ENDLESS} 0.02")
+    """A training whose move has failed rests for half an hour: another one takes its place."""
+    draw, outcomes = random.Random(SEED), Counter[tuple[str, str, str]]()
+    moving = begun(mini)
     for number in range(KILLS):
         point, victim = draw.choice(POINTS), draw.choice(VICTIMS)
         late_s = draw.uniform(0, LATEST_S[point])
         outcome = one_kill(moving, point, victim, late_s)
         outcomes[point, victim, outcome] += 1
         print(f"{number + 1} of {KILLS}: {point} + {late_s:.2f} s, {victim}: {outcome}", flush=True)
+        if "moves that failed in a row" in moving.story():
+            end(moving)
+            moving = begun(mini)
+    end(moving)
     for (point, victim, outcome), count in sorted(outcomes.items()):
         print(f"{point:8} {victim:14} {outcome:12} {count}")
-    mini.exec(["scancel", str(moving.job)])
+
+
+def begun(mini: MiniCluster) -> Moving:
+    """A training that goes on until it is cancelled."""
+    moving = Moving(mini)
+    moving.submit(f"exec python train.py OUT {ENDLESS} 0.02")
+    return moving
+
+
+def end(moving: Moving) -> None:
+    """Cancel it; nothing of it is left, and its losses are those of a run alone."""
+    moving.mini.exec(["scancel", str(moving.job)])
     wait_for(lambda: not any(moving.processes(node) for node in TYPES), "its processes to be gone", 60)
     check_losses(moving, told=len(told_anew(moving)))
     wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", 60)
