@@ -109,7 +109,7 @@ def test_script_with_the_callback_is_parked_and_moved(body, tried, tmp_path):
     assert "1 moves\nthe losses are identical, bit for bit" in out
 
 
-@pytest.mark.parametrize("name", by_need(UNASKED, "trainer"))
+@pytest.mark.parametrize("name", by_need(UNASKED))
 def test_script_without_a_line_is_moved(name, tmp_path, monkeypatch):
     """As `gandiva try` moves it, with its real hook: saved, killed, started again."""
     monkeypatch.setattr(trial, "MOVES", 1)

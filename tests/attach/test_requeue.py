@@ -154,7 +154,7 @@ MORE = ("buffers of each rank", "gradients of each rank", "shards, fed by worker
 @pytest.mark.parametrize(
     "case",
     [
-        *by_need([case for case in CASES if case not in MORE], "solo"),
+        *by_need(case for case in CASES if case not in MORE),
         *(soaked(case, why="one more case") for case in MORE),
     ],
 )

@@ -167,7 +167,7 @@ def test_move_behind_what_was_asked_for_is_compared(gandiva):
     assert code == 1 and BROKEN["forgetful"] in out
 
 
-@pytest.mark.parametrize("script", by_need(BROKEN, "unmarked", "failing"))
+@pytest.mark.parametrize("script", by_need(BROKEN, "failing"))
 def test_broken_rule_is_named(script, gandiva):
     code, out = gandiva("try", script, "--steps", "50")
     assert code == 1 and BROKEN[script] in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.node.gangs import check_losses, gang
 from tests.node.harness import HERE, a_planned_job
 from tests.records import share_of_turns
+from tests.slow import slow
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 
@@ -40,6 +41,7 @@ def test_nothing_moves_while_all_fit(make_node):
     assert [(node.out / f"env.{job}.0").read_text() for job in (1, 2)] == ["0", "1"]
 
 
+@slow("15 s, torch in each rank; cluster/test_sharing compares losses, too")
 def test_a_gang_and_single_jobs_park_at_boundaries_and_lose_no_bit(make_node):
     node = make_node(gpus=2, quantum_s=0.2)
     node.plan(a_planned_job(1, "user1", (0, 1)), *[a_planned_job(n, "user2", (n - 2,)) for n in (2, 3)])

@@ -106,6 +106,7 @@ def test_a_gang_that_has_left_goes_on_where_it_is_started_again_and_loses_no_bit
     assert found == alone(floor.one.out, len(found) - 1)
 
 
+@slow("13 s; one that fails on a node alone is in test_leaving, its gang in unit/test_node_span_leaving")
 def test_a_save_that_fails_on_one_node_is_taken_back_on_both_and_costs_nothing(floor):
     (floor.two.out / f"fail.{SPAN}").touch()
     floor.one.wait(lambda: all(resident.is_movable for resident in floor.residents()))

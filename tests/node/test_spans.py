@@ -12,6 +12,7 @@ from tests.node.coordinator import Coordinator
 from tests.node.gangs import ENDLESS, GANG, LIGHT_RANK, check_losses
 from tests.node.harness import HERE, NODES, TICKET, a_planned_job, is_still, tree, uid_of
 from tests.ports import free_port
+from tests.slow import slow
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 SPAN, PARKS = 50, 5
@@ -72,6 +73,7 @@ def pair(make_node):
     return lambda **settings: Pair(make_node, **settings)
 
 
+@slow("15 s, torch starts on six ranks; cluster/test_spans compares losses, too")
 def test_a_gang_over_nodes_takes_turns_and_loses_no_bit(pair):
     floor = pair()
     floor.run_gang(trains=True)

@@ -13,6 +13,7 @@ from gandiva_slurm.sim.slurm_world import SlurmWorld
 from gandiva_slurm.sim.world import Costs
 from gandiva_slurm.slicing.stride import PassBook
 from tests.sim.mixed import CLUSTER, W1, W1C, jct_s, settings, workload
+from tests.slow import long_form
 
 
 class Forgetful(GandivaFair):
@@ -52,7 +53,9 @@ def result(name: str, told: PolicySettings, policy: Policy) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("by_engine", [False, True], ids=["at-once", "by-the-engine"])
-@pytest.mark.parametrize(("name", "move_s"), [(W1, 0), (W1, 8), (W1C, 60)])
+@pytest.mark.parametrize(
+    ("name", "move_s"), [long_form(W1, 0, why="4 s"), (W1, 8), long_form(W1C, 60, why="4 s")]
+)
 def test_results_are_those_of_one_that_forgets(
     monkeypatch: pytest.MonkeyPatch, name: str, move_s: int, by_engine: bool
 ) -> None:

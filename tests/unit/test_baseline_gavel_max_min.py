@@ -29,6 +29,7 @@ from tests.policy_world import (
     on_cases,
     running,
 )
+from tests.slow import long_form
 
 GAVEL = Path(__file__).parents[1] / "data/gavel"
 TWO = (("new", 1), ("old", 1))
@@ -136,9 +137,9 @@ def test_plans_are_legal_and_work_conserving_whatever_comes_and_goes(case: Case)
 @pytest.mark.parametrize(
     ("trace", "packs", "theirs_s"),
     [
-        ("gavel_poisson200_s0", False, 17460),
+        long_form("gavel_poisson200_s0", False, 17460, why="3 s; with packs is in make test"),
         ("gavel_poisson200_s0", True, 16835),
-        ("gavel_static100_s20", False, 37008),
+        long_form("gavel_static100_s20", False, 37008, why="3 s; with packs is in make test"),
         ("gavel_static100_s20", True, 31871),
     ],
 )

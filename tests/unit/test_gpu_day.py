@@ -13,7 +13,7 @@ from tests.device import build
 from tests.gpu import own_python
 from tests.gpu.figures import COMMAND, DEVICE, VARIABLE, figure, table
 from tests.skips import NO_CARD
-from tests.slow import long_form, soak
+from tests.slow import long_form, slow, soak
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = "tests/gpu/day.sh"
@@ -63,6 +63,7 @@ def test_turns_of_a_minute_are_not_for_the_simulated_card(tmp_path):
     assert done.returncode == 2 and done.stderr.endswith("DEVICE=sim has A, B, C, E and F\n")
 
 
+@slow("6 s; test_park and test_spill of tests/device are of stage A, too")
 def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
     """So that not a minute on the machine is lost to a slip; whole stages are long forms."""
     done = run(tmp_path, "A", DEVICE="sim", ONLY="what_is_there or work_that_is_queued")

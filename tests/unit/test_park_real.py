@@ -27,7 +27,7 @@ from gandiva_slurm.wire.page import (
 )
 from tests import patience
 from tests.park_harness import Harness, is_alive, open_page, wait_until
-from tests.slow import slow, soak, soaked
+from tests.slow import long_form, slow, soak, soaked
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "gandiva_slurm" / "client" / "hook"
@@ -134,7 +134,9 @@ def test_gang_is_parked_many_times_and_computes_the_same(start, node, times):
     assert losses == alone
 
 
-@pytest.mark.parametrize("times", [3, soaked(20, why="29 s; three times are in make test")])
+@pytest.mark.parametrize(
+    "times", [long_form(3, why="20 s; test_client_offload has gangs"), soaked(20, why="29 s")]
+)
 def test_gang_whose_memory_is_moved_away_computes_the_same(start, node, times):
     """The last park lasts longer than its process group waits for anybody."""
     harness, socket = node(2)
