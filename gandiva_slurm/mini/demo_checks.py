@@ -239,9 +239,9 @@ def parks_in_events(events: Iterable[Event]) -> list[Park]:
 
 def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int) -> Park:
     is_off = bool(parked.get("off_boundary"))
-    counts = (int(parked.get(name, 0)) for name in ("reaims", "margin"))
+    reaims, margin = (int(parked.get(name, 0)) for name in ("reaims", "margin"))
     is_frozen = bool(parked.get("frozen"))
-    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, *counts, is_frozen)
+    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, reaims, margin, is_frozen)
 
 
 def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:

@@ -30,6 +30,8 @@ class Image:
     from_steps: int = 0
     #: for how long the incarnations that it goes on from had held their GPUs
     spent_ns: int = 0
+    #: until when the image that it was restored from is there, should Slurm forget the start; 0: it is gone
+    spare_until_ns: int = 0
 
     @property
     def keeps_still(self) -> bool:

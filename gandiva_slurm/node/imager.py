@@ -24,6 +24,7 @@ from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.spares import Spares
 
 #: Directories of sockets that are made on the target.
 MOST_DIRECTORIES = 16
@@ -44,6 +45,7 @@ class Imager:
         #: residents of which the store has an image that is kept, and whether other nodes see the store
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
+        self._spares = Spares(self._drop_spare)
         #: what former gandivads of this node had begun is removed
         self._is_cleared = False
 
@@ -83,6 +85,7 @@ class Imager:
                 except OSError as err:  # it stays as it is, and is looked at again
                     log.error("job %s: the image of its processes: %s", resident.key, err)
             self._drop_ended()
+            self._spares.look(self._node.residents, self._live(), self._node.clock.mono())
             await asyncio.sleep(LOOK_S)
 
     def _take_over(self) -> None:
@@ -156,6 +159,12 @@ class Imager:
         self._node.note("image_dropped", resident)
         self._slicer.fill()
         self._node.save()
+
+    def _drop_spare(self, key: JobKey) -> None:
+        root = self._node.settings.image_dir
+        assert root is not None
+        self._node.images.discard(key)
+        asyncio.get_running_loop().run_in_executor(None, images.drop_spare, root, key)
 
     def _put_away(self, resident: Resident) -> None:
         root = self._node.settings.image_dir

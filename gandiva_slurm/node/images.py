@@ -212,16 +212,33 @@ def claim(root: Path, key: JobKey, by: str) -> Path:
     return used
 
 
-def pass_on(root: Path, used: Path, old: JobKey, key: JobKey) -> None:
-    """Let what was restored be the first image of the incarnation that goes on from it."""
+def pass_on(root: Path, used: Path, old: JobKey, key: JobKey, is_spare: bool = False) -> None:
+    """Let what was restored be the first image of the incarnation that goes on from it.
+
+    `is_spare`: of that one alone, should Slurm start the same again; the next one begins anew.
+    """
     manifest = json.loads((used / MANIFEST).read_bytes()[:MOST_MANIFEST])
+    told = {"job": str(key), "pages_of": manifest.get("pages_of", str(old)), "is_spare": is_spare}
     with open(used / f".{MANIFEST}", "w", encoding="utf-8") as file:
-        json.dump(manifest | {"job": str(key)}, file)
+        json.dump(manifest | told, file)
         file.flush()
         os.fsync(file.fileno())
     (used / f".{MANIFEST}").rename(used / MANIFEST)
     os.utime(used)
     _replace(root / "whole" / str(key), used)
+
+
+def drop_spare(root: Path, key: JobKey) -> None:
+    """Remove an incarnation's image if it is a spare one, and none that was made of it since."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads((place_of(root, key) / MANIFEST).read_bytes()[:MOST_MANIFEST]).get("is_spare"):
+            for gone in put_away(root, key):
+                remove(gone)
+
+
+def pages_of(manifest: dict[str, Any], key: JobKey) -> JobKey:
+    """Return the incarnation whose pages its ranks have in an image of `key`."""
+    return JobKey.parse(manifest.get("pages_of", str(key)))
 
 
 def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[str, Any]:

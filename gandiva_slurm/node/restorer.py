@@ -3,7 +3,8 @@
 The image is of the newest incarnation before that has one, of the same user's job of the same name: those in
 between were lost before they had claimed it, or begun. Where a restore fails the job begins anew, if Slurm
 may requeue it, else it ends: never are both there, for process 1 of the restored is ended first
-(`spank/image.c`). An image is used once.
+(`spank/image.c`). An image is used once, but where a slurmctld that was killed has forgotten the last
+seconds, ends what it had started in them, and starts the same incarnation again (`spares`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gandiva_slurm.node.pages import Page, incarnation
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.spares import SPARE_NS
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import PlannedJob
@@ -130,9 +132,10 @@ class Restorer:
             try:
                 self._take_over(resident, peer, running, said)
                 self._keep(resident, running)
+                node.save()
             except (OSError, PeerError, KeyError, ValueError) as err:
                 said = {"why": f"its ranks could not be taken over: {err}"}
-        self._delete(running.old)
+        self._delete(running.old, but_whole="why" not in said and running.old == key)
         if "why" in said:
             return self._failed(resident, said["why"])
         root = procs.ProcId(*said["root"])
@@ -169,10 +172,10 @@ class Restorer:
         """Return the newest image of an earlier incarnation, of the same user's job; None: there is none."""
         root = self._node.settings.image_dir
         planned = [job for job in self._jobs() if job.key == key]
-        older = [of for of in images.keys_of(root, key.job_id) if of < key] if root is not None else []
-        if root is None or not planned or not older:
+        found = [of for of in images.keys_of(root, key.job_id) if of <= key] if root is not None else []
+        if root is None or not planned or not found:
             return None
-        old = max(older)
+        old = max(found)
         try:
             manifest = images.read(root, old, uid)
         except images.BadImage as err:
@@ -182,6 +185,8 @@ class Restorer:
         if manifest.get("name") != planned[0].name:
             log.error("job %s begins anew: its image is of a job of another name", key)
             return None
+        if manifest.get("is_spare") and old != key:
+            return None  # that one was started, and knew it
         return old, manifest
 
     def _begin(self, resident: Resident, peer: Peer, old: JobKey, manifest: dict[str, Any]) -> str:
@@ -222,7 +227,8 @@ class Restorer:
             rank, world, proc = int(row["rank"]), int(row["world"]), found[int(row["inner"])]
             if not 0 <= rank < world <= MAX_WORLD:
                 raise PeerError(f"rank {rank} of {world} is impossible")
-            page = Page.take_back(proc, int(row["fd"]), running.old, shift_ns)
+            of = images.pages_of(running.manifest, running.old)
+            page = Page.take_back(proc, int(row["fd"]), of, shift_ns)
             if page is None:
                 raise PeerError(f"rank {rank} has no page")
             page.write([(wire.W_INCARNATION, incarnation(resident.key))])
@@ -240,13 +246,16 @@ class Restorer:
         node.save()
 
     def _keep(self, resident: Resident, running: _Restore) -> None:
-        """Where images are kept it has one from the first: this node may be lost as well."""
-        root = self._node.settings.image_dir
-        if root is None or not self._node.settings.image_parked:
-            return
+        """Where images are kept it has one from the first: this node may be lost, too. Else a spare one."""
+        settings, image = self._node.settings, resident.image
+        root, is_spare = settings.image_dir, not settings.image_parked
+        assert root is not None
         try:
-            images.pass_on(root, running.place, running.old, resident.key)
-            resident.image.kept_steps = resident.steps()
+            images.pass_on(root, running.place, running.old, resident.key, is_spare)
+            if is_spare:
+                image.spare_until_ns = self._node.clock.mono() + SPARE_NS
+            else:
+                image.kept_steps = resident.steps()
         except (OSError, ValueError) as err:
             log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 
@@ -267,9 +276,10 @@ class Restorer:
         for key in images.keys_of(root, job_id):
             self._delete(key)
 
-    def _delete(self, old: JobKey) -> None:
+    def _delete(self, old: JobKey, but_whole: bool = False) -> None:
         """It is used once, whatever came of it; that takes time which the daemon has not."""
         root = self._node.settings.image_dir
         assert root is not None
-        for gone in (*images.put_away(root, old), *images.rests(root, old)):
+        whole = [] if but_whole else images.put_away(root, old)
+        for gone in (*whole, *images.rests(root, old)):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 #: What of an image's state must survive, in this order; the guard reads the first three.
-_IMAGE = ("maker", "is_whole", "is_kept", "kept_steps", "is_restored", "from_steps", "spent_ns")
+_IMAGE = (
+    "maker", "is_whole", "is_kept", "kept_steps", "is_restored", "from_steps", "spent_ns", "spare_until_ns"
+)  # fmt: skip
 
 
 def state_of(node: Node) -> dict[str, Any]:

@@ -30,7 +30,9 @@ POINTS = ("image", "imaged", "restore")
 VICTIMS = ("criu", "gandivad:from", "gandivad:to", "gandivactld", "slurmd:from", "slurmd:to", "slurmctld")
 #: How long after the event at most: dump and restore take a quarter of a second, a requeue up to three.
 LATEST_S = {"image": 0.5, "imaged": 3.0, "restore": 0.6}
-GO_ON_S = 120.0
+GO_ON_S = 240.0
+#: Longer than slurmctld lets a batch script be missing after its start (BatchStartTimeout).
+REGISTER_S = 20.0
 #: More steps than it ever takes.
 ENDLESS = 10**7
 
@@ -97,7 +99,11 @@ def one_kill(moving: Moving, point: str, victim: str, late_s: float) -> str:
         mini.kill(name)
         mini.start_daemon(name)
     was = len(moving.lines())
-    wait_for(lambda: len(moving.lines()) > was + 20 and moving.node(), moving.story, GO_ON_S)
+    again = Registrations(mini) if victim == "slurmctld" else None
+    wait_for(
+        lambda: (len(moving.lines()) > was + 20 and is_where_slurm_has_it(moving)) or (again and again.ask()),
+        moving.story, GO_ON_S,
+    )  # fmt: skip
     # A slurmctld that is killed forgets what it was told within the last seconds.
     wait_for(lambda: not cancelled(moving), lambda: f"the others to end: {cancelled(moving)}", 60)
     alive = {node: len(moving.processes(node)) for node in TYPES}
@@ -105,6 +111,31 @@ def one_kill(moving: Moving, point: str, victim: str, late_s: float) -> str:
     if len(told_anew(moving)) > anew:
         return "began anew"
     return "moved" if moving.node() not in ("", home) else "stayed"
+
+
+class Registrations:
+    """Nodes tell slurmctld what they have when slurmd starts, and else every some minutes.
+
+    A slurmctld that was killed may have forgotten a requeue and a start of the last seconds, and ends what it
+    does not know; what it takes for running it starts again when its node has told it otherwise.
+    """
+
+    def __init__(self, mini: MiniCluster) -> None:
+        self._mini, self._asked_s = mini, time.monotonic()
+
+    def ask(self) -> None:
+        """Have both nodes tell it, if they have not for a while."""
+        if time.monotonic() - self._asked_s > REGISTER_S:
+            for node in TYPES:
+                self._mini.kill(f"slurmd:{node}")
+                self._mini.start_daemon(f"slurmd:{node}")
+            self._asked_s = time.monotonic()
+
+
+def is_where_slurm_has_it(moving: Moving) -> bool:
+    """It runs, on the node that Slurm says, and on no other."""
+    node = moving.node()
+    return bool(node) and [name for name in TYPES if moving.processes(name)] == [node]
 
 
 def cancelled(moving: Moving) -> str:

@@ -104,6 +104,23 @@ def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -
     assert there(store) == ["7.2"]
     with pytest.raises(images.BadImage):
         images.read(store, KEY, ME)
+    assert images.pages_of(images.read(store, after, ME), after) == KEY, "nobody has written on its pages"
+    images.pass_on(store, images.claim(store, after, BY), after, again := JobKey(7, 3))
+    assert images.pages_of(images.read(store, again, ME), again) == KEY
+    images.drop_spare(store, again)
+    assert there(store) == ["7.3"], "it is kept"
+
+
+def test_a_spare_one_is_dropped_and_what_was_made_since_is_not(store: Path) -> None:
+    for is_newer in (False, True):
+        sealed(store)
+        images.pass_on(store, images.claim(store, KEY, BY), KEY, after := JobKey(7, 2), is_spare=True)
+        assert images.read(store, after, ME)["is_spare"]
+        if is_newer:
+            sealed(store, key=after)
+            assert images.pages_of(images.read(store, after, ME), after) == after
+        images.drop_spare(store, after)
+        assert there(store) == ["7.2"] * is_newer
 
 
 def test_a_store_that_no_other_node_sees_is_not_shared(store: Path) -> None:

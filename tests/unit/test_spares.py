@@ -1,0 +1,73 @@
+"""Images that jobs were restored from, for a start that a killed slurmctld has forgotten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import images
+from gandiva_slurm.node.image_state import Image
+from gandiva_slurm.node.restorer import Restorer
+from gandiva_slurm.node.spares import OVER_NS, SPARE_NS, Spares
+from tests.unit.test_kept_images import BY, ME, sealed
+
+KEY = JobKey(7, 2)
+
+
+class Node:
+    """As much of a node's jobs as is looked at."""
+
+    def __init__(self) -> None:
+        self.dropped: list[JobKey] = []
+        self.spares = Spares(self.dropped.append)
+        self.job: Any = SimpleNamespace(image=Image(spare_until_ns=SPARE_NS), is_ending=False)
+        self.residents = {KEY: self.job}
+
+    def look(self, now_ns: int, live: set[int] | None = frozenset({7})) -> list[JobKey]:  # type: ignore[assignment]
+        self.spares.look(self.residents, live, now_ns)
+        return self.dropped
+
+
+def test_it_is_dropped_when_slurm_has_written_the_start_down() -> None:
+    node = Node()
+    assert node.look(0) == [] and node.look(SPARE_NS - 1) == []
+    assert node.look(SPARE_NS) == [KEY] and node.job.image.spare_until_ns == 0
+    assert node.look(100 * OVER_NS, set()) == [KEY], "once"
+
+
+def test_it_is_not_while_another_image_is_made_or_its_job_ends() -> None:
+    node = Node()
+    node.job.image.is_whole = True
+    assert node.look(SPARE_NS) == []
+    node.job.image.is_whole, node.job.is_ending = False, True
+    assert node.look(2 * SPARE_NS) == []
+
+
+def test_one_of_a_job_that_ended_stays_while_anybody_tells_of_the_job() -> None:
+    node = Node()
+    node.look(0)
+    node.residents = {}
+    late_ns = 100 * OVER_NS
+    assert node.look(late_ns) == [], "it waits to be started"
+    assert node.look(2 * late_ns, None) == [], "the controller is silent"
+    assert node.look(2 * late_ns + OVER_NS - 1, set()) == []
+    assert node.look(2 * late_ns + OVER_NS, set()) == [KEY], "it is over"
+
+
+@pytest.mark.parametrize("restart, finds", [(2, True), (3, False), (1, False)])
+def test_it_is_of_the_same_incarnation_alone(tmp_path: Path, restart: int, finds: bool) -> None:
+    images.prepare(store := tmp_path / "images")
+    sealed(store, key=JobKey(7, 1))
+    images.pass_on(store, images.claim(store, JobKey(7, 1), BY), JobKey(7, 1), KEY, is_spare=True)
+    key = JobKey(7, restart)
+    plan = SimpleNamespace(jobs=(SimpleNamespace(key=key, name="job"),))
+    node: Any = SimpleNamespace(plan=plan, settings=SimpleNamespace(image_dir=store))
+    found = Restorer(node, None, None, None)._find(key, ME)  # type: ignore[arg-type]
+    assert (found is not None) == finds
+    assert not finds or (found and found[0] == KEY and images.pages_of(found[1], KEY) == JobKey(7, 1))
+    assert os.getuid() == ME
