@@ -14,8 +14,9 @@ from gandiva_slurm.node.jobs import Resident
 
 #: A start is written down by then, and the job lives.
 SPARE_NS = 20 * 10**9
-#: For how long nobody has told of a job that has ended with a spare image: it is over.
-OVER_NS = 30 * 10**9
+#: For how long nobody has told of a job that has ended with a spare image: it is over. Until gandivactld has
+#: understood what a slurmctld has forgotten takes half a minute.
+OVER_NS = 120 * 10**9
 
 
 class Spares:

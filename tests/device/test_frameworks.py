@@ -21,7 +21,7 @@ SAME = "the losses are identical, bit for bit"
         soaked("plain", "card:0", "no: the script has no gandiva.attach()", why="the next, without autocast"),
         ("amp", "card:0", "no: the script has no gandiva.attach()"),
         ("attach", "card:0", "attached: "),
-        ("transformers", "cpu", "framework (transformers): "),
+        soaked("transformers", "cpu", "framework (transformers): ", why="30 s; attach/test_frameworks_tried"),
     ],
 )
 def test_a_framework_on_the_card_is_parked_and_moved(card_env, tmp_path, which, where, moved):

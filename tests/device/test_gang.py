@@ -25,10 +25,11 @@ CASES = {
 }
 
 
+MORE = ("DDP on one card", "FSDP2")
 #: Those of `make test-all`, and what `make soak` has; one training on the card is parked in `make test`.
 FORMS = [
-    *by_need(case for case in CASES if case != "FSDP2"),
-    soaked("FSDP2", why="the one on a card each has more to move"),
+    *by_need(case for case in CASES if case not in MORE),
+    *(soaked(case, why="those on a card each have more to move") for case in MORE),
 ]
 
 

@@ -20,7 +20,7 @@ from gandiva_slurm.sim.slurm_world import SlurmWorld
 from gandiva_slurm.sim.truth import Homogeneous
 from gandiva_slurm.sim.workloads.accounts import read_tree
 from tests.sim.mixed import S, Watched
-from tests.slow import slow
+from tests.slow import soak
 
 QUANTUM_S = 60
 TREE = (
@@ -99,7 +99,7 @@ def test_who_used_much_before_gets_less_for_a_while(make: Make) -> None:
     assert shares == pytest.approx([6, 4.5], abs=0.15)
 
 
-@slow("10 s of processor; the same without the engine is in make test")
+@soak("a minute of processor; the same without the engine is in make test")
 def test_so_it_is_through_the_engine_as_gandiva_yaml_sets_it() -> None:
     """The same, decided by what gandivactld makes of the file, carried out by its engine."""
     told = {"cluster": "c", "partitions": ["p"], "controller": {"host": "h"}, "quantum_s": QUANTUM_S}
