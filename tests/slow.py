@@ -56,10 +56,18 @@ def drawn(examples: int) -> int:
 MOST_STATES = 60_000
 
 
-def by_states(scenarios: Mapping[str, tuple[Any, int]]) -> list[Any]:
-    """Return the names of an explorer's scenarios (name -> scenario, least states), long ones marked."""
+def by_states(scenarios: Mapping[str, tuple[Any, int]], *longest: str) -> list[Any]:
+    """Return the names of an explorer's scenarios (name -> scenario, least states), long ones marked.
+
+    The `longest` are left to `make soak`.
+    """
     why = "{:,} states and more"
+    assert set(longest) <= set(scenarios), longest
     return [
-        long_form(name, why=why.format(states)) if states >= MOST_STATES else name
+        soaked(name, why=why.format(states))
+        if name in longest
+        else long_form(name, why=why.format(states))
+        if states >= MOST_STATES
+        else name
         for name, (_, states) in scenarios.items()
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.slow import long_form
+from tests.slow import long_form, soaked
 
 TESTS = Path(__file__).parent
 DATA = TESTS / "data"
@@ -71,7 +71,10 @@ def test_a_job_too_large_is_named(tmp_path: Path) -> None:
     assert status == 1 and f"{workload}:3: asks for 9 GPUs" in answer["error"]
 
 
-@pytest.mark.parametrize("sets", [60, long_form(1000, why="more sets of users, 3 minutes")])
+SETS = [60, long_form(200, why="more sets of users"), soaked(1000, why="3 minutes")]
+
+
+@pytest.mark.parametrize("sets", SETS)
 def test_trades_on_sets_drawn_by_seed_are_worth_as_much_as_max_min_fairness(sets: int) -> None:
     status, answer = ask("trading_sets.py", "--sets", str(sets), timeout_s=900)
     assert (status, answer["sets"]) == (0, sets), answer

@@ -13,7 +13,7 @@ from tests.device import build
 from tests.gpu import own_python
 from tests.gpu.figures import COMMAND, DEVICE, VARIABLE, figure, table
 from tests.skips import NO_CARD
-from tests.slow import long_form, slow, soak
+from tests.slow import long_form, slow, soaked
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = "tests/gpu/day.sh"
@@ -78,12 +78,10 @@ def test_a_part_of_stage_a_on_the_simulated_card(tmp_path, built):
 @pytest.mark.parametrize(
     ("stage", "figures"),
     [
-        long_form("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="25 s"),
-        long_form("B", ("1.2 cards of 1024 MiB", "8 turns, same losses"), why="50 s"),
-        pytest.param(
-            "C", ("two `small` packed", "guaranteed job's step"), marks=soak("4 min; A and B stay")
-        ),
-        long_form("F", ("`scaled`, parked 3 times", "`bert`: losses"), why="63 s"),
+        soaked("A", ("pinned copies", "gone above its context | 95 %", "copied in"), why="a part is above"),
+        soaked("B", ("1.2 cards of 1024 MiB", "8 turns, same losses"), why="50 s; E has turns, too"),
+        soaked("C", ("two `small` packed", "guaranteed job's step"), why="4 min"),
+        soaked("F", ("`scaled`, parked 3 times", "`bert`: losses"), why="63 s"),
         long_form("E", ("through Slurm | same losses", "losses the same"), why="a mini cluster"),
     ],
 )

@@ -39,7 +39,7 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("name", by_states(PROTOCOL))
+@pytest.mark.parametrize("name", by_states(PROTOCOL, "gandivactld alone is heard, and does not hear Slurm"))
 def test_no_two_incarnations_work_and_none_stands_still_for_ever(name: str) -> None:
     scenario, want_states = PROTOCOL[name]
     found = Explorer(scenario).run()
@@ -48,7 +48,7 @@ def test_no_two_incarnations_work_and_none_stands_still_for_ever(name: str) -> N
     assert found.states >= want_states
 
 
-@pytest.mark.parametrize("name", by_states(SPOILED))
+@pytest.mark.parametrize("name", by_states(SPOILED, "blind plans hold nothing up"))
 def test_explorer_catches(name: str) -> None:
     scenario, _ = SPOILED[name]
     assert Explorer(scenario._replace(spoiled=name)).run().unsafe
