@@ -13,6 +13,7 @@ import pwd
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
@@ -73,7 +74,7 @@ class Imager:
                     resident.image.why_not = fault or _why_not(resident)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
-                await asyncio.to_thread(_clear, root, self._node.images_by)
+                self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by))
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
                 untold_s = images.OWN_UNTOLD_S if self._node.settings.are_images_fetched else images.UNTOLD_S
@@ -97,6 +98,15 @@ class Imager:
                 if not resident.image.is_kept:
                     self._put_away(resident)
                 self._fail(resident, "gandivad was started anew while it was made")
+
+    def _note_lost(self, used: Collection[JobKey]) -> None:
+        """Tell of the jobs that a former gandivad was restoring from these incarnations' images."""
+        for old in used:
+            newest = max((key for key in self._node.residents if key.job_id == old.job_id), default=None)
+            if newest is not None and not self._node.residents[newest].image.is_restored:
+                resident, why = self._node.residents[newest], "gandivad was killed while it was restored"
+                self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
+                log.error("job %s begins anew: %s", newest, why)
 
     def _live(self) -> set[int] | None:
         """The jobs whose images are kept, as far as this node is to say; None: it cannot."""
@@ -296,14 +306,20 @@ def _prepare(root: Path) -> str:
     return why
 
 
-def _clear(root: Path, by: str) -> None:
-    """Remove what a gandivad that was killed had begun, and had claimed: nobody goes on with it."""
+def _clear(root: Path, by: str) -> set[JobKey]:
+    """Remove what a gandivad that was killed had begun, and had claimed: nobody goes on with it.
+
+    Return the incarnations whose images it had claimed.
+    """
+    claimed = set()
     try:
         for place in images.left_behind(root, by):
             log.info("node.image_dir: %s was left by a former gandivad, and is removed", place.name)
+            claimed |= images.claimed(place)
             images.remove(place)
     except OSError as err:  # it is swept later
         log.error("node.image_dir: %s: %s", root, err.strerror)
+    return claimed
 
 
 def _is_shared(root: Path, node: str) -> bool:

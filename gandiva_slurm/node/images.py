@@ -305,6 +305,12 @@ def left_behind(root: Path, by: str) -> list[Path]:
     return [*former, *(root / "whole").glob(f"{_GONE}*")]
 
 
+def claimed(place: Path) -> set[JobKey]:
+    """Return the incarnation whose image this is, claimed for a restore; nothing for any other place."""
+    match = _PART.fullmatch(place.name)
+    return {JobKey.parse(match[1])} if match is not None and match[2] else set()
+
+
 def part_name(key: JobKey | str, by: str) -> str:
     """Return a new name for what is begun or used of an image, by whom."""
     return f"{key}@{by}@{secrets.token_hex(4)}"

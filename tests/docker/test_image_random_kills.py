@@ -116,6 +116,8 @@ def one_kill(moving: Moving, point: str, victim: str, late_s: float, may_go_back
     alive = {node: len(moving.processes(node)) for node in TYPES}
     assert sum(alive.values()) <= 1, (alive, moving.story())
     back = jumps(moving)[gone_back:]
+    if back:
+        print(f"went back {back}; of its nodes:", *moving.story().splitlines()[-40:], sep="\n  ")
     told = len(told_anew(moving)) - anew
     assert sum(first == 0 for _, first in back) <= told, (back, moving.story())
     assert not back or told or may_go_back, (back, moving.story())

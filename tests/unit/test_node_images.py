@@ -114,6 +114,18 @@ async def test_one_that_was_requeued_keeps_its_image_until_it_has_ended_here(flo
     assert images.has_any(tmp_path / "images", 1) and resident.image.is_whole
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_a_restore_that_ended_with_its_gandivad_is_told(floor, is_restored, monkeypatch):
+    """The next one finds what was claimed; a job that was through with it has lost nothing."""
+    resident, told = hooked(floor), []
+    resident.image.is_restored = is_restored
+    monkeypatch.setattr(
+        floor.node, "note", lambda event, one, **facts: told.append((event, one.key, facts["anew"]))
+    )
+    Imager(floor.node, floor.slicer)._note_lost({JobKey(1, 0), JobKey(99, 0)})
+    assert told == ([] if is_restored else [("unrestored", resident.key, True)])
+
+
 async def test_what_failed_is_told_and_it_has_its_turns_again(floor, tmp_path):
     resident = hooked(floor)
     object.__setattr__(floor.node.settings, "image_dir", tmp_path)

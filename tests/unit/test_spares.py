@@ -59,6 +59,14 @@ def test_one_of_a_job_that_ended_stays_while_anybody_tells_of_the_job() -> None:
     assert node.look(2 * late_ns + OVER_NS, set()) == [KEY], "it is over"
 
 
+def test_a_claimed_image_says_of_which_job_it_was(tmp_path: Path) -> None:
+    images.prepare(store := tmp_path / "images")
+    sealed(store, key=KEY)
+    begun = images.new_work(store, KEY, BY, ME, os.getgid())
+    used = images.claim(store, KEY, BY)
+    assert (images.claimed(used), images.claimed(begun)) == ({KEY}, set())
+
+
 @pytest.mark.parametrize("restart, finds", [(2, True), (3, False), (1, False)])
 def test_it_is_of_the_same_incarnation_alone(tmp_path: Path, restart: int, finds: bool) -> None:
     images.prepare(store := tmp_path / "images")
