@@ -138,8 +138,10 @@ class Restorer:
         self._delete(running.old, but_whole="why" not in said and running.old == key)
         if "why" in said:
             return self._failed(resident, said["why"])
-        root = procs.ProcId(*said["root"])
-        node.note("restored", resident, **{name: said[name] for name in ("verify_s", "restore_s")})
+        root, took_s = procs.ProcId(*said["root"]), {name: said[name] for name in ("verify_s", "restore_s")}
+        node.note("restored", resident, again=running.old == key, **took_s)
+        if running.old == key:
+            log.error("job %s goes on from its image once more: Slurm had forgotten its start", key)
         return {RESTORED: f"{root.pid}:{running.manifest['inner']}"}
 
     def _jobs(self) -> tuple[PlannedJob, ...]:

@@ -1,7 +1,7 @@
 """A training moves to and fro by images while what makes it move is killed: never two, nothing untold.
 
 It goes back where a slurmctld that was killed had forgotten the move, to its image: what it has done in those
-seconds is lost, and told as lost steps. It begins anew only where that is told.
+seconds is lost, and told by the node. It begins anew only where that is told.
 
 `GANDIVA_IMAGE_KILLS=200 pytest -s tests/docker/test_image_random_kills.py -m soak` takes an hour; `make soak`
 has the 40 of its own.
