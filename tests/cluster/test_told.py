@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,7 +132,9 @@ def check_forecast(fleet: Fleet, jobs: dict[str, int]) -> None:
         assert told["forecast"]["age_s"] < 60 and row["state"] in SLICED
         _, turn_s, _ = row["turn"]
         assert told["forecast"]["of_s"] <= turn_s <= told["forecast"]["of_s"] + 30
-        assert row["start"][1] < told["forecast"]["of_s"] < row["end"][1]
+        # A forecast that had too little time on a busy machine says how far it came.
+        end_s = row["end"][1] if row["end"][1] is not None or not told["forecast"]["reached_s"] else math.inf
+        assert row["start"][1] < told["forecast"]["of_s"] < end_s
         said = fleet.mini.exec(["gandiva", "when", str(job)], user=user).stdout
         assert f"job {job} is " in said and "next turn" in said
     rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
