@@ -129,8 +129,16 @@ class Fleet:
         return told or "GONE"
 
     def ask(self, *words: str) -> Any:
-        """What a `gandiva … --json` command tells root, held to its published shape."""
-        told = json.loads(self.mini.exec(["gandiva", *words, "--json"]).stdout)
+        """What a `gandiva … --json` command tells root, held to its published shape.
+
+        What would be has some seconds; where the host is too busy for it, the command says to ask again.
+        """
+        command = ["gandiva", *words, "--json"]
+        busy, end_s = "its host is busy; ask again", patience.deadline(60)
+        while busy in (done := self.mini.exec(command, check=False)).stderr and time.monotonic() < end_s:
+            time.sleep(POLL_S)
+        assert done.returncode == 0, (words, done.stderr)
+        told = json.loads(done.stdout)
         option = next((word for word in words if word in ("--if", "--new")), "")
         PRINTED[f"{words[0]} {option}".rstrip()].model_validate(told)
         return told
