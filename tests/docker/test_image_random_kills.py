@@ -22,7 +22,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.test_images import MOVE_S, MOVES, OF_IMAGES, SUITE, TRAIN, TYPES, Moving, criu_of
+from tests.docker.test_images import GONE_S, MOVE_S, MOVES, OF_IMAGES, SUITE, TRAIN, TYPES, Moving, criu_of
 from tests.slow import soak
 
 KILLS = int(os.environ.get("GANDIVA_IMAGE_KILLS", "40"))
@@ -85,7 +85,7 @@ def end(moving: Moving) -> None:
     moving.mini.exec(["scancel", str(moving.job)])
     wait_for(lambda: not any(moving.processes(node) for node in TYPES), "its processes to be gone", 60)
     check_losses(moving)
-    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", 60)
+    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", GONE_S)
     moving.fleet.finish()
 
 

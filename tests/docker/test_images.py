@@ -28,6 +28,8 @@ TRAIN = Path(__file__).parents[1] / "node/scripts/plain_train.py"
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
 MOVE_S, END_S, STEPS = 90.0, 180.0, 1000
+#: The image of a job that ends within seconds behind a move is there for two minutes (ADR 0070).
+GONE_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ class Moving:
             return self.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
         wait_for(lambda: "RUNNING" not in told()[-1], "its end in the accounting")
-        wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}")
+        wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}", GONE_S)
         return told()
 
     def alone(self, workers: int = 0) -> list[str]:
@@ -241,7 +243,7 @@ def test_an_image_that_was_changed_is_refused_and_the_job_begins_anew(moving: Mo
     wait_for(lambda: sum(line.startswith("0 ") for line in moving.lines()) == 2, moving.story, 60)
     assert "restored" not in [event["event"] for event in moving.events("restored")]
     assert len(moving.processes(moving.node())) == 1 and not moving.processes(home)
-    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}")
+    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", GONE_S)
 
 
 def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) -> None:
