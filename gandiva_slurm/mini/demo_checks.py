@@ -167,7 +167,7 @@ def check_ends(jobs: Sequence[JobRecord]) -> Check:
 def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int:
     """Steps that ran on a GPU while another job's step did, by the scripts' own records."""
     gpus = {event["job"]: event["gpus"] for event in events if event["event"] == "grant"}
-    frozen = [park for park in parks_in_events(events) if park.is_frozen]
+    frozen = before_clients(parks_in_events(events))
     spans = (
         (gpu, job.job_id, part)
         for job in jobs
@@ -180,7 +180,7 @@ def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int
 
 
 def parts_awake(step: Span, frozen: Iterable[Park]) -> list[Span]:
-    """Return a step's span without the parks in which its job was frozen, which are sorted by time."""
+    """Return a step's span without these parks of its job, in which it was frozen, sorted by time."""
     began_ns, ended_ns = step
     parts = []
     for park in frozen:
@@ -211,7 +211,7 @@ class Park:
     reaims: int
     #: how many boundaries ahead a gang was told to meet; 0 for a single rank, which takes the next one
     margin: int = 0
-    #: by its control group, within a step: what becomes of a gang whose clients are not all there in time
+    #: by its control group, wherever it was
     is_frozen: bool = False
 
     @property
@@ -244,16 +244,13 @@ def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int)
     return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, reaims, margin, is_frozen)
 
 
-def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
-    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it.
-
-    On a busy machine a rank's first step may begin while the clients of others are still waited for: a park
-    before they have come freezes it. What is frozen with clients has `is_off`.
-    """
+def steps_in_parks(jobs: Iterable[JobRecord], parks: Sequence[Park]) -> int:
+    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it."""
     steps_of = {job.job_id: job.steps for job in jobs}
+    excused = before_clients(parks)
     count = 0
     for park in parks:
-        if park.is_frozen:
+        if park in excused:
             continue
         for rank in steps_of.get(park.job_id, ()):
             # Steps of a rank follow each other: the last that began before the end of the park decides.
@@ -262,12 +259,29 @@ def steps_in_parks(jobs: Iterable[JobRecord], parks: Iterable[Park]) -> int:
     return count
 
 
+def before_clients(parks: Sequence[Park]) -> list[Park]:
+    """Return the parks in which a job was frozen before its first one at a boundary.
+
+    On a busy machine a rank's first step may begin while the clients of others are still waited for: a park
+    before they have come freezes it. A job that never comes to park at a boundary is not excused.
+    """
+    first_ns: dict[int, int] = {}
+    for park in parks:
+        if not park.is_frozen and not park.is_off:
+            first_ns.setdefault(park.job_id, park.ordered_ns)
+    return [
+        park
+        for park in parks
+        if park.is_frozen and not park.is_off and park.ordered_ns < first_ns.get(park.job_id, 0)
+    ]
+
+
 def check_boundaries(parks: Sequence[Park], inside: int) -> Check:
     """Every park was at a boundary."""
     off = sum(park.is_off for park in parks)
     text = f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps"
-    frozen = sum(park.is_frozen for park in parks)
-    text += f", {frozen} frozen while clients were waited for" if frozen else ""
+    excused = len(before_clients(parks))
+    text += f", {excused} frozen while clients were waited for" if excused else ""
     return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text, "limit 0")
 
 

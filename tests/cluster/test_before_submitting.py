@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,7 +82,9 @@ def foretold(fleet: Fleet) -> str:
     end_s = patience.deadline(60)
     while "gandiva: would start " not in (said := submitted(fleet, "--gandiva")[0]):
         if time.monotonic() > end_s:
-            assert LATE in said and patience.slowness() > TOO_SLOW, said
+            slowness = patience.slowness()
+            assert LATE in said and slowness > TOO_SLOW, said
+            warnings.warn(f"no forecast in a second: a machine {slowness:.1f} times slower", stacklevel=1)
             return ""
         time.sleep(probe.pause_s(1.0, 1.0))
     return said

@@ -141,14 +141,19 @@ def test_a_step_in_which_its_job_was_frozen_ran_before_and_after() -> None:
     """As where a gang's first rank began to train, and the clients of others were not there yet."""
     grants = [event("grant", 0, 1, gpus=[0]), event("grant", 0, 2, gpus=[0])]
     frozen = [*grants, event("park", 10), event("parked", 12, frozen=True), event("resume", 40)]
+    later = [event("park", 70), event("parked", 72), event("resume", 80)]
     slow = job(1, steps=[[(5 * MS, 60 * MS)]])
     for beside, want in (((12, 40), 0), ((11, 40), 1), ((12, 41), 1)):
         other = job(2, steps=[[(beside[0] * MS, beside[1] * MS)]])
-        assert checks.overlaps_in_steps([slow, other], frozen) == want
-    [park] = checks.parks_in_events(frozen)
-    assert park.is_frozen and checks.steps_in_parks([slow], [park]) == 0
-    assert "1 frozen while clients were waited for" in checks.check_boundaries([park], 0).text
-    assert not checks.check_boundaries([dataclasses.replace(park, is_off=True)], 0).ok, "with its clients"
+        assert checks.overlaps_in_steps([slow, other], [*frozen, *later]) == want
+    park, at_boundary = checks.parks_in_events([*frozen, *later])
+    assert checks.before_clients([park, at_boundary]) == [park]
+    assert checks.steps_in_parks([slow], [park, at_boundary]) == 0
+    assert "1 frozen while clients were waited for" in checks.check_boundaries([park, at_boundary], 0).text
+    assert checks.steps_in_parks([slow], [park]) == 1, "one that is always frozen is not excused"
+    after = dataclasses.replace(at_boundary, ordered_ns=5 * MS, parked_ns=5 * MS, resumed_ns=5 * MS)
+    assert checks.steps_in_parks([slow], [after, park]) == 1, "nor is one that had its clients"
+    assert not checks.check_boundaries([dataclasses.replace(park, is_off=True)], 0).ok
 
 
 def test_ranks_of_one_gang_may_run_at_once() -> None:
