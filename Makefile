@@ -73,7 +73,8 @@ mkdir -p build; \
 endef
 
 test: setup ## the test floors this machine can run, without the long forms
-	@failed=0; $(PYTEST) tests/gpu || failed=1; \
+	@failed=0; $(PY) -m tests.device.build & \
+	$(PYTEST) tests/gpu || failed=1; \
 	$(call BESIDE,$(PYTEST) $(FAST) $(OTHER_FLOORS) $(SHORT),$(PYTEST) $(REAL) $(REAL_FLOORS) $(SHORT)); \
 	exit $$failed
 

@@ -2,7 +2,8 @@
 
 It reads gandivactld's files and writes one of its own; gandivactld is asked nothing, and asks here of jobs
 that are not submitted yet (`forecast_door`). Each forecast is made by a child with a bound on its memory and
-its time, at the lowest priority: whatever becomes of it, the answer before it stays, with its age.
+its time, at the lowest priority unless somebody asked for it: whatever becomes of it, the answer before it
+stays, with its age.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def forecast(config: str | None, once: bool, wish: tuple[str, str] | None) -> in
         click.echo(json.dumps(_what_if(settings, *wish)))
         return 0
     if once:
-        return int(not _make_apart(settings))
+        return int(not _make_apart(settings, is_asked_for=True))
     door = _door(settings)
     while True:
         begun_s = time.monotonic()
@@ -115,13 +116,17 @@ def _wait(door: Door | None, seconds: float, until: int | None = None) -> bool:
     return bool(select.select([] if until is None else [until], [], [], seconds)[0])
 
 
-def _make_apart(config: Config, door: Door | None = None) -> bool:
-    """Make a forecast in a child; one that is not done in time is ended. True: it is made."""
+def _make_apart(config: Config, door: Door | None = None, *, is_asked_for: bool = False) -> bool:
+    """Make a forecast in a child; one that is not done in time is ended. True: it is made.
+
+    One that is asked for keeps its priority: at the lowest it would get next to nothing of a busy machine.
+    """
     child = os.fork()
     if child == 0:
         if door is not None:
             door.close()
-        _step_back()
+        if not is_asked_for:
+            _step_back()
         _end_with(_attempt(config))
     try:
         ready = _wait(door, DEADLINE_S, pid := os.pidfd_open(child))

@@ -164,6 +164,15 @@ async def test_a_child_that_hangs_dies_or_fails_leaves_what_was(world, monkeypat
         assert not making._make_apart(world.controller.config)
 
 
+@pytest.mark.parametrize("is_asked_for", [False, True])
+async def test_only_what_nobody_asked_for_steps_back(world, monkeypatch, tmp_path, is_asked_for):
+    await world.start()
+    told, before = tmp_path / "nice", os.nice(0)
+    monkeypatch.setattr(making, "make", lambda config: told.write_text(str(os.nice(0))))
+    assert making._make_apart(world.controller.config, is_asked_for=is_asked_for)
+    assert int(told.read_text()) == (before if is_asked_for else 19)
+
+
 async def test_the_process_makes_them_and_ends_when_it_is_told(world, conf):
     await world.start()
     one = await running(world, "user1")
