@@ -67,6 +67,8 @@ class FakeWorld:
         self.frameworks: dict[int, str] = {}
         #: jobs that know no way to be moved once they have begun
         self.wayless: set[int] = set()
+        #: why a node cannot restore a job from its image, once it has been requeued, by job and node
+        self.unfit: dict[tuple[int, str], str] = {}
         #: jobs that can go on with as many ranks as they have only
         self.one_size: set[int] = set()
         self.refuse_requeues = False
@@ -267,15 +269,17 @@ class FakeWorld:
 
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
         """A node's word on a job, or on its part of one."""
-        is_movable = self._can_move(key, proc) and key.job_id in self.jobs
-        way = ANEW if is_movable and key.job_id in self.wayless else ""
+        why = self._why_unfit(key, name)
+        is_movable = (bool(why) or self._can_move(key, proc)) and key.job_id in self.jobs
+        way = ANEW if why or (is_movable and key.job_id in self.wayless) else ""
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
         places = self.engine.plan_jobs(name) if self.packed_rate else ()
         mate = next((place.mate for place in places if place.key == key), 0)
         measured = Measured(
             is_movable=is_movable,
-            framework=self.frameworks.get(key.job_id, way),
+            framework=way if why else self.frameworks.get(key.job_id, way),
+            unrestored=why,
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
             rate_packed=self.packed_rate if mate else 0.0,
@@ -289,6 +293,9 @@ class FakeWorld:
         stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
         return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)
 
+    def _why_unfit(self, key: JobKey, node: str) -> str:
+        return self.unfit.get((key.job_id, node), "") if key.restart else ""
+
     def _can_move(self, key: JobKey, proc: Proc) -> bool:
         knows_way = proc.is_movable and key.job_id not in self.rigid | self.wayless
         return knows_way or (key.job_id in self.wayless and not proc.has_begun)
@@ -298,7 +305,8 @@ class FakeWorld:
         for (where, key), proc in self.procs.items():
             if where != name:
                 continue
-            is_able = self._can_move(key, proc) and key.job_id not in self.saves_badly
+            can = bool(self._why_unfit(key, name)) or self._can_move(key, proc)
+            is_able = can and key.job_id not in self.saves_badly
             proc.told_to_leave = proc.told_to_leave + 1 if key in self.leaving[name] else 0
             leaves = proc.told_to_leave > self.turns_away and (is_able or proc.has_left)
             if leaves or proc.has_left:

@@ -18,6 +18,7 @@ from gandiva_slurm.engine.lifecycle import (
     owners,
     promotion,
     time_limits,
+    unrestored,
 )
 from gandiva_slurm.engine.state import cells, packs, sizes
 from gandiva_slurm.engine.state.cycle import Cycle
@@ -197,6 +198,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from idleness.told(engine.settings, engine.state, record, world.now_ns)
     yield from own_files.told(engine.state, record, world.now_ns)
     yield from draining.told(world.cycle, record)
+    yield from unrestored.told(record)
     fixed = moving.why_fixed(record)
     if fixed:
         yield f"it is not moved: {fixed}"

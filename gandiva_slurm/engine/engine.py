@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gandiva_slurm.engine.apply.decider import Decider, Leader
-from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits
+from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits, unrestored
 from gandiva_slurm.engine.lifecycle.draining import leave_drained
 from gandiva_slurm.engine.lifecycle.fencing import fence_strays
 from gandiva_slurm.engine.lifecycle.idleness import watch_idle
@@ -108,6 +108,7 @@ class Engine:
             if isinstance(event, ev.ResidentSeen):
                 time_limits.note_parked(at, event)
                 moving.note_resident(at, event)
+                unrestored.note_unrestored(at, event)
             elif isinstance(event, ev.ActionDone):
                 moving.note_outcome(at, event)
         self._drop_gone()
@@ -203,6 +204,7 @@ class Engine:
         self._watch_nodes(at)
         ask_holds(at)
         leave_drained(at)
+        unrestored.leave_unfit(at)
         held.follow_plan(at)
         watch_idle(at)
         self.decider.decide(at)

@@ -36,6 +36,8 @@ class Measured:
     saved_s: int = 0
     #: seconds in which it has held its GPUs since NVML saw it use them last
     idle_s: int = 0
+    #: why its node could not restore it from its image ("": it has, or there is none)
+    unrestored: str = ""
     #: the job beside which `rate_packed` was measured; 0: none
     mate: int = 0
 

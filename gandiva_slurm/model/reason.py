@@ -93,6 +93,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "reserved for others before its time limit would be over: {names}",
         "the reservation ends, or its owner asks for less time (--time)",
     ),
+    "Unfit": (
+        "no node that takes jobs now can restore it from its image: {unfit}",
+        "another node takes jobs again; to begin anew, submit it again",
+    ),
     "StartFailed": ("Slurm did not start it on {node}: {why}", "the next try comes in {wait_s} s"),
     # being started
     "Starting": ("released to start on {node}, GPUs {gpus}", "Slurm starts it, or {deadline_s} s pass"),
@@ -162,6 +166,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "Leaving": (
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
+    ),
+    "Unrestored": (
+        "is requeued to go on from its image on another node, for this one could not restore it: {why}",
+        "Slurm requeues it; if it is still here after a minute, it begins anew",
     ),
     "ToBegin": (
         "has not begun, and is to begin on {to}: {why}",

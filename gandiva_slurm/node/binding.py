@@ -83,7 +83,8 @@ class Admission:
             resident.tasks.setdefault(member.stepd, set()).add(peer.proc)
             self._watcher.watch(resident, peer.proc)
         is_stopped = resident.is_at_rest and bind.has_gpus
-        resident.has_begun |= bind.step not in _BEFORE_STEPS or (bind.step == "batch" and not is_stopped)
+        begins = bind.step not in _BEFORE_STEPS or (bind.step == "batch" and not is_stopped)
+        resident.has_begun |= begins and not resident.image.unfit
         if is_new:
             self._node.note("register", resident, step=bind.step, planned=resident.is_planned)
             self._slicer.fill()

@@ -99,7 +99,8 @@ class Daemon:
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
         fetch = fetcher(node, session, self._signer)
-        speech = sock.Speech(admission, Restorer(node, slicer, watcher, fetch))
+        restorer = Restorer(node, slicer, watcher, fetch)
+        speech = sock.Speech(admission, restorer)
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
@@ -116,6 +117,7 @@ class Daemon:
             Lost(node, admission).run(),
             Attribution(node).run(),
             Imager(node, slicer).run(),
+            restorer.run(),
             self._keep_guard(),
             watchdog.feed(),
         )

@@ -32,6 +32,9 @@ class Image:
     spent_ns: int = 0
     #: until when the image that it was restored from is there, should Slurm forget the start; 0: it is gone
     spare_until_ns: int = 0
+    #: why this node could not restore it, and since when it waits to be started elsewhere ("": it does not)
+    unfit: str = ""
+    unfit_ns: int = 0
 
     @property
     def keeps_still(self) -> bool:

@@ -52,6 +52,10 @@ class BadImage(Exception):
     """It is not used; the text says why."""
 
 
+class Damaged(BadImage):
+    """It is not what was written: no node may restore it."""
+
+
 def why_not(root: Path) -> str:
     """Say why images may not lie here, "" where they may: nobody but root may put another in its place."""
     for place in (root, *root.parents):
@@ -212,6 +216,12 @@ def claim(root: Path, key: JobKey, by: str) -> Path:
     return used
 
 
+def give_back(root: Path, used: Path, key: JobKey) -> None:
+    """Put an image back that was claimed and of which nothing lives; OSError when there is another one."""
+    os.utime(used)
+    used.rename(place_of(root, key))
+
+
 def pass_on(root: Path, used: Path, old: JobKey, key: JobKey, is_spare: bool = False) -> None:
     """Let what was restored be the first image of the incarnation that goes on from it.
 
@@ -258,14 +268,14 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
 
 
 def verify(place: Path, key: JobKey, manifest: dict[str, Any]) -> None:
-    """Read the whole image; BadImage when a file is not what was written."""
+    """Read the whole image; Damaged when a file is not what was written."""
     files = manifest["files"]
     if {*os.listdir(place)} != {*files, MANIFEST}:
-        raise BadImage(f"the image of job {key} has other files than were written")
+        raise Damaged(f"the image of job {key} has other files than were written")
     for name, (_, want) in files.items():
         with open(os.open(place / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             if hashlib.file_digest(file, "blake2b").hexdigest() != want:
-                raise BadImage(f"the image of job {key} was changed: {name}")
+                raise Damaged(f"the image of job {key} was changed: {name}")
 
 
 def put_away(root: Path, key: JobKey) -> list[Path]:

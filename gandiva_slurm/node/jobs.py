@@ -281,6 +281,8 @@ class Resident:
         """True when its GPUs cannot be taken from it now: it starts up, moves, or failed to park just now."""
         if self.state != RUNNING:
             return self.state == RESUMING
+        if self.image.unfit:
+            return False
         is_paused = self.pause_quanta > 0 and not self.is_refusing
         return is_paused or not (self.has_client() or self.is_blind(client_wait_ns))
 

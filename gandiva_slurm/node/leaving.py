@@ -24,6 +24,8 @@ NS_PER_S = 1_000_000_000
 IMAGE = "image"
 #: And one that has not begun: it is started elsewhere, as if it had been put there first.
 ANEW = "anew"
+#: How long a job whose image cannot be restored here waits to be started elsewhere.
+UNFIT_NS = 60_000_000_000
 #: Quanta without another try after a save that failed: so the next park, if others wait, does without one.
 REST_QUANTA = 2
 #: The shortest time that a rank is given to come to its boundary.
@@ -60,6 +62,12 @@ def is_untouched(resident: Resident) -> bool:
     Not so of a gang over nodes, whose batch script runs to start its tasks.
     """
     return not resident.has_begun and resident.state == SUSPENDED and resident.part is None
+
+
+def is_unfit(node: Node, resident: Resident) -> bool:
+    """True while a job that this node could not restore waits to be started elsewhere (ADR 0071)."""
+    image = resident.image
+    return bool(image.unfit) and node.clock.mono() - image.unfit_ns < UNFIT_NS
 
 
 def is_imageable(resident: Resident) -> bool:
@@ -113,7 +121,7 @@ def has_left(resident: Resident) -> bool:
 def is_out(node: Node, resident: Resident) -> bool:
     """True when it is to have no turn now: it is to save itself, does so, or has left."""
     leave = resident.leave
-    if resident.image.keeps_still:
+    if resident.image.keeps_still or is_unfit(node, resident):
         return True
     if not is_heard_to_leave(node, resident):
         return False
@@ -212,6 +220,8 @@ def told(resident: Resident) -> str:
         return "keeps its turn, to save itself upon its signal"
     if resident.state == SUSPENDING and leave.is_saving:
         return "saves itself, to be moved"
+    if resident.image.unfit:
+        return f"its image cannot be restored here: {resident.image.unfit}"
     if resident.image.keeps_still:
         is_whole = resident.image.is_whole
         if resident.image.is_kept:

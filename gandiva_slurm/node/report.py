@@ -102,6 +102,7 @@ def _resident(node: Node, job: Job) -> Resident:
         spent_ns=job.image.spent_ns,
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
+        unrestored=job.image.unfit,
         is_doubted=is_doubted,
     )
 

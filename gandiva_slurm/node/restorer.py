@@ -1,16 +1,18 @@
 """Restores jobs from their images as their batch tasks start, and takes their ranks over.
 
 The image is of the newest incarnation before that has one, of the same user's job of the same name: those in
-between were lost before they had claimed it, or begun. Where a restore fails the job begins anew, if Slurm
-may requeue it, else it ends: never are both there, for process 1 of the restored is ended first
-(`spank/image.c`). An image is used once, but where a slurmctld that was killed has forgotten the last
-seconds, ends what it had started in them, and starts the same incarnation again (`spares`).
+between were lost before they had claimed it, or begun. Where a restore fails its image is given back, for
+another node (ADR 0071); where none takes the job within a minute, or the image is damaged, the job begins
+anew, if Slurm may requeue it, else it ends. Never are two there: process 1 of the restored, and all below it,
+is ended first. An image is used once, but where a slurmctld that was killed has forgotten the last seconds,
+ends what it had started in them, and starts the same incarnation again (`spares`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from typing import Any
 from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING
-from gandiva_slurm.node import images, imaging, procs, restoring
+from gandiva_slurm.node import images, imaging, leaving, procs, restoring
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.fetching import Fetch
@@ -40,10 +42,16 @@ from gandiva_slurm.wire.messages import PlannedJob
 #: The variable of a task's answer that names what was restored in its place: "PID:PID where it lives".
 RESTORED = "GANDIVA_RESTORED"
 
+#: How often it looks for restores whose tasks are gone.
+LOOK_S = 0.1
 #: How long the store may take to say whether there is an image.
 STORE_S = 30
 
 log = logging.getLogger(__name__)
+
+
+#: What a task is told whose job is to go on elsewhere.
+ELSEWHERE = "its image cannot be restored here, and it is to go on from it elsewhere"
 
 
 class JobOver(PeerError):
@@ -52,7 +60,7 @@ class JobOver(PeerError):
 
 @dataclass
 class _Restore:
-    """One that is under way; `said` is its outcome, once."""
+    """One that is under way."""
 
     old: JobKey
     #: the image, claimed
@@ -60,6 +68,18 @@ class _Restore:
     call: subprocess.Popen[str]
     until_s: float
     manifest: dict[str, Any]
+    #: the task that waits for it, and process 1 of what is restored
+    task: ProcId
+    first: ProcId
+    #: why it has failed; "": it has not
+    why: str = ""
+    is_damaged: bool = False
+
+    def is_over(self) -> bool:
+        """End what there is of it; True when nothing is: the kernel ends a namespace with its process 1."""
+        self.call.kill()
+        procs.send(self.first, signal.SIGKILL)
+        return not procs.is_alive(self.first)
 
 
 class Restorer:
@@ -107,6 +127,14 @@ class Restorer:
         resident = node.residents.get(key)
         if resident is None:
             return {}
+        if leaving.is_unfit(node, resident):
+            raise PeerBusy(ELSEWHERE)
+        if resident.image.unfit:
+            why, resident.image.unfit = resident.image.unfit, ""
+            self._delete_all(key.job_id)
+            return self._failed(resident, f"{why}; no other node took it")
+        if any(of.job_id == key.job_id and one.task != peer.proc for of, one in self._running.items()):
+            raise PeerBusy("what was restored for its former task is ended")
         if key not in self._running:
             self._await_image(key, peer.uid)
             found = self._find(key, peer.uid)
@@ -120,14 +148,15 @@ class Restorer:
             if why:
                 self._delete(found[0])
                 return self._failed(resident, why)
-        running = self._running[key]
-        said = imaging.answer(running.call)
+        return self._outcome(resident, peer, self._running[key])
+
+    def _outcome(self, resident: Resident, peer: Peer, running: _Restore) -> dict[str, str]:
+        """Return what its answer has besides, as `ask` does."""
+        node, key = self._node, resident.key
+        said: dict[str, Any] | None = {"why": running.why} if running.why else imaging.answer(running.call)
         if said is None and time.monotonic() < running.until_s:
             raise PeerBusy("its processes are being restored")
-        del self._running[key]
-        if said is None:
-            running.call.kill()
-            said = {"why": "it was not restored in time"}
+        said = said or {"why": "it was not restored in time"}
         if "why" not in said:
             try:
                 self._take_over(resident, peer, running, said)
@@ -135,9 +164,14 @@ class Restorer:
                 node.save()
             except (OSError, PeerError, KeyError, ValueError) as err:
                 said = {"why": f"its ranks could not be taken over: {err}"}
-        self._delete(running.old, but_whole="why" not in said and running.old == key)
         if "why" in said:
-            return self._failed(resident, said["why"])
+            running.why, running.is_damaged = said["why"], said.get("is_damaged") or running.is_damaged
+            if not running.is_over():
+                raise PeerBusy("what was restored of it is ended")
+            del self._running[key]
+            return self._not_here(resident, running)
+        del self._running[key]
+        self._delete(running.old, but_whole=running.old == key)
         root, took_s = procs.ProcId(*said["root"]), {name: said[name] for name in ("verify_s", "restore_s")}
         node.note("restored", resident, again=running.old == key, **took_s)
         if running.old == key:
@@ -215,7 +249,8 @@ class Restorer:
         }
         call = imaging.start("restoring", task)
         until_s = time.monotonic() + restoring.MOST_S
-        self._running[resident.key] = _Restore(old, place, call, until_s, manifest)
+        here = peer.proc, below[0].id
+        self._running[resident.key] = _Restore(old, place, call, until_s, manifest, *here)
         self._node.note("restore", resident, of=str(old))
         return ""
 
@@ -261,12 +296,54 @@ class Restorer:
         except (OSError, ValueError) as err:
             log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 
+    async def run(self) -> None:
+        """Keep images that were being restored for tasks that are gone: their jobs' next starts want them."""
+        if self._node.settings.image_dir is None:
+            await asyncio.Event().wait()
+        while True:
+            for key, running in [*self._running.items()]:
+                if not procs.is_alive(running.task) and running.is_over():
+                    del self._running[key]
+                    then = self._give_back(running) or "its image is kept"
+                    log.warning("job %s: its task ended while it was restored: %s", key, then)
+            await asyncio.sleep(LOOK_S)
+
+    def _give_back(self, running: _Restore) -> str:
+        """Put its image back, for another start; say why that cannot be done, "" when it is."""
+        root = self._node.settings.image_dir
+        assert root is not None
+        try:
+            images.give_back(root, running.place, running.old)
+        except OSError as err:
+            self._delete(running.old)
+            return f"its image is lost: {err.strerror}"
+        if self._node.settings.are_images_fetched:
+            self._node.images.add(running.old)
+        return ""
+
+    def _not_here(self, resident: Resident, running: _Restore) -> dict[str, str]:
+        """It goes on from its image elsewhere, where that is whole and Slurm can start it there."""
+        why, image = running.why, resident.image
+        # Slurm, which has forgotten a start, will start that one nowhere else.
+        if running.is_damaged or not resident.is_requeueable or running.old == resident.key:
+            self._delete(running.old)
+            return self._failed(resident, why)
+        lost = self._give_back(running)
+        if lost:
+            return self._failed(resident, f"{why}; {lost}")
+        image.unfit, image.unfit_ns = why, self._node.clock.mono()
+        resident.has_begun = False
+        self._node.note("unrestored", resident, why=why, anew=False)
+        log.error("job %s: not restored, its image is kept for another node: %s", resident.key, why)
+        _drop_ranks(resident)
+        self._node.save()
+        self._slicer.fill()
+        raise PeerBusy(ELSEWHERE)
+
     def _failed(self, resident: Resident, why: str) -> dict[str, str]:
         self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
         log.error("job %s: not restored from its image: %s", resident.key, why)
-        for rank in resident.ranks:
-            rank.is_alive = False
-        resident.forget_dead()
+        _drop_ranks(resident)
         if not resident.is_requeueable:
             raise JobOver(f"it could not be restored ({why}), and Slurm may not start it anew (--no-requeue)")
         return {}
@@ -285,3 +362,9 @@ class Restorer:
         whole = [] if but_whole else images.put_away(root, old)
         for gone in (*whole, *images.rests(root, old)):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
+
+
+def _drop_ranks(resident: Resident) -> None:
+    for rank in resident.ranks:
+        rank.is_alive = False
+    resident.forget_dead()

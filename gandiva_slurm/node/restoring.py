@@ -136,6 +136,8 @@ def main() -> None:
     """Restore one image and print the answer as JSON."""
     try:
         said = restore(json.loads(sys.argv[1]))
+    except images.Damaged as err:
+        said = {"why": str(err), "is_damaged": True}
     except (images.BadImage, OSError, KeyError, ValueError, subprocess.SubprocessError) as err:
         said = {"why": str(err)}
     print(json.dumps(said))

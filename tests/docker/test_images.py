@@ -107,6 +107,11 @@ class Moving:
         rows = {row["job_id"]: row for row in self.fleet.ask("queue")["jobs"]}
         return str(rows[self.job]["moves_by"])
 
+    def lost_and_by(self) -> list[object]:
+        """What `gandiva acct` says of the mini-batches that its moves cost, and of how it was moved."""
+        (row,) = self.fleet.ask("acct", "-a", "-j", str(self.job))["jobs"]
+        return [row["lost_steps"], row["moved_by"]]
+
     def story(self) -> str:
         """What is known of it, for a failure."""
         told = self.mini.exec(["gandiva", "why", str(self.job), "--story"], check=False).stdout
@@ -262,11 +267,29 @@ def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) 
     assert moving.wait_ended()[-1] == "FAILED 7:0"
     assert moving.lines() == moving.alone(), moving.story()
 
-    def told() -> list[object]:
-        (row,) = moving.fleet.ask("acct", "-a", "-j", str(moving.job))["jobs"]
-        return [row["lost_steps"], row["moved_by"]]
-
+    told = moving.lost_and_by
     wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
+
+
+def test_a_node_that_cannot_restore_it_has_it_go_on_elsewhere(moving: Moving) -> None:
+    """As where another processor or library is there: criu fails on that node, for as long as it stands."""
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, mini = moving.node(), moving.mini
+    other = "n2" if home == "n1" else "n1"
+    criu = mini.exec(["sh", "-c", "command -v criu"], host=other).stdout.strip()
+    mini.exec(["mount", "--bind", "/bin/false", criu], host=other)
+    try:
+        moving.crowd()
+        (failed, *_) = wait_for(lambda: moving.events("unrestored"), moving.story, MOVE_S)
+        assert failed["anew"] is False and "criu" in failed["why"], failed
+        wait_for(lambda: moving.events("restored"), moving.story, MOVE_S)
+    finally:
+        mini.exec(["umount", criu], host=other)
+    assert moving.node() == home and f"{other} could not restore it from its image" in moving.story()
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+    told = moving.lost_and_by
+    wait_for(lambda: told() == [0, ["image", "image"]], lambda: f"acct to tell of two moves: {told()}", 30)
 
 
 def test_a_disk_that_fills_in_the_midst_of_a_dump_costs_the_move_alone(moving: Moving) -> None:

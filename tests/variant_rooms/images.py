@@ -1,10 +1,11 @@
-"""Known-wrong variants. Process images that nodes fetch from each other."""
+"""Known-wrong variants. Process images that nodes fetch from each other, or cannot restore."""
 
 from __future__ import annotations
 
 from tests.variant_kit import Variant
 
 _TESTS = "tests/controller/test_image_fetching.py::"
+_ELSEWHERE = "tests/unit/test_restorer_elsewhere.py::"
 
 VARIANTS = (
     Variant(
@@ -49,5 +50,48 @@ VARIANTS = (
         "if False:",
         "A task does not wait for its image to come.",
         (_TESTS + "test_a_task_waits_until_it_is_there_and_begins_anew_where_it_does_not_come",),
+    ),
+    Variant(
+        "image-given-back-early",
+        "gandiva_slurm/node/restorer.py:_Restore.is_over",
+        "return not procs.is_alive(self.first)",
+        "return True",
+        "An image is given back while what was restored from it lives: two are alive.",
+        (_ELSEWHERE + "test_nothing_of_it_lives_when_its_image_is_given_back",),
+    ),
+    Variant(
+        "image-unfit-anew",
+        "gandiva_slurm/node/restorer.py:Restorer._not_here",
+        "if running.is_damaged or",
+        "if True or",
+        "A restore that fails is a fresh start, whatever other nodes could.",
+        (
+            _ELSEWHERE + "test_it_gives_its_gpus_up_and_leaves_when_it_is_told_to",
+            _ELSEWHERE + "test_nothing_of_it_lives_when_its_image_is_given_back",
+        ),
+    ),
+    Variant(
+        "image-unfit-forever",
+        "gandiva_slurm/node/leaving.py:is_unfit",
+        "return bool(image.unfit) and node.clock.mono() - image.unfit_ns < UNFIT_NS",
+        "return bool(image.unfit)",
+        "A job that no other node takes waits for ever where it cannot be restored.",
+        (_ELSEWHERE + "test_where_no_other_node_takes_it_within_a_minute_it_begins_anew",),
+    ),
+    Variant(
+        "image-unfit-again",
+        "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
+        "if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit):",
+        "if False:",
+        "A job goes back to the node that could not restore it.",
+        ("tests/unit/test_engine_unrestored.py::test_it_goes_on_on_the_next_node_and_none_is_tried_twice",),
+    ),
+    Variant(
+        "image-unfit-everywhere",
+        "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
+        "if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit):",
+        "if unfit:",
+        "A job that no node could restore is never started again.",
+        ("tests/unit/test_engine_unrestored.py::test_where_no_node_could_it_is_started_anywhere",),
     ),
 )

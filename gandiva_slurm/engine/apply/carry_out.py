@@ -25,6 +25,7 @@ from gandiva_slurm.engine.lifecycle.placing import (
     start,
     tell,
 )
+from gandiva_slurm.engine.lifecycle.unrestored import unfit_or
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import JobRecord
 from gandiva_slurm.engine.state.sizes import is_elastic
@@ -54,7 +55,7 @@ def placeable(at: Cycle) -> dict[int, JobRecord]:
             known[need.shape] = no_place(sites, need, at.state.nodes)
         nowhere = known[need.shape]
         if nowhere is not None:
-            tell(at, record, nowhere)
+            tell(at, record, unfit_or(record, nowhere))
             del ready[job_id]
         if nowhere is not None or lost_target(at, record):
             record.target = {}

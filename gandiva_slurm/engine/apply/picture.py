@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gandiva_slurm.engine.lifecycle.moving import is_untouched, why_bound, why_fixed
-from gandiva_slurm.engine.lifecycle.placing import need_of, site_of
-from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
+from gandiva_slurm.engine.lifecycle.placing import closed_nodes, need_of, site_of
 from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.held import held_ns
@@ -251,7 +250,7 @@ class _Eligible:
     def hosts(self, need: Need, record: JobRecord) -> frozenset[int] | None:
         """Return the indexes of these nodes, those where it lives or goes to among them; None: all."""
         assert self.at is not None
-        closed = frozenset(closed_nodes(self.at, record))
+        closed = closed_nodes(self.at, record)
         key = (need.partitions, need.cpus, need.memory_mib, closed)
         if key not in self._known:
             self._known[key] = self._find(need, closed)

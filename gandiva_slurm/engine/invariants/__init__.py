@@ -1,7 +1,7 @@
 """What must always hold, as functions that return violations: sentences, none when all is well.
 
-Tests call them at their end, `gandivactld --check-invariants` after each cycle (`violations`), and whoever
-has the nodes' books calls the rest on those: holds are read by their fields, whatever file they come from.
+Tests call them at their end, and `gandivactld --check-invariants` after each cycle (`violations`). The others
+judge the nodes' books: holds are read by their fields, whatever file they come from.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Protocol
 
 from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.invariants.moves import moves_are_sound
-from gandiva_slurm.engine.lifecycle.placing import need_of
 from gandiva_slurm.engine.state.records import EngineState, JobRecord
 from gandiva_slurm.engine.state.sizes import may_have, most_nodes, nodes_of
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.policy.shares.associations import leaf_tickets
+from gandiva_slurm.policy.shares.associations import Leaf, leaf_tickets
+from gandiva_slurm.slicing.groups import group_of
 from gandiva_slurm.slicing.local import Gang, are_mates
 
 
@@ -57,7 +57,7 @@ def violations(engine: Engine) -> list[str]:
 
 
 def places_follow_states(state: EngineState) -> list[str]:
-    """A job has a node exactly in the states that have one; whoever waits has a reason."""
+    """A job has a node exactly in the states that have one, and always a reason for what it does."""
     found = []
     for record in state.jobs.values():
         if record.is_placed != bool(record.places):
@@ -150,34 +150,28 @@ def plan_is_whole(engine: Engine) -> list[str]:
 
 
 def tickets_are_conserved(engine: Engine) -> list[str]:
-    """On all nodes together a user has the tickets he has, split over his jobs of a group and their parts."""
+    """On all nodes a user has their tickets, split over the jobs of a group and the parts of those."""
     state = engine.state
     planned: dict[int, dict[str, int]] = {}
     for node in sorted({name for record in _placed(state) for name in record.nodes}):
         for place in engine.plan_jobs(node):
             planned.setdefault(place.key.job_id, {})[node] = place.tickets
-    jobs = [engine.jobs[job_id] for job_id in planned]
-    found = [
-        f"job {record.key} is planned on {sorted(planned[record.job.job_id])}, its nodes are {record.nodes}"
-        for record in jobs
-        if planned[record.job.job_id].keys() != record.places.keys()
-    ]
-    group_of = {record.key: need_of(record).group for record in jobs}
-    want = {
-        (leaf, group): parts
-        for group in sorted({*group_of.values()})
-        for leaf, parts in leaf_tickets(
-            state.associations, {record.leaf for record in jobs if group_of[record.key] == group}
-        ).items()
-    }
-    for (leaf, group), parts in want.items():
-        own = [record for record in jobs if (record.leaf, group_of[record.key]) == (leaf, group)]
-        mine = [[*planned[record.job.job_id].values()] for record in own]
-        have, least = sum(map(sum, mine)), max(parts, len(mine))
-        # a part has at least one, though its job has fewer than parts
-        most = least + sum(len(tickets) - 1 for tickets in mine if max(tickets) == 1)
-        if min(map(min, mine)) < 1 or not least <= have <= most:
-            found.append(f"{leaf.user} in {leaf.account} has {parts} parts of a ticket, his jobs {have}")
+    found: list[str] = []
+    groups: dict[str, dict[Leaf, list[JobRecord]]] = {}
+    for job_id, tickets in planned.items():
+        record = engine.jobs[job_id]
+        leaves = groups.setdefault(group_of(record.vc, record.is_opportunistic), {})
+        leaves.setdefault(record.leaf, []).append(record)
+        if tickets.keys() != record.places.keys():
+            found.append(f"job {record.key} is planned on {sorted(tickets)}, its nodes are {record.nodes}")
+    for _, leaves in sorted(groups.items()):
+        for leaf, parts in leaf_tickets(state.associations, leaves.keys()).items():
+            mine = [[*planned[record.job.job_id].values()] for record in leaves[leaf]]
+            have, least = sum(map(sum, mine)), max(parts, len(mine))
+            # a part has at least one, though its job has fewer than parts
+            most = least + sum(len(tickets) - 1 for tickets in mine if max(tickets) == 1)
+            if min(map(min, mine)) < 1 or not least <= have <= most:
+                found.append(f"{leaf.user} in {leaf.account} has {parts} parts of a ticket, the jobs {have}")
     return found
 
 
@@ -257,7 +251,7 @@ def guaranteed_go_first(
 
 
 def passes_never_fall(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """Whoever had a pass has it still, or a higher one."""
+    """A pass stays, or rises."""
     return [
         f"the pass of {name} fell from {before[name]} to {after[name]}"
         for name in sorted(before.keys() & after.keys())
@@ -293,7 +287,7 @@ def no_gpu_held_twice(holds: Iterable[HeldInterval]) -> list[str]:
 
 
 def packs_are_of_two(holds: Iterable[HeldInterval]) -> list[str]:
-    """One node: whoever says that it shared its GPUs did so with one that says the same, for as long."""
+    """One node: a hold that says that it shared its GPUs did so with one that says the same, for as long."""
     shared: dict[tuple[int, int], int] = {}
     for hold in holds:
         if _shared_with(hold):
@@ -326,7 +320,7 @@ def one_incarnation_at_a_time(nodes: Mapping[str, Sequence[HeldInterval]]) -> li
 def every_gpu_second_is_charged_once(
     holds: Iterable[HeldInterval], charged_ns: Mapping[str, int], tolerance_ns: int = 0
 ) -> list[str]:
-    """What each user was charged is what his gangs held, GPU by GPU; of a pack each is charged half."""
+    """What each user was charged is what their gangs held, GPU by GPU; of a pack each is charged half."""
     halves: dict[str, int] = {}
     for hold in holds:
         held = (hold.t1_ns - hold.t0_ns) * len(hold.gpus)

@@ -131,13 +131,7 @@ def told_way(settings: EngineSettings, record: JobRecord) -> str:
     return f"it can be moved: upon SIG{own.name} to {to} it saves itself ({how}), within {own.grace_s} s"
 
 
-def begin_move(
-    at: Cycle,
-    record: JobRecord,
-    target: Places,
-    why: str,
-    code: str = "Leaving",
-) -> None:
+def begin_move(at: Cycle, record: JobRecord, target: Places, why: str, code: str = "Leaving") -> None:
     """Have a job leave for a target, which may be none; `why` is a sentence."""
     record.target = dict(target)
     own = "" if is_attached(at.state, record) else record.options.saves_by
@@ -332,6 +326,9 @@ def _leaves(at: Cycle, record: JobRecord, has_ended: bool) -> Reason:
     to, by = record.target_text, record.travels.by
     if has_ended:
         return because("EndedToMove", to=to, exit=record.job.exit_code)
+    unfit = next(filter(None, map(record.travels.unfit.get, record.nodes)), "")
+    if unfit:
+        return because("Unrestored", why=unfit)
     if by == ANEW:
         return because("NotBegun", to=to)
     if by != BY_SELF:

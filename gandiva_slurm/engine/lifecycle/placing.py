@@ -14,7 +14,7 @@ from gandiva_slurm.engine.lifecycle.event_handlers import (
 )
 from gandiva_slurm.engine.lifecycle.limits import behind, waiting_for_limits
 from gandiva_slurm.engine.lifecycle.moving import fall_back
-from gandiva_slurm.engine.lifecycle.reservations import closed_nodes
+from gandiva_slurm.engine.lifecycle.reservations import reserved_nodes
 from gandiva_slurm.engine.lifecycle.waiting import PASSING, heed_slurm, obstacle
 from gandiva_slurm.engine.state.cells import Cells, parts_of
 from gandiva_slurm.engine.state.cycle import Cycle
@@ -115,9 +115,26 @@ def need_of(record: JobRecord) -> Need:
 
 
 def need_now(at: Cycle, record: JobRecord) -> Need:
-    """What a job asks of a place now, reservations heeded."""
+    """What a job asks of a place now, with what is closed to it."""
     need, closed = need_of(record), closed_nodes(at, record)
-    return replace(need, closed=frozenset(closed)) if closed else need
+    return replace(need, closed=closed) if closed else need
+
+
+def closed_nodes(at: Cycle, record: JobRecord) -> frozenset[str]:
+    """Return the nodes that a job may not be placed on: reserved, or unable to restore it from its image.
+
+    The latter only while there is a node besides, down as that may be: else it goes where it can begin anew.
+    """
+    closed, unfit = frozenset(reserved_nodes(at, record)), record.travels.unfit.keys()
+    if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit):
+        closed = closed.union(unfit)
+    return closed
+
+
+def could_take(at: Cycle, record: JobRecord, name: str) -> bool:
+    """True when a job fits on this node were it open and empty."""
+    site, need = site_of(at.state.nodes[name], at.settings.cells), need_of(record)
+    return site.may_take(need) and site.is_large_enough(need)
 
 
 def site_of(record: NodeRecord, cells: Cells) -> Site:

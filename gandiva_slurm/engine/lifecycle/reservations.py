@@ -14,8 +14,8 @@ from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
 from gandiva_slurm.model.bounds import Reservation
 
 
-def closed_nodes(at: Cycle, record: JobRecord) -> Mapping[str, str]:
-    """Return the nodes a job may not be placed on, each with the reservation that says so."""
+def reserved_nodes(at: Cycle, record: JobRecord) -> Mapping[str, str]:
+    """Return the nodes that are closed to a job, each with the reservation that says so."""
     bounds = at.state.bounds
     if bounds is None or not (bounds.reservations or record.options.reservation):
         return {}

@@ -36,6 +36,8 @@ class Travels:
     cost_ns: int = 0
     #: bytes: what its ranks' tensors on a node took of GPU memory at their peak; 0: not known
     peak_bytes: int = 0
+    #: nodes that could not restore it from its image, and why
+    unfit: dict[str, str] = field(default_factory=dict)
     #: when it ran first, unix time; 0: it has not
     first_run_ns: int = 0
     #: mini-batches a second while it ran alone, by GPU type

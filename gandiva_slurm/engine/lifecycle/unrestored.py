@@ -1,0 +1,66 @@
+"""Jobs that a node could not restore from their image: they go on from it on another one (ADR 0071).
+
+The node has given the image back, and keeps the job parked for a minute, in which it is requeued. Nodes that
+could not restore it are no places for it (`placing.closed_nodes`), until it trains on one of them after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gandiva_slurm.engine.lifecycle.moving import ANEW, begin_move
+from gandiva_slurm.engine.lifecycle.placing import closed_nodes, could_take
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.records import JobRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.event import ResidentSeen
+from gandiva_slurm.model.reason import Reason, because
+
+
+def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
+    """Take a node's word that it cannot restore a job, or that the job trains there."""
+    record = at.state.jobs.get(event.key.job_id)
+    if record is None or record.key != event.key or event.node not in record.places:
+        return
+    unfit = record.travels.unfit
+    if event.measured.unrestored:
+        unfit[event.node] = event.measured.unrestored
+    elif event.node in unfit and event.measured.framework not in ("", ANEW):
+        unfit.clear()
+
+
+def leave_unfit(at: Cycle) -> None:
+    """Have those leave that their nodes cannot restore, while others take jobs; to be called once a cycle."""
+    told = [record for record in at.state.jobs.values() if record.travels.unfit]
+    for record in sorted(told, key=lambda record: record.order):
+        why = _why_unfit(at, record)
+        if why and record.state in states.SLICED and _has_other(at, record):
+            begin_move(at, record, {}, why, "Unrestored")
+
+
+def unfit_or(record: JobRecord, reason: Reason) -> Reason:
+    """Say why a job has no place: where nodes are closed to it, that they could not restore it."""
+    if reason.code != "Reserved" or not record.travels.unfit:
+        return reason
+    return because("Unfit", unfit=", ".join(f"{name} ({why})" for name, why in _in_order(record)))
+
+
+def told(record: JobRecord) -> Iterator[str]:
+    """Say which nodes could not restore it, for `gandiva why`."""
+    yield from (f"{name} could not restore it from its image: {why}" for name, why in _in_order(record))
+
+
+def _in_order(record: JobRecord) -> list[tuple[str, str]]:
+    return sorted(record.travels.unfit.items())
+
+
+def _why_unfit(at: Cycle, record: JobRecord) -> str:
+    """Why a node where it lives now could not restore it, by that node's last word; "" where it could."""
+    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
+    return next((each.measured.unrestored for each in seen if each and each.measured.unrestored), "")
+
+
+def _has_other(at: Cycle, record: JobRecord) -> bool:
+    closed = closed_nodes(at, record) | record.travels.unfit.keys()
+    others = (name for name, node in at.state.nodes.items() if node.is_open and name not in closed)
+    return any(could_take(at, record, name) for name in others)

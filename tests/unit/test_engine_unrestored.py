@@ -1,0 +1,104 @@
+"""A job that a node cannot restore from its image goes on from it on another one, while there is one."""
+
+from __future__ import annotations
+
+from gandiva_slurm.engine.lifecycle import unrestored
+from gandiva_slurm.engine.state.records import EngineSettings, EngineState
+from gandiva_slurm.model import job as states
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+WHY = "this processor lacks avx512f"
+DISK = "gandiva: a new disk"
+
+
+def moved(unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> tuple[FakeWorld, int]:
+    """A job that moves by images, and leaves n1 for n2, the only node that is open.
+
+    `unfit`: nodes that cannot restore it.
+    """
+    settings = EngineSettings(10 * SECOND_NS, slots_per_gpu=4)
+    world = FakeWorld(dict.fromkeys(nodes, 1), settings, move_ns=SECOND_NS)
+    world.drained = dict.fromkeys(nodes[1:], DISK)
+    job = world.submit()
+    world.frameworks[job] = "image"
+    world.unfit = {(job, name): WHY for name in unfit}
+    world.run(5)
+    assert world.engine.jobs[job].nodes == ("n1",)
+    world.drained = {name: DISK for name in nodes if name != "n2"}
+    world.run(20)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.job.restart == 1, "it can go nowhere else"
+    return world, job
+
+
+def test_it_goes_on_on_the_next_node_and_none_is_tried_twice() -> None:
+    world, job = moved(unfit=("n2",))
+    world.drained = {"n1": DISK}
+    world.run(30)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n3",) and record.state in states.SLICED and record.job.restart == 2
+    assert [*unrestored.told(record)] == [f"n2 could not restore it from its image: {WHY}"]
+    world.drained = {"n1": DISK, "n3": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == () and record.code == "Unfit", "n2 is no place for it, though it is open"
+    world.drained = {"n3": DISK}
+    world.run(30)
+    assert world.engine.jobs[job].nodes == ("n1",)
+
+
+def test_each_node_in_turn_until_one_can() -> None:
+    world, job = moved(unfit=("n2", "n3"))
+    world.drained = {"n1": DISK}
+    world.run(30)
+    assert world.engine.jobs[job].nodes == ("n3",)
+    world.drained = {}
+    world.run(100)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n1",) and {*record.travels.unfit} == {"n2", "n3"}
+    told = next(line for line in record.story if line.code == "Unrestored")
+    assert WHY in told.text and "another node" in told.text
+    assert not record.travels.failures, "no failure of a move: the next one may come at once"
+
+
+def test_where_no_other_node_takes_jobs_it_stays_until_its_node_has_it_begin_anew() -> None:
+    world, job = moved(unfit=("n2",), nodes=("n1", "n2"))
+    record = world.engine.jobs[job]
+    assert record.travels.unfit == {"n2": WHY} and not record.travels.is_moving
+    restart = record.job.restart
+    del world.unfit[job, "n2"]  # it begins anew, and trains
+    world.run(5)
+    record = world.engine.jobs[job]
+    assert (record.nodes, record.job.restart, record.travels.unfit) == (("n2",), restart, {})
+
+
+def test_it_waits_for_a_node_that_is_down_and_says_so() -> None:
+    world, job = moved(unfit=("n2",))
+    world.drained = {"n1": DISK}
+    world.lose_node("n3")
+    world.requeue(job)
+    world.run(30)
+    record = world.engine.jobs[job]
+    assert (record.state, record.code) == (states.HELD, "Unfit")
+    assert f"can restore it from its image: n2 ({WHY})" in record.text
+    world.restore_node("n3")
+    world.run(30)
+    assert world.engine.jobs[job].nodes == ("n3",)
+
+
+def test_where_no_node_could_it_is_started_anywhere() -> None:
+    world, job = moved(unfit=("n1", "n2"), nodes=("n1", "n2"))
+    world.drained = {}
+    world.run(30)
+    record = world.engine.jobs[job]
+    assert {*record.travels.unfit} == {"n1", "n2"} and record.nodes == ("n1",)
+    world.requeue(job)
+    world.run(30)
+    assert world.engine.jobs[job].state in states.SLICED
+
+
+def test_what_is_known_of_nodes_outlives_the_controller() -> None:
+    world, job = moved(unfit=("n2",), nodes=("n1", "n2"))
+    state = EngineState.from_json(world.engine.state.to_json())
+    assert state.jobs[job].travels.unfit == {"n2": WHY}

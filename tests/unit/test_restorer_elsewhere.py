@@ -1,0 +1,194 @@
+"""An image that a node cannot restore is given back, and its job waits to be started elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gandiva_slurm.model.errors import PeerBusy
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.node import images, imaging, leaving, procs, restorer
+from gandiva_slurm.node.binding import Peer
+from gandiva_slurm.node.leaving import UNFIT_NS
+from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.restorer import JobOver, Restorer
+from gandiva_slurm.node.saved import read_job, state_of
+from tests.unit.test_images import BY, ME, sealed
+from tests.unit.test_node_leaving import Floor
+
+#: Of another incarnation than the bench's jobs, which are all the first.
+OLD = JobKey(1, 5)
+WHY = "this processor lacks avx512f"
+
+
+class Node:
+    """A node on whose GPU a job is being restored, for a task that waits; `answer` is what comes of it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.floor, self.root = Floor(tmp_path), tmp_path / "images"
+        object.__setattr__(self.floor.node.settings, "image_dir", self.root)
+        images.prepare(self.root)
+        sealed(self.root, OLD)
+        self.job = self.floor.add(1, "user1", (0,))
+        self.floor.plan(1)
+        self.floor.settle()
+        assert self.job.state == RUNNING and self.job.holds
+        # What a hostile restored process could not outlive.
+        self.first = subprocess.Popen(["sleep", "1000"])
+        self.task = Peer(ProcId(os.getpid(), procs.read_proc(os.getpid()).start), ME)  # type: ignore[union-attr]
+        self.asked = Restorer(self.floor.node, self.floor.slicer, self.floor.watcher, None)  # type: ignore[arg-type]
+        self.calls: list[str] = []
+        self.begin(self.task.proc)
+
+    def begin(self, task: ProcId) -> None:
+        call: Any = SimpleNamespace(kill=lambda: self.calls.append("kill"))
+        first = procs.read_proc(self.first.pid)
+        assert first is not None
+        place = images.claim(self.root, OLD, BY)
+        self.asked._running[self.job.key] = restorer._Restore(OLD, place, call, 1e18, {}, task, first.id)
+
+    def ask(self) -> dict[str, str]:
+        return self.asked.ask(self.task, self.job.key)
+
+    def answer(self) -> dict[str, str]:
+        """Ask until what was restored has ended."""
+        while True:
+            try:
+                return self.ask()
+            except PeerBusy as err:
+                if "is ended" not in str(err):
+                    raise
+                self.first.wait(timeout=30)
+
+    def fail(self) -> None:
+        """Let it be told to the task that it is not restored here."""
+        with pytest.raises(PeerBusy, match="elsewhere"):
+            self.answer()
+        assert self.first.wait(timeout=30) == -signal.SIGKILL
+
+    @property
+    def kept(self) -> list[str]:
+        return sorted(place.name for place in (self.root / "whole").iterdir())
+
+
+@pytest.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Node(tmp_path)
+    monkeypatch.setattr(imaging, "answer", lambda call: {"why": WHY})
+    yield made
+    made.first.kill()
+    made.first.wait()
+
+
+async def test_nothing_of_it_lives_when_its_image_is_given_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(procs, "send", lambda proc, number: True)
+        with pytest.raises(PeerBusy, match="is ended"):
+            node.ask()
+    assert node.kept != [str(OLD)] and node.calls == ["kill"], "its first process has not ended"
+    node.fail()
+    assert node.kept == [str(OLD)]
+    images.verify(images.place_of(node.root, OLD), OLD, images.read(node.root, OLD, ME))
+
+
+async def test_it_gives_its_gpus_up_and_leaves_when_it_is_told_to(node: Node) -> None:
+    node.fail()
+    assert not node.job.must_stay(10**18)
+    node.floor.next_quantum()
+    assert node.job.state == SUSPENDED
+    told = node.floor.told(1)
+    assert (told.unrestored, told.framework, told.has_left) == (WHY, leaving.ANEW, False)
+    assert leaving.told(node.job) == f"its image cannot be restored here: {WHY}"
+    node.floor.plan(1, is_leaving=True)
+    assert node.floor.told(1).has_left and node.job.state == SUSPENDED
+
+
+async def test_a_task_that_asks_once_more_has_not_begun(node: Node) -> None:
+    """It does so before it is stopped: what it would begin is not begun here."""
+    node.fail()
+    with pytest.raises(PeerBusy, match="elsewhere"):
+        node.ask()
+    assert not node.job.has_begun and node.kept == [str(OLD)]
+
+
+async def test_where_no_other_node_takes_it_within_a_minute_it_begins_anew(node: Node) -> None:
+    node.fail()
+    node.floor.next_quantum()
+    assert node.job.state == SUSPENDED
+    node.floor.clock.now_ns += UNFIT_NS
+    node.floor.next_quantum()
+    assert node.job.holds, "it has its turns again"
+    assert node.ask() == {} and node.job.image.unfit == ""
+    await gone(node)
+    assert node.floor.told(1).unrestored == ""
+
+
+async def test_what_a_former_gandivad_knew_of_it_is_known(node: Node) -> None:
+    node.fail()
+    rows = [row for row in state_of(node.floor.node)["jobs"] if row["key"] == str(node.job.key)]
+    again, _ = read_job(rows[0], "n1")
+    assert (again.image.unfit, again.image.unfit_ns) == (WHY, node.job.image.unfit_ns) and not again.has_begun
+
+
+@pytest.mark.parametrize("case", ["damaged", "cannot be requeued", "a start that was forgotten"])
+async def test_what_no_other_node_could_take_begins_anew_at_once_or_ends(
+    node: Node, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    said = {"why": WHY, "is_damaged": True} if case == "damaged" else {"why": WHY}
+    monkeypatch.setattr(imaging, "answer", lambda call: said)
+    node.job.is_requeueable = case != "cannot be requeued"
+    if case == "a start that was forgotten":
+        node.asked._running[node.job.key].old = node.job.key
+    if node.job.is_requeueable:
+        assert node.answer() == {}
+    else:
+        with pytest.raises(JobOver, match="--no-requeue"):
+            node.answer()
+    if case != "a start that was forgotten":
+        await gone(node)
+
+
+async def test_a_task_that_ends_while_it_is_restored_leaves_the_image_to_the_next(node: Node) -> None:
+    """slurmd ends it, as slurmctld wants it that has forgotten its start (ADR 0070)."""
+    over = subprocess.Popen(["true"])
+    over.wait()
+    node.asked._running[node.job.key].task = ProcId(over.pid, 1)
+    with pytest.raises(PeerBusy, match="former task"):
+        node.ask()
+    running = asyncio.get_running_loop().create_task(node.asked.run())
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        node.first.poll()
+        if not node.asked._running:
+            break
+    running.cancel()
+    assert node.first.poll() == -signal.SIGKILL and node.kept == [str(OLD)]
+    assert node.job.image.unfit == "", "this node may restore it"
+
+
+async def gone(node: Node) -> None:
+    for _ in range(300):
+        if not node.kept:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(node.kept)
+
+
+def test_an_image_is_given_back_once(tmp_path: Path) -> None:
+    images.prepare(tmp_path)
+    sealed(tmp_path, OLD)
+    used = images.claim(tmp_path, OLD, BY)
+    sealed(tmp_path, OLD)
+    with pytest.raises(OSError):
+        images.give_back(tmp_path, used, OLD)
+    assert used.exists(), "the other one is the job's"
