@@ -28,7 +28,7 @@ PIECE_REST_S, UPKEEP_S = 0.05, 60.0
 
 #: How what is moved was saved, by the code of what was done.
 _MOVED_BY = {
-    "Saved": "attached", "Imaged": "image", "GoesBack": "self", "NotBegun": "anew", "Unrestored": "image",
+    "Saved": "attached", "Imaged": "image", "GoesBack": "self", "NotBegun": "anew",
     "EndedToMove": "signal", "MovedOut": "signal",
 }  # fmt: skip
 

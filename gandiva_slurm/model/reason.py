@@ -148,6 +148,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "it is tried again, ever more seldom; others end, or keep less of its GPU",
     ),
     "Parked": ("parked in memory: others hold its GPUs", "its user's turn, or its park's bound, comes"),
+    "NotRestored": (
+        "its image cannot be restored here: it waits to be started elsewhere",
+        "another node takes jobs; if none does within a minute, it begins anew here",
+    ),
     "WaitingTurn": (
         "waits: users with less GPU time for their tickets go first",
         "its turn comes, and a slot that it may have",
@@ -240,7 +244,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
 
 
 #: What a node says of a job whose tasks are stopped before their program begins.
-UNBORN = ("WaitingTurn", "NoMemoryToBegin")
+UNBORN = ("WaitingTurn", "NoMemoryToBegin", "NotRestored")
 
 
 def because(code: str, *evidence: str, **facts: object) -> Reason:

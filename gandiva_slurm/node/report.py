@@ -141,6 +141,8 @@ def _why_still(node: Node, job: Job, detail: str) -> tuple[str, str]:
         return "Frozen", f"Slurm does not hear this node; it stands still since {_clock(node, job.halted_ns)}"
     if failed := returning.told(node, job):
         return "ResumeFailed", failed
+    if job.image.unfit:
+        return "NotRestored", job.image.unfit
     short = lack(node, job)
     if not job.counts.suspends and short:
         return "NoMemoryToBegin", short

@@ -15,6 +15,7 @@ import pytest
 from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
+from gandiva_slurm.model.reason import UNBORN
 from gandiva_slurm.node import images, imaging, leaving, procs, restorer
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.leaving import UNFIT_NS
@@ -108,6 +109,7 @@ async def test_it_gives_its_gpus_up_and_leaves_when_it_is_told_to(node: Node) ->
     assert node.job.state == SUSPENDED
     told = node.floor.told(1)
     assert (told.unrestored, told.framework, told.has_left) == (WHY, leaving.ANEW, False)
+    assert told.reason in UNBORN, "Slurm signals none that has not begun: gandivactld has it stopped"
     assert leaving.told(node.job) == f"its image cannot be restored here: {WHY}"
     node.floor.plan(1, is_leaving=True)
     assert node.floor.told(1).has_left and node.job.state == SUSPENDED
