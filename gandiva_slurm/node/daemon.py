@@ -100,6 +100,7 @@ class Daemon:
         admission = Admission(node, slicer, watcher, self._find)
         fetch = fetcher(node, session, self._signer)
         restorer = Restorer(node, slicer, watcher, fetch)
+        restorer.take_over()
         speech = sock.Speech(admission, restorer)
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gandiva_slurm.node.procs import ProcId
 
@@ -35,6 +36,8 @@ class Image:
     #: why this node could not restore it, and since when it waits to be started elsewhere ("": it does not)
     unfit: str = ""
     unfit_ns: int = 0
+    #: what is being restored of it here (`elsewhere.Restore`); []: nothing is
+    restoring: list[Any] = field(default_factory=list)
 
     @property
     def keeps_still(self) -> bool:

@@ -74,7 +74,9 @@ class Imager:
                     resident.image.why_not = fault or _why_not(resident)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
-                self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by))
+                rows = [resident.image.restoring for resident in self._node.residents.values()]
+                kept = {Path(row[1]) for row in rows if row}
+                self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by, kept))
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
                 untold_s = images.OWN_UNTOLD_S if self._node.settings.are_images_fetched else images.UNTOLD_S
@@ -306,14 +308,14 @@ def _prepare(root: Path) -> str:
     return why
 
 
-def _clear(root: Path, by: str) -> set[JobKey]:
-    """Remove what a gandivad that was killed had begun, and had claimed: nobody goes on with it.
+def _clear(root: Path, by: str, kept: Collection[Path] = ()) -> set[JobKey]:
+    """Remove what a gandivad that was killed had begun, and had claimed, but what is kept for another start.
 
     Return the incarnations whose images it had claimed.
     """
     claimed = set()
     try:
-        for place in images.left_behind(root, by):
+        for place in [place for place in images.left_behind(root, by) if place not in kept]:
             log.info("node.image_dir: %s was left by a former gandivad, and is removed", place.name)
             claimed |= images.claimed(place)
             images.remove(place)

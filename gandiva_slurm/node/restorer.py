@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import subprocess
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.errors import PeerBusy, PeerError
@@ -25,6 +21,14 @@ from gandiva_slurm.model.job import RESUMING
 from gandiva_slurm.node import images, imaging, leaving, procs, restoring
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.elsewhere import (
+    ELSEWHERE,
+    STARTED_ANEW,
+    Restore,
+    drop_ranks,
+    give_back,
+    send_elsewhere,
+)
 from gandiva_slurm.node.fetching import Fetch
 from gandiva_slurm.node.hello import MAX_WORLD
 from gandiva_slurm.node.imageable import FIRST
@@ -50,36 +54,8 @@ STORE_S = 30
 log = logging.getLogger(__name__)
 
 
-#: What a task is told whose job is to go on elsewhere.
-ELSEWHERE = "its image cannot be restored here, and it is to go on from it elsewhere"
-
-
 class JobOver(PeerError):
     """The task must not start at all."""
-
-
-@dataclass
-class _Restore:
-    """One that is under way."""
-
-    old: JobKey
-    #: the image, claimed
-    place: Path
-    call: subprocess.Popen[str]
-    until_s: float
-    manifest: dict[str, Any]
-    #: the task that waits for it, and process 1 of what is restored
-    task: ProcId
-    first: ProcId
-    #: why it has failed; "": it has not
-    why: str = ""
-    is_damaged: bool = False
-
-    def is_over(self) -> bool:
-        """End what there is of it; True when nothing is: the kernel ends a namespace with its process 1."""
-        self.call.kill()
-        procs.send(self.first, signal.SIGKILL)
-        return not procs.is_alive(self.first)
 
 
 class Restorer:
@@ -92,7 +68,7 @@ class Restorer:
         self._fetching: dict[JobKey, tuple[asyncio.Task[str], JobKey, float]] = {}
         self._slicer = slicer
         self._watcher = watcher
-        self._running: dict[JobKey, _Restore] = {}
+        self._running: dict[JobKey, Restore] = {}
 
     async def offers(self, peer: Peer) -> bool:
         """True when there is an image that may be of the batch task that this process becomes."""
@@ -117,22 +93,49 @@ class Restorer:
         if all(job.job_id != key.job_id for job in self._jobs()):
             raise PeerBusy("no plan names it yet")
 
+    def take_over(self) -> None:
+        """End what a former gandivad was restoring: what it told its task is lost."""
+        for resident in self._node.residents.values():
+            if resident.image.restoring:
+                self._running[resident.key] = Restore.from_json(resident.image.restoring)
+                send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
+
+    def heed_unfit(self, key: JobKey) -> None:
+        """PeerBusy while a job waits to be restored elsewhere; then it begins anew, or JobOver."""
+        resident = self._node.residents.get(self._newest(key))
+        if resident is None or not resident.image.unfit:
+            return
+        if leaving.is_unfit(self._node, resident):
+            raise PeerBusy(ELSEWHERE)
+        why, resident.image.unfit = resident.image.unfit, ""
+        self._delete_all(key.job_id)
+        self._failed(resident, f"{why}; no other node took it")
+
+    def keep_image(self, peer: Peer, key: JobKey) -> None:
+        """PeerBusy for a batch task whose gandivad was ended before its image was restored.
+
+        Such a task has begun process 1 for that in vain: as its user it cannot begin another one.
+        """
+        resident = self._node.residents.get(self._newest(key))
+        if resident is None or resident.image.is_restored or resident.ranks or not resident.is_requeueable:
+            return
+        found = self._find(resident.key, peer.uid)
+        if found is not None and found[0] != resident.key:
+            send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
+            raise PeerBusy(ELSEWHERE)
+
+    def _newest(self, key: JobKey) -> JobKey:
+        return max((of for of in self._node.residents if of.job_id == key.job_id), default=key)
+
     def ask(self, peer: Peer, key: JobKey) -> dict[str, str]:
         """Return what its answer has besides: what was restored in its place, or nothing: it begins anew.
 
         PeerBusy while it is restored; JobOver where that failed and the job must not begin anew.
         """
-        node = self._node
-        key = max((k for k in node.residents if k.job_id == key.job_id), default=key)
-        resident = node.residents.get(key)
+        key = self._newest(key)
+        resident = self._node.residents.get(key)
         if resident is None:
             return {}
-        if leaving.is_unfit(node, resident):
-            raise PeerBusy(ELSEWHERE)
-        if resident.image.unfit:
-            why, resident.image.unfit = resident.image.unfit, ""
-            self._delete_all(key.job_id)
-            return self._failed(resident, f"{why}; no other node took it")
         if any(of.job_id == key.job_id and one.task != peer.proc for of, one in self._running.items()):
             raise PeerBusy("what was restored for its former task is ended")
         if key not in self._running:
@@ -150,9 +153,10 @@ class Restorer:
                 return self._failed(resident, why)
         return self._outcome(resident, peer, self._running[key])
 
-    def _outcome(self, resident: Resident, peer: Peer, running: _Restore) -> dict[str, str]:
+    def _outcome(self, resident: Resident, peer: Peer, running: Restore) -> dict[str, str]:
         """Return what its answer has besides, as `ask` does."""
         node, key = self._node, resident.key
+        assert running.call is not None
         said: dict[str, Any] | None = {"why": running.why} if running.why else imaging.answer(running.call)
         if said is None and time.monotonic() < running.until_s:
             raise PeerBusy("its processes are being restored")
@@ -168,9 +172,9 @@ class Restorer:
             running.why, running.is_damaged = said["why"], said.get("is_damaged") or running.is_damaged
             if not running.is_over():
                 raise PeerBusy("what was restored of it is ended")
-            del self._running[key]
+            self._forget(key)
             return self._not_here(resident, running)
-        del self._running[key]
+        self._forget(key)
         self._delete(running.old, but_whole=running.old == key)
         root, took_s = procs.ProcId(*said["root"]), {name: said[name] for name in ("verify_s", "restore_s")}
         node.note("restored", resident, again=running.old == key, **took_s)
@@ -247,14 +251,16 @@ class Restorer:
             "first": below[0].pid,
             "task": peer.proc.pid,
         }
+        running = Restore(old, place, below[0].id, peer.proc, manifest=manifest)
+        resident.image.restoring = running.to_json()
+        self._node.save()
         call = imaging.start("restoring", task)
-        until_s = time.monotonic() + restoring.MOST_S
-        here = peer.proc, below[0].id
-        self._running[resident.key] = _Restore(old, place, call, until_s, manifest, *here)
+        running.call, running.until_s = call, time.monotonic() + restoring.MOST_S
+        self._running[resident.key] = running
         self._node.note("restore", resident, of=str(old))
         return ""
 
-    def _take_over(self, resident: Resident, peer: Peer, running: _Restore, said: dict[str, Any]) -> None:
+    def _take_over(self, resident: Resident, peer: Peer, running: Restore, said: dict[str, Any]) -> None:
         """Make its ranks the job's, and let it go on: it holds its GPUs."""
         node, now = self._node, self._node.clock.mono()
         stepd = next(iter(resident.processes.stepds), None)
@@ -282,7 +288,7 @@ class Restorer:
             self._slicer.switcher.go(resident)
         node.save()
 
-    def _keep(self, resident: Resident, running: _Restore) -> None:
+    def _keep(self, resident: Resident, running: Restore) -> None:
         """Where images are kept it has one from the first: this node may be lost, too. Else a spare one."""
         settings, image = self._node.settings, resident.image
         root, is_spare = settings.image_dir, not settings.image_parked
@@ -303,47 +309,37 @@ class Restorer:
         while True:
             for key, running in [*self._running.items()]:
                 if not procs.is_alive(running.task) and running.is_over():
-                    del self._running[key]
-                    then = self._give_back(running) or "its image is kept"
+                    self._forget(key)
+                    lost = give_back(self._node, running)
+                    if lost:
+                        self._delete(running.old)
+                    then = lost or "its image is kept"
                     log.warning("job %s: its task ended while it was restored: %s", key, then)
             await asyncio.sleep(LOOK_S)
 
-    def _give_back(self, running: _Restore) -> str:
-        """Put its image back, for another start; say why that cannot be done, "" when it is."""
-        root = self._node.settings.image_dir
-        assert root is not None
-        try:
-            images.give_back(root, running.place, running.old)
-        except OSError as err:
-            self._delete(running.old)
-            return f"its image is lost: {err.strerror}"
-        if self._node.settings.are_images_fetched:
-            self._node.images.add(running.old)
-        return ""
+    def _forget(self, key: JobKey) -> None:
+        del self._running[key]
+        if key in self._node.residents:
+            self._node.residents[key].image.restoring = []
 
-    def _not_here(self, resident: Resident, running: _Restore) -> dict[str, str]:
+    def _not_here(self, resident: Resident, running: Restore) -> dict[str, str]:
         """It goes on from its image elsewhere, where that is whole and Slurm can start it there."""
-        why, image = running.why, resident.image
+        why = running.why
         # Slurm, which has forgotten a start, will start that one nowhere else.
         if running.is_damaged or not resident.is_requeueable or running.old == resident.key:
             self._delete(running.old)
             return self._failed(resident, why)
-        lost = self._give_back(running)
+        lost = give_back(self._node, running)
         if lost:
+            self._delete(running.old)
             return self._failed(resident, f"{why}; {lost}")
-        image.unfit, image.unfit_ns = why, self._node.clock.mono()
-        resident.has_begun = False
-        self._node.note("unrestored", resident, why=why, anew=False)
-        log.error("job %s: not restored, its image is kept for another node: %s", resident.key, why)
-        _drop_ranks(resident)
-        self._node.save()
-        self._slicer.fill()
+        send_elsewhere(self._node, self._slicer, resident, why)
         raise PeerBusy(ELSEWHERE)
 
     def _failed(self, resident: Resident, why: str) -> dict[str, str]:
         self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
         log.error("job %s: not restored from its image: %s", resident.key, why)
-        _drop_ranks(resident)
+        drop_ranks(resident)
         if not resident.is_requeueable:
             raise JobOver(f"it could not be restored ({why}), and Slurm may not start it anew (--no-requeue)")
         return {}
@@ -362,9 +358,3 @@ class Restorer:
         whole = [] if but_whole else images.put_away(root, old)
         for gone in (*whole, *images.rests(root, old)):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
-
-
-def _drop_ranks(resident: Resident) -> None:
-    for rank in resident.ranks:
-        rank.is_alive = False
-    resident.forget_dead()

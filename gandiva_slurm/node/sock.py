@@ -44,7 +44,7 @@ class Speech:
         """A task's BIND or a rank's hello, from a process of any user."""
         line = await _line(link)
         if line.startswith(b"BIND"):
-            answer = self._answer(peer, line)
+            answer = self._answer(peer, line, is_roots=False)
             if not answer.startswith("OK"):
                 often.warning("BIND", _refusal(peer, answer))
             await _say(link, answer)
@@ -65,14 +65,17 @@ class Speech:
                 log.warning("%s", _refusal(task, answer))
             await _say(link, answer)
 
-    def _answer(self, peer: Peer, line: bytes, has_image: bool = False) -> str:
+    def _answer(self, peer: Peer, line: bytes, has_image: bool = False, is_roots: bool = True) -> str:
         try:
             bind = hello.parse_bind(line)
             if has_image:
                 self._restorer.await_plan(bind.key)
             words = self._admission.bind(peer, bind)
+            self._restorer.heed_unfit(bind.key)
             if has_image:
                 words |= self._restorer.ask(peer, bind.key)
+            elif bind.step == "batch" and not is_roots:
+                self._restorer.keep_image(peer, bind.key)
             return "OK " + " ".join(f"{name}={value}" for name, value in words.items())
         except JobOver as err:
             return f"END {err}"

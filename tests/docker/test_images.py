@@ -397,6 +397,8 @@ def test_killed_in_the_middle_it_trains_on_and_is_alive_once(moving: Moving, sta
     was = len(moving.lines())
     wait_for(lambda: len(moving.lines()) > was + 20, moving.story, MOVE_S)
     assert sum(len(moving.processes(node)) for node in TYPES) == 1, moving.story()
+    steps = [int(line.split()[0]) for line in moving.lines()]
+    assert steps == [*range(len(steps))], moving.story()
     wait_for(lambda: begun.isdisjoint(moving.images()), lambda: f"these to be gone: {begun}", 30)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,9 @@ from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.model.reason import UNBORN
-from gandiva_slurm.node import images, imaging, leaving, procs, restorer
+from gandiva_slurm.node import imager, images, imaging, leaving, procs
 from gandiva_slurm.node.binding import Peer
+from gandiva_slurm.node.elsewhere import STARTED_ANEW, Restore
 from gandiva_slurm.node.leaving import UNFIT_NS
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.restorer import JobOver, Restorer
@@ -54,10 +56,21 @@ class Node:
         first = procs.read_proc(self.first.pid)
         assert first is not None
         place = images.claim(self.root, OLD, BY)
-        self.asked._running[self.job.key] = restorer._Restore(OLD, place, call, 1e18, {}, task, first.id)
+        self.asked._running[self.job.key] = Restore(OLD, place, first.id, task, call, 1e18)
 
     def ask(self) -> dict[str, str]:
+        self.asked.heed_unfit(self.job.key)
         return self.asked.ask(self.task, self.job.key)
+
+    async def look(self) -> None:
+        """Let it look for restores whose tasks are gone, until there is none."""
+        running = asyncio.get_running_loop().create_task(self.asked.run())
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            self.first.poll()
+            if not self.asked._running:
+                break
+        running.cancel()
 
     def answer(self) -> dict[str, str]:
         """Ask until what was restored has ended."""
@@ -167,15 +180,40 @@ async def test_a_task_that_ends_while_it_is_restored_leaves_the_image_to_the_nex
     node.asked._running[node.job.key].task = ProcId(over.pid, 1)
     with pytest.raises(PeerBusy, match="former task"):
         node.ask()
-    running = asyncio.get_running_loop().create_task(node.asked.run())
-    for _ in range(300):
-        await asyncio.sleep(0.1)
-        node.first.poll()
-        if not node.asked._running:
-            break
-    running.cancel()
+    await node.look()
     assert node.first.poll() == -signal.SIGKILL and node.kept == [str(OLD)]
     assert node.job.image.unfit == "", "this node may restore it"
+
+
+async def test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_another_node(node: Node) -> None:
+    """The next one ends what it had begun, whose end nobody could be told of any more."""
+    running = node.asked._running[node.job.key]
+    node.job.image.restoring = json.loads(json.dumps(running.to_json()))
+    node.asked = Restorer(node.floor.node, node.floor.slicer, node.floor.watcher, None)  # type: ignore[arg-type]
+    node.asked.take_over()
+    assert imager._clear(node.root, "n1@another", {running.place}) == set() and running.place.exists()
+    for _ in range(2):
+        with pytest.raises(PeerBusy, match="elsewhere"):
+            node.ask()
+    await node.look()
+    assert node.first.poll() == -signal.SIGKILL and node.kept == [str(OLD)] and node.job.image.restoring == []
+    assert node.floor.told(1).unrestored == STARTED_ANEW
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_a_task_whose_gandivad_was_killed_before_its_restore_waits_too(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    """It comes back by the other socket, where no image is offered, and would begin anew."""
+    node.asked._running.clear()
+    node.job.image.is_restored = is_restored
+    monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
+    if is_restored:
+        node.asked.keep_image(node.task, node.job.key)
+    else:
+        with pytest.raises(PeerBusy, match="elsewhere"):
+            node.asked.keep_image(node.task, node.job.key)
+    assert node.job.image.unfit == ("" if is_restored else STARTED_ANEW)
 
 
 async def gone(node: Node) -> None:

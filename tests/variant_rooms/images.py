@@ -53,7 +53,7 @@ VARIANTS = (
     ),
     Variant(
         "image-given-back-early",
-        "gandiva_slurm/node/restorer.py:_Restore.is_over",
+        "gandiva_slurm/node/elsewhere.py:Restore.is_over",
         "return not procs.is_alive(self.first)",
         "return True",
         "An image is given back while what was restored from it lives: two are alive.",
