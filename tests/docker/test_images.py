@@ -271,49 +271,6 @@ def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) 
     wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
 
 
-def test_a_node_that_cannot_restore_it_has_it_go_on_elsewhere(moving: Moving) -> None:
-    """As where another processor or library is there: criu fails on that node, for as long as it stands."""
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
-    home, mini = moving.node(), moving.mini
-    other = "n2" if home == "n1" else "n1"
-    criu = mini.exec(["sh", "-c", "command -v criu"], host=other).stdout.strip()
-    mini.exec(["mount", "--bind", "/bin/false", criu], host=other)
-    try:
-        moving.crowd()
-        (failed, *_) = wait_for(lambda: moving.events("unrestored"), moving.story, MOVE_S)
-        assert failed["anew"] is False and "criu" in failed["why"], failed
-        wait_for(lambda: moving.events("restored")[-1]["event"] == "restored", moving.story, MOVE_S)
-    finally:
-        mini.exec(["umount", criu], host=other)
-    assert moving.node() == home and f"{other} could not restore it from its image" in moving.story()
-    assert moving.wait_ended()[-1] == "FAILED 7:0"
-    assert moving.lines() == moving.alone(), moving.story()
-    told = moving.lost_and_by
-    wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
-
-
-def test_one_that_waits_to_go_on_elsewhere_can_be_cancelled(moving: Moving) -> None:
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
-    home, mini = moving.node(), moving.mini
-    other = "n2" if home == "n1" else "n1"
-    criu = mini.exec(["sh", "-c", "command -v criu"], host=other).stdout.strip()
-    mini.exec(["mount", "--bind", "/bin/false", criu], host=other)
-    try:
-        moving.crowd()
-        wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
-        mini.exec(["scontrol", "update", f"NodeName={home}", "State=DRAIN", "Reason=test"])
-        wait_for(lambda: "NotRestored" in moving.story(), moving.story)
-        mini.exec(["scancel", str(moving.job)])
-        began_s = time.monotonic()
-        over = ("GONE", "CANCELLED")
-        wait_for(lambda: moving.fleet.slurm_state(moving.job) in over, moving.story)
-        assert time.monotonic() - began_s < 50, "not when it would begin anew"
-        assert not moving.processes(home) and not moving.processes(other)
-    finally:
-        mini.exec(["scontrol", "update", f"NodeName={home}", "State=RESUME"])
-        mini.exec(["umount", criu], host=other)
-
-
 def test_a_disk_that_fills_in_the_midst_of_a_dump_costs_the_move_alone(moving: Moving) -> None:
     """Its file system is found large enough before; what criu writes is more than there is."""
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")

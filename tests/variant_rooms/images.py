@@ -79,6 +79,22 @@ VARIANTS = (
         (_ELSEWHERE + "test_where_no_other_node_takes_it_within_a_minute_it_begins_anew",),
     ),
     Variant(
+        "image-lost-with-gandivad",
+        "gandiva_slurm/node/restorer.py:Restorer.take_over",
+        "if resident.image.restoring:",
+        "if False:",
+        "What a gandivad that was killed was restoring begins anew.",
+        (_ELSEWHERE + "test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_another_node",),
+    ),
+    Variant(
+        "image-lost-before",
+        "gandiva_slurm/node/restorer.py:Restorer.keep_image",
+        "if found is not None and found[0] != resident.key:",
+        "if False:",
+        "A task whose gandivad was killed before its restore begins anew.",
+        (_ELSEWHERE + "test_a_task_whose_gandivad_was_killed_before_its_restore_waits_too",),
+    ),
+    Variant(
         "image-unfit-again",
         "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
         "if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit):",
