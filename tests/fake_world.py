@@ -22,6 +22,7 @@ from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
+from gandiva_slurm.node.elsewhere import STARTED_ANEW
 from gandiva_slurm.policy.port import Policy
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 from tests.fake_parts import RELEASED, REQUEUE_DELAY_S, runs
@@ -280,6 +281,7 @@ class FakeWorld:
             is_movable=is_movable,
             framework=way if why else self.frameworks.get(key.job_id, way),
             unrestored=why,
+            is_fit_again=why == STARTED_ANEW,
             is_elastic=key.job_id not in self.one_size,
             rate_alone=rate,
             rate_packed=self.packed_rate if mate else 0.0,

@@ -38,6 +38,8 @@ class Measured:
     idle_s: int = 0
     #: why its node could not restore it from its image ("": it has, or there is none)
     unrestored: str = ""
+    #: that was no fault of the image's or the node's: the node may well restore the job another time
+    is_fit_again: bool = False
     #: the job beside which `rate_packed` was measured; 0: none
     mate: int = 0
 

@@ -8,6 +8,7 @@ from gandiva_slurm.model.job import RESUMING, RUNNING, SUSPENDED, SUSPENDING
 from gandiva_slurm.node import leaving, packs, returning, sharing, tiers
 from gandiva_slurm.node.charging import own_ns
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.elsewhere import STARTED_ANEW
 from gandiva_slurm.node.faults import faults_of
 from gandiva_slurm.node.jobs import Resident as Job
 from gandiva_slurm.node.memory import card_bytes, lack, memory_of
@@ -103,6 +104,7 @@ def _resident(node: Node, job: Job) -> Resident:
         gpu_ns=own_ns(node, job, now) * len(job.gpus),
         mate=job.mate,
         unrestored=job.image.unfit,
+        is_fit_again=job.image.unfit == STARTED_ANEW,
         is_doubted=is_doubted,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gandiva_slurm.engine.lifecycle import unrestored
 from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model import job as states
+from gandiva_slurm.node.elsewhere import STARTED_ANEW
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
 
@@ -12,7 +13,9 @@ WHY = "this processor lacks avx512f"
 DISK = "gandiva: a new disk"
 
 
-def moved(unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> tuple[FakeWorld, int]:
+def moved(
+    unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3"), why: str = WHY
+) -> tuple[FakeWorld, int]:
     """A job that moves by images, and leaves n1 for n2, the only node that is open.
 
     `unfit`: nodes that cannot restore it.
@@ -22,7 +25,7 @@ def moved(unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3")) -
     world.drained = dict.fromkeys(nodes[1:], DISK)
     job = world.submit()
     world.frameworks[job] = "image"
-    world.unfit = {(job, name): WHY for name in unfit}
+    world.unfit = {(job, name): why for name in unfit}
     world.run(5)
     assert world.engine.jobs[job].nodes == ("n1",)
     world.drained = {name: DISK for name in nodes if name != "n2"}
@@ -46,6 +49,18 @@ def test_it_goes_on_on_the_next_node_and_none_is_tried_twice() -> None:
     world.drained = {"n3": DISK}
     world.run(30)
     assert world.engine.jobs[job].nodes == ("n1",)
+
+
+def test_a_node_whose_gandivad_was_started_anew_is_a_place_again_once_it_trains() -> None:
+    world, job = moved(unfit=("n2",), why=STARTED_ANEW)
+    world.drained = {"n1": DISK}
+    world.run(30)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n3",) and record.travels.unfit == {} and record.travels.unfit_once == ()
+    world.unfit.clear()
+    world.drained = {"n1": DISK, "n3": DISK}
+    world.run(60)
+    assert world.engine.jobs[job].nodes == ("n2",)
 
 
 def test_each_node_in_turn_until_one_can() -> None:

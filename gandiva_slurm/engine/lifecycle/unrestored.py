@@ -1,7 +1,8 @@
 """Jobs that a node could not restore from their image: they go on from it on another one (ADR 0071).
 
 The node has given the image back, and keeps the job parked for a minute, in which it is requeued. Nodes that
-could not restore it are no places for it (`placing.closed_nodes`), until it trains on one of them after all.
+could not restore it are no places for it (`placing.closed_nodes`), until it trains on one of them after all;
+one whose gandivad was started anew meanwhile only until it trains anywhere.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
     record = at.state.jobs.get(event.key.job_id)
     if record is None or record.key != event.key or event.node not in record.places:
         return
-    unfit = record.travels.unfit
-    if event.measured.unrestored:
-        unfit[event.node] = event.measured.unrestored
-    elif event.node in unfit and event.measured.framework not in ("", ANEW):
-        unfit.clear()
+    travels, measured = record.travels, event.measured
+    if measured.unrestored:
+        travels.unfit[event.node] = measured.unrestored
+        if measured.is_fit_again and event.node not in travels.unfit_once:
+            travels.unfit_once = (*travels.unfit_once, event.node)
+    elif travels.unfit and measured.framework not in ("", ANEW):
+        # Where it trains it can be restored, and where it has begun anew any node may be as good.
+        left = set() if event.node in travels.unfit else travels.unfit.keys() - {*travels.unfit_once}
+        travels.unfit = {name: why for name, why in travels.unfit.items() if name in left}
+        travels.unfit_once = ()
 
 
 def leave_unfit(at: Cycle) -> None:

@@ -38,6 +38,8 @@ class Travels:
     peak_bytes: int = 0
     #: nodes that could not restore it from its image, and why
     unfit: dict[str, str] = field(default_factory=dict)
+    #: those of them that may another time, once it trains elsewhere
+    unfit_once: tuple[str, ...] = ()
     #: when it ran first, unix time; 0: it has not
     first_run_ns: int = 0
     #: mini-batches a second while it ran alone, by GPU type
