@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import images, procs
 from gandiva_slurm.node.context import Node
@@ -24,6 +25,10 @@ STARTED_ANEW = "gandivad was started anew before it was restored"
 NO_TASK = ProcId(0, 0)
 
 log = logging.getLogger(__name__)
+
+
+class Elsewhere(PeerBusy):
+    """The task waits here until its job is requeued."""
 
 
 @dataclass
@@ -69,6 +74,7 @@ def give_back(node: Node, running: Restore) -> str:
     try:
         images.give_back(root, running.place, running.old)
     except OSError as err:
+        images.remove(running.place)
         return f"its image is lost: {err.strerror}"
     if node.settings.are_images_fetched:
         node.images.add(running.old)

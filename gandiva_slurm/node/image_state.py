@@ -36,6 +36,8 @@ class Image:
     #: why this node could not restore it, and since when it waits to be started elsewhere ("": it does not)
     unfit: str = ""
     unfit_ns: int = 0
+    #: what its task is told that stands for it: the root's pid here, and where it lives ("": not restored)
+    root: str = ""
     #: what is being restored of it here (`elsewhere.Restore`); []: nothing is
     restoring: list[Any] = field(default_factory=list)
 

@@ -217,9 +217,13 @@ def claim(root: Path, key: JobKey, by: str) -> Path:
 
 
 def give_back(root: Path, used: Path, key: JobKey) -> None:
-    """Put an image back that was claimed and of which nothing lives; OSError when there is another one."""
-    os.utime(used)
-    used.rename(place_of(root, key))
+    """Put an image back that was claimed and of which nothing lives; OSError when there is another one.
+
+    Done twice it is done once: who did so may have been killed before that was written down.
+    """
+    if used.exists() or not place_of(root, key).exists():
+        os.utime(used)
+        used.rename(place_of(root, key))
 
 
 def pass_on(root: Path, used: Path, old: JobKey, key: JobKey, is_spare: bool = False) -> None:
@@ -294,9 +298,9 @@ def begun(root: Path, key: JobKey, by: str) -> list[Path]:
     return [*(root / "work").glob(f"{key}@{by}@*"), *(root / "whole").glob(f".{key}@{by}@*")]
 
 
-def rests(root: Path, key: JobKey) -> list[Path]:
-    """Return what was begun of an incarnation's image, or used of it, by any node, and is no whole one."""
-    return [place for place, of, _ in _parts(root) if of == key]
+def rests(root: Path, key: JobKey, by: str = "") -> list[Path]:
+    """Return what was begun of an incarnation's image, or used of it, by any node or this one: no whole one."""
+    return [place for place, of, who in _parts(root) if of == key and by in ("", "@".join(who))]
 
 
 def outlived(root: Path, key: JobKey) -> list[Path]:

@@ -61,7 +61,8 @@ def is_untouched(resident: Resident) -> bool:
 
     Not so of a gang over nodes, whose batch script runs to start its tasks.
     """
-    return not resident.has_begun and resident.state == SUSPENDED and resident.part is None
+    is_still = resident.part is None and not resident.image.restoring
+    return not resident.has_begun and resident.state == SUSPENDED and is_still
 
 
 def is_unfit(node: Node, resident: Resident) -> bool:

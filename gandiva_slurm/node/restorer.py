@@ -24,6 +24,7 @@ from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.elsewhere import (
     ELSEWHERE,
     STARTED_ANEW,
+    Elsewhere,
     Restore,
     drop_ranks,
     give_back,
@@ -96,33 +97,46 @@ class Restorer:
     def take_over(self) -> None:
         """End what a former gandivad was restoring: what it told its task is lost."""
         for resident in self._node.residents.values():
-            if resident.image.restoring:
-                self._running[resident.key] = Restore.from_json(resident.image.restoring)
-                send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
+            if not resident.image.restoring:
+                continue
+            running = Restore.from_json(resident.image.restoring)
+            running.is_over()  # before it is parked: what is frozen does not end
+            if running.old == resident.key or not resident.is_requeueable:
+                resident.image.restoring = []  # `Imager` tells that it begins anew
+                continue
+            self._running[resident.key] = running
+            send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
 
     def heed_unfit(self, key: JobKey) -> None:
         """PeerBusy while a job waits to be restored elsewhere; then it begins anew, or JobOver."""
         resident = self._node.residents.get(self._newest(key))
         if resident is None or not resident.image.unfit:
             return
-        if leaving.is_unfit(self._node, resident):
-            raise PeerBusy(ELSEWHERE)
-        why, resident.image.unfit = resident.image.unfit, ""
+        # A turn is what it has when no node takes it: until then it may yet be requeued.
+        if leaving.is_out(self._node, resident) or not resident.holds or resident.image.restoring:
+            raise Elsewhere(ELSEWHERE)
         self._delete_all(key.job_id)
+        why, resident.image.unfit = resident.image.unfit, ""
         self._failed(resident, f"{why}; no other node took it")
 
-    def keep_image(self, peer: Peer, key: JobKey) -> None:
-        """PeerBusy for a batch task whose gandivad was ended before its image was restored.
+    def keep_image(self, peer: Peer, key: JobKey) -> dict[str, str]:
+        """Return what the answer has besides to a batch task whose gandivad was ended while it was asked.
 
-        Such a task has begun process 1 for that in vain: as its user it cannot begin another one.
+        Elsewhere if nothing was restored: it has begun process 1 for that in vain, and cannot begin another.
         """
-        resident = self._node.residents.get(self._newest(key))
-        if resident is None or resident.image.is_restored or resident.ranks or not resident.is_requeueable:
-            return
-        found = self._find(resident.key, peer.uid)
-        if found is not None and found[0] != resident.key:
+        key = self._newest(key)
+        resident = self._node.residents.get(key)
+        if resident is None:
+            return {}
+        if resident.image.is_restored:
+            return {RESTORED: resident.image.root} if resident.image.root else {}
+        if resident.ranks or not resident.is_requeueable:
+            return {}
+        found, is_there = self._find(key, peer.uid), any(j.key == key and j.image_at for j in self._jobs())
+        if is_there or (found is not None and found[0] != key):
             send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
-            raise PeerBusy(ELSEWHERE)
+            raise Elsewhere(ELSEWHERE)
+        return {}
 
     def _newest(self, key: JobKey) -> JobKey:
         return max((of for of in self._node.residents if of.job_id == key.job_id), default=key)
@@ -148,9 +162,12 @@ class Restorer:
             if resident.is_at_rest:
                 raise PeerBusy("it waits for its GPUs, to be restored there")
             why = self._begin(resident, peer, *found)
-            if why:
+            if why and (found[0] == key or not resident.is_requeueable):
                 self._delete(found[0])
                 return self._failed(resident, why)
+            if why:
+                send_elsewhere(self._node, self._slicer, resident, why)
+                raise Elsewhere(ELSEWHERE)
         return self._outcome(resident, peer, self._running[key])
 
     def _outcome(self, resident: Resident, peer: Peer, running: Restore) -> dict[str, str]:
@@ -176,11 +193,11 @@ class Restorer:
             return self._not_here(resident, running)
         self._forget(key)
         self._delete(running.old, but_whole=running.old == key)
-        root, took_s = procs.ProcId(*said["root"]), {name: said[name] for name in ("verify_s", "restore_s")}
+        took_s = {name: said[name] for name in ("verify_s", "restore_s")}
         node.note("restored", resident, again=running.old == key, **took_s)
         if running.old == key:
             log.error("job %s goes on from its image once more: Slurm had forgotten its start", key)
-        return {RESTORED: f"{root.pid}:{running.manifest['inner']}"}
+        return {RESTORED: resident.image.root}
 
     def _jobs(self) -> tuple[PlannedJob, ...]:
         return self._node.plan.jobs if self._node.plan is not None else ()
@@ -254,8 +271,12 @@ class Restorer:
         running = Restore(old, place, below[0].id, peer.proc, manifest=manifest)
         resident.image.restoring = running.to_json()
         self._node.save()
-        call = imaging.start("restoring", task)
-        running.call, running.until_s = call, time.monotonic() + restoring.MOST_S
+        try:
+            running.call = imaging.start("restoring", task)
+        except OSError as err:
+            resident.image.restoring = []
+            return give_back(self._node, running) or f"its program cannot be started: {err.strerror}"
+        running.until_s = time.monotonic() + restoring.MOST_S
         self._running[resident.key] = running
         self._node.note("restore", resident, of=str(old))
         return ""
@@ -280,7 +301,10 @@ class Restorer:
             self._watcher.watch(resident, proc)
         for group in resident.sets:
             group.apply(group.form().adopt(group.views(), now))
-        resident.image.is_restored, resident.image.from_steps = True, resident.steps()
+        # The next gandivad must not end what this one's state says lives.
+        image, root = resident.image, ProcId(*said["root"])
+        image.restoring, image.root = [], f"{root.pid}:{running.manifest['inner']}"
+        image.is_restored, image.from_steps = True, resident.steps()
         resident.image.spent_ns = int(running.manifest.get("spent_ns", 0))
         if resident.holds:
             node.ledger.cancel_park(resident.key)
@@ -309,11 +333,8 @@ class Restorer:
         while True:
             for key, running in [*self._running.items()]:
                 if not procs.is_alive(running.task) and running.is_over():
+                    then = give_back(self._node, running) or "its image is kept"
                     self._forget(key)
-                    lost = give_back(self._node, running)
-                    if lost:
-                        self._delete(running.old)
-                    then = lost or "its image is kept"
                     log.warning("job %s: its task ended while it was restored: %s", key, then)
             await asyncio.sleep(LOOK_S)
 
@@ -321,6 +342,7 @@ class Restorer:
         del self._running[key]
         if key in self._node.residents:
             self._node.residents[key].image.restoring = []
+            self._node.save()
 
     def _not_here(self, resident: Resident, running: Restore) -> dict[str, str]:
         """It goes on from its image elsewhere, where that is whole and Slurm can start it there."""
@@ -331,10 +353,9 @@ class Restorer:
             return self._failed(resident, why)
         lost = give_back(self._node, running)
         if lost:
-            self._delete(running.old)
             return self._failed(resident, f"{why}; {lost}")
         send_elsewhere(self._node, self._slicer, resident, why)
-        raise PeerBusy(ELSEWHERE)
+        raise Elsewhere(ELSEWHERE)
 
     def _failed(self, resident: Resident, why: str) -> dict[str, str]:
         self._node.note("unrestored", resident, why=why, anew=resident.is_requeueable)
@@ -345,16 +366,16 @@ class Restorer:
         return {}
 
     def _delete_all(self, job_id: int) -> None:
-        """The job begins anew: whatever there is of it is of the past."""
+        """The job begins anew: whatever there is of it here is of the past."""
         root = self._node.settings.image_dir
         assert root is not None
         for key in images.keys_of(root, job_id):
-            self._delete(key)
+            self._delete(key, by=self._node.images_by)
 
-    def _delete(self, old: JobKey, but_whole: bool = False) -> None:
+    def _delete(self, old: JobKey, but_whole: bool = False, by: str = "") -> None:
         """It is used once, whatever came of it; that takes time which the daemon has not."""
         root = self._node.settings.image_dir
         assert root is not None
         whole = [] if but_whole else images.put_away(root, old)
-        for gone in (*whole, *images.rests(root, old)):
+        for gone in (*whole, *images.rests(root, old, by)):
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: What of an image's state must survive, in this order; the guard reads the first three.
 _IMAGE = (
     "maker", "is_whole", "is_kept", "kept_steps", "is_restored", "from_steps", "spent_ns", "spare_until_ns",
-    "unfit", "unfit_ns", "restoring",
+    "unfit", "unfit_ns", "restoring", "root",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.node import hello, pages
 from gandiva_slurm.node.binding import Admission, Peer
 from gandiva_slurm.node.door import MOST_SHOWN
+from gandiva_slurm.node.elsewhere import Elsewhere
 from gandiva_slurm.node.restorer import JobOver, Restorer
 
 #: A connection is over after this: a rank gives up after 1 s, and what binds a task comes again.
@@ -45,6 +46,8 @@ class Speech:
         line = await _line(link)
         if line.startswith(b"BIND"):
             answer = self._answer(peer, line, is_roots=False)
+            if not answer:
+                return  # the plugin asks again; any answer to BIND 1 would let the task begin
             if not answer.startswith("OK"):
                 often.warning("BIND", _refusal(peer, answer))
             await _say(link, answer)
@@ -71,15 +74,18 @@ class Speech:
             if has_image:
                 self._restorer.await_plan(bind.key)
             words = self._admission.bind(peer, bind)
-            self._restorer.heed_unfit(bind.key)
+            if bind.step == "batch":
+                self._restorer.heed_unfit(bind.key)
             if has_image:
                 words |= self._restorer.ask(peer, bind.key)
             elif bind.step == "batch" and not is_roots:
-                self._restorer.keep_image(peer, bind.key)
+                words |= self._restorer.keep_image(peer, bind.key)
             return "OK " + " ".join(f"{name}={value}" for name, value in words.items())
         except JobOver as err:
             return f"END {err}"
         except PeerError as err:
+            if isinstance(err, Elsewhere) and not is_roots:
+                return ""
             is_to_wait = isinstance(err, PeerBusy) and line.startswith(b"BIND 2")
             return f"{'LATER' if is_to_wait else 'NO'} {err}"
 

@@ -88,11 +88,21 @@ def test_where_no_other_node_takes_jobs_it_stays_until_its_node_has_it_begin_ane
     assert (record.nodes, record.job.restart, record.travels.unfit) == (("n2",), restart, {})
 
 
-def test_it_waits_for_a_node_that_is_down_and_says_so() -> None:
-    world, job = moved(unfit=("n2",))
+def leaving(unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> tuple[FakeWorld, int]:
+    """One that has just left n2, to go on on another node, and has no place yet."""
+    world, job = moved(unfit, nodes)
     world.drained = {"n1": DISK}
+    for _ in range(20):
+        world.cycle()
+        if world.engine.jobs[job].state in (states.HELD, states.REQUEUED):
+            break
+    assert world.engine.jobs[job].nodes == () and world.engine.jobs[job].travels.unfit == {"n2": WHY}
+    return world, job
+
+
+def test_it_waits_for_a_node_that_is_down_and_says_so() -> None:
+    world, job = leaving(unfit=("n2",))
     world.lose_node("n3")
-    world.requeue(job)
     world.run(30)
     record = world.engine.jobs[job]
     assert (record.state, record.code) == (states.HELD, "Unfit")
@@ -102,15 +112,34 @@ def test_it_waits_for_a_node_that_is_down_and_says_so() -> None:
     assert world.engine.jobs[job].nodes == ("n3",)
 
 
-def test_where_no_node_could_it_is_started_anywhere() -> None:
-    world, job = moved(unfit=("n1", "n2"), nodes=("n1", "n2"))
-    world.drained = {}
+def test_where_there_is_no_other_node_any_more_it_is_started_anywhere() -> None:
+    world, job = leaving(unfit=("n2",))
+    world.lose_node("n3")
+    world.engine.jobs[job].travels.unfit |= {"n1": WHY, "n3": WHY}
+    world.run(10)
+    assert world.engine.jobs[job].nodes == ("n2",)
+
+
+def test_an_owner_that_requeues_it_has_all_nodes_open() -> None:
+    """Its image is deleted then; where it is not, it is tried once more."""
+    world, job = leaving(unfit=("n2",))
     world.run(30)
-    record = world.engine.jobs[job]
-    assert {*record.travels.unfit} == {"n1", "n2"} and record.nodes == ("n1",)
+    assert world.engine.jobs[job].nodes == ("n3",)
+    world.unfit.clear()
+    world.drained = {"n1": DISK, "n3": DISK}
     world.requeue(job)
     world.run(30)
-    assert world.engine.jobs[job].state in states.SLICED
+    assert world.engine.jobs[job].nodes == ("n2",)
+
+
+def test_a_requeue_that_slurm_refuses_is_no_loop() -> None:
+    world, job = moved(unfit=("n2",))
+    world.drained = {"n1": DISK}
+    world.refuse_requeues = True
+    world.run(200)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.state in states.SLICED, "its node has it begin anew"
+    assert record.travels.failures == 1 and len(record.travels.moved_ns) == 2
 
 
 def test_what_is_known_of_nodes_outlives_the_controller() -> None:

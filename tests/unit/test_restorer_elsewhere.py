@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -19,11 +20,13 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.model.reason import UNBORN
 from gandiva_slurm.node import imager, images, imaging, leaving, procs
 from gandiva_slurm.node.binding import Peer
-from gandiva_slurm.node.elsewhere import STARTED_ANEW, Restore
+from gandiva_slurm.node.elsewhere import STARTED_ANEW, Elsewhere, Restore
+from gandiva_slurm.node.imageable import FIRST
 from gandiva_slurm.node.leaving import UNFIT_NS
 from gandiva_slurm.node.procs import ProcId
-from gandiva_slurm.node.restorer import JobOver, Restorer
+from gandiva_slurm.node.restorer import RESTORED, JobOver, Restorer
 from gandiva_slurm.node.saved import read_job, state_of
+from gandiva_slurm.node.sock import Speech
 from tests.unit.test_images import BY, ME, sealed
 from tests.unit.test_node_leaving import Floor
 
@@ -200,20 +203,72 @@ async def test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_anothe
     assert node.floor.told(1).unrestored == STARTED_ANEW
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
 async def test_a_task_whose_gandivad_was_killed_before_its_restore_waits_too(
-    node: Node, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes back by the other socket, where no image is offered, and would begin anew."""
     node.asked._running.clear()
-    node.job.image.is_restored = is_restored
     monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
-    if is_restored:
+    with pytest.raises(Elsewhere):
         node.asked.keep_image(node.task, node.job.key)
-    else:
-        with pytest.raises(PeerBusy, match="elsewhere"):
-            node.asked.keep_image(node.task, node.job.key)
-    assert node.job.image.unfit == ("" if is_restored else STARTED_ANEW)
+    assert node.job.image.unfit == STARTED_ANEW
+
+
+async def test_one_that_was_restored_is_told_so_again_and_not_ended(node: Node) -> None:
+    """Its gandivad was killed between what it wrote down and what it told the task."""
+    said = {"root": node.task.proc, "procs": {}, "verify_s": 0.1, "restore_s": 0.1}
+    running = node.asked._running[node.job.key]
+    running.manifest = {"ranks": [], "inner": 2}
+    node.job.image.restoring = running.to_json()
+    node.asked._take_over(node.job, node.task, running, said)
+    (row,) = [row for row in state_of(node.floor.node)["jobs"] if row["key"] == str(node.job.key)]
+    node.job.image = read_job(row, "n1")[0].image
+    again = Restorer(node.floor.node, node.floor.slicer, node.floor.watcher, None)  # type: ignore[arg-type]
+    again.take_over()
+    assert not again._running and not node.job.image.unfit and node.first.poll() is None
+    assert again.keep_image(node.task, node.job.key) == {RESTORED: f"{os.getpid()}:2"}
+
+
+async def test_a_program_that_cannot_be_started_is_no_end_of_the_image(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str, task: dict[str, Any]) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    images.give_back(node.root, node.asked._running.pop(node.job.key).place, OLD)
+    first = procs.read_proc(node.first.pid)
+    monkeypatch.setattr(imaging, "start", full)
+    monkeypatch.setattr(procs, "children", lambda pid: [])
+    monkeypatch.setattr(procs, "each", lambda pids: [first])
+    monkeypatch.setattr(procs, "uids", lambda pid: (0, 0))
+    monkeypatch.setattr(procs, "read_text", lambda pid, name: f"{FIRST}\n")
+    monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
+    with pytest.raises(Elsewhere):
+        node.ask()
+    assert node.kept == [str(OLD)] and "cannot be started: Resource" in node.job.image.unfit
+    assert node.job.image.restoring == []
+
+
+async def test_no_other_step_and_no_hurry_ends_its_wait(node: Node) -> None:
+    """A minute is over, and it has not its turn yet: it may be being requeued."""
+    node.fail()
+    node.floor.next_quantum()
+    node.floor.clock.now_ns += UNFIT_NS
+    with pytest.raises(Elsewhere):
+        node.asked.heed_unfit(node.job.key)
+    assert node.kept == [str(OLD)]
+
+
+async def test_on_the_socket_of_all_it_gets_no_answer_while_it_waits(node: Node) -> None:
+    """The plugin takes any answer to BIND 1 for its leave to begin."""
+    admission: Any = SimpleNamespace(bind=lambda peer, bind: {})
+    speech = Speech(admission, node.asked)
+    node.fail()
+    by_all, by_root = (b"BIND %d 1 0 batch 0 none none\n" % version for version in (1, 2))
+    assert speech._answer(node.task, by_all, is_roots=False) == ""
+    assert speech._answer(node.task, by_root).startswith("LATER")
+    step = by_all.replace(b"batch", b"0")
+    assert speech._answer(node.task, step, is_roots=False).startswith("OK"), "that of another step is its own"
 
 
 async def gone(node: Node) -> None:

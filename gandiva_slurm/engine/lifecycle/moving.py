@@ -26,6 +26,7 @@ from gandiva_slurm.engine.lifecycle.owners import lacks_vc, told_vc
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, EngineState, JobRecord
 from gandiva_slurm.engine.state.settings import EngineSettings
+from gandiva_slurm.engine.state.sighting import why_unfit
 from gandiva_slurm.engine.state.sizes import is_elastic, lost_size, note_rate, note_size
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
@@ -326,7 +327,7 @@ def _leaves(at: Cycle, record: JobRecord, has_ended: bool) -> Reason:
     to, by = record.target_text, record.travels.by
     if has_ended:
         return because("EndedToMove", to=to, exit=record.job.exit_code)
-    unfit = next(filter(None, map(record.travels.unfit.get, record.nodes)), "")
+    unfit = why_unfit(at.state.sightings, record.key, record.nodes)
     if unfit:
         return because("Unrestored", why=unfit)
     if by == ANEW:

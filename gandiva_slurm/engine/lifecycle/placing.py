@@ -126,7 +126,7 @@ def closed_nodes(at: Cycle, record: JobRecord) -> frozenset[str]:
     The latter only while there is a node besides, down as that may be: else it goes where it can begin anew.
     """
     closed, unfit = frozenset(reserved_nodes(at, record)), record.travels.unfit.keys()
-    if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit):
+    if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit - closed):
         closed = closed.union(unfit)
     return closed
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gandiva_slurm.engine.lifecycle.moving import ANEW, begin_move
+from gandiva_slurm.engine.lifecycle.owners import lacks_vc
 from gandiva_slurm.engine.lifecycle.placing import closed_nodes, could_take
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import JobRecord
+from gandiva_slurm.engine.state.sighting import why_unfit
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.event import ResidentSeen
 from gandiva_slurm.model.reason import Reason, because
+
+#: What a node says of a job whose script runs.
+_AT_WORK = ("Running", "NoClient", "Packed", "Parked", "NotParkable")
 
 
 def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
@@ -28,19 +33,18 @@ def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
         travels.unfit[event.node] = measured.unrestored
         if measured.is_fit_again and event.node not in travels.unfit_once:
             travels.unfit_once = (*travels.unfit_once, event.node)
-    elif travels.unfit and measured.framework not in ("", ANEW):
+    elif travels.unfit and (measured.framework not in ("", ANEW) or event.reason in _AT_WORK):
         # Where it trains it can be restored, and where it has begun anew any node may be as good.
-        left = set() if event.node in travels.unfit else travels.unfit.keys() - {*travels.unfit_once}
-        travels.unfit = {name: why for name, why in travels.unfit.items() if name in left}
-        travels.unfit_once = ()
+        is_here = event.node in travels.unfit
+        travels.forget_unfit(but=() if is_here else travels.unfit.keys() - {*travels.unfit_once})
 
 
 def leave_unfit(at: Cycle) -> None:
     """Have those leave that their nodes cannot restore, while others take jobs; to be called once a cycle."""
     told = [record for record in at.state.jobs.values() if record.travels.unfit]
     for record in sorted(told, key=lambda record: record.order):
-        why = _why_unfit(at, record)
-        if why and record.state in states.SLICED and _has_other(at, record):
+        why = why_unfit(at.state.sightings, record.key, record.nodes)
+        if why and record.state in states.SLICED and _may_leave(at, record) and _has_other(at, record):
             begin_move(at, record, {}, why, "Unrestored")
 
 
@@ -60,10 +64,12 @@ def _in_order(record: JobRecord) -> list[tuple[str, str]]:
     return sorted(record.travels.unfit.items())
 
 
-def _why_unfit(at: Cycle, record: JobRecord) -> str:
-    """Why a node where it lives now could not restore it, by that node's last word; "" where it could."""
-    seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
-    return next((each.measured.unrestored for each in seen if each and each.measured.unrestored), "")
+def _may_leave(at: Cycle, record: JobRecord) -> bool:
+    """True for one that can be requeued now. After a move that failed its node is to have it begin anew."""
+    homes = [at.state.nodes.get(name) for name in record.nodes]
+    is_heard = all(home is not None and not home.is_down and home.has_daemon for home in homes)
+    is_ours = record.job.batch and record.job.requeue and not lacks_vc(at, record)
+    return is_heard and is_ours and record.travels.wait_until_ns <= at.now_ns
 
 
 def _has_other(at: Cycle, record: JobRecord) -> bool:

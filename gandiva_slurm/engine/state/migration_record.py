@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,11 @@ class Travels:
     def give_up(self) -> None:
         """It goes on elsewhere than it was to, for no fault of its own: the next move may come at once."""
         self.is_moving, self.left_ns = False, 0
+
+    def forget_unfit(self, but: Collection[str] = ()) -> None:
+        """All nodes may restore it again, but these."""
+        self.unfit = {name: why for name, why in self.unfit.items() if name in but}
+        self.unfit_once = ()
 
     def arrive(self) -> None:
         """It runs again."""

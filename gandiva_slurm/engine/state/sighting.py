@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.measured import Measured
 
 
@@ -29,3 +31,11 @@ class Sighting:
     #: as it was told last; what is known once (rate alone, GPU, peak) is not forgotten, and `held_bytes` is
     #: of its last park
     measured: Measured = field(default_factory=Measured)
+
+
+def why_unfit(
+    sightings: Mapping[tuple[str, JobKey], Sighting], key: JobKey, nodes: Iterable[str]
+) -> str:
+    """Why a node of a job's cannot restore it, by that node's last word; "" where it can, or has."""
+    seen = (sightings.get((name, key)) for name in nodes)
+    return next((each.measured.unrestored for each in seen if each and each.measured.unrestored), "")
