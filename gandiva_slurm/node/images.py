@@ -299,7 +299,7 @@ def begun(root: Path, key: JobKey, by: str) -> list[Path]:
 
 
 def rests(root: Path, key: JobKey, by: str = "") -> list[Path]:
-    """Return what was begun of an incarnation's image, or used of it, by any node or this one: no whole one."""
+    """Return what was begun of an image, or used of it, by any node or this one alone; no whole one."""
     return [place for place, of, who in _parts(root) if of == key and by in ("", "@".join(who))]
 
 
