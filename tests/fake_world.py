@@ -189,8 +189,7 @@ class FakeWorld:
         assert violations(self.engine) == []
         live = {job.job_id: job.restart for job in self.jobs.values() if job.state not in FINISHED}
         # of those that come back after their end Slurm may have forgotten some
-        known = self.engine.jobs.items()
-        live |= {key: each.job.restart for key, each in known if is_coming_back(each, each.job.state)}
+        live |= {key: self.engine.jobs[key].job.restart for key in self._back()}
         assert no_job_is_lost(self.engine.state, live) == []
         return actions
 
@@ -233,18 +232,22 @@ class FakeWorld:
             events.append(ev.DaemonSeen(name, name not in self.mute))
         for job in [*self.jobs.values()]:
             if job.state in FINISHED:
-                events.append(ev.JobGone(job.job_id, job.state, job.end_s, "0:0"))
+                events.append(ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code, job.restart))
                 if not self.remembers_failed or job.state != "FAILED":
                     del self.jobs[job.job_id]
             else:
                 events.append(ev.JobSeen(job))
-        back = [key for key, each in self.engine.jobs.items() if is_coming_back(each, each.job.state)]
-        events += [ev.JobGone(job_id, "", 0, "") for job_id in back if job_id not in self.jobs]
+        events += [ev.JobGone(job_id, "", 0, "") for job_id in self._back() if job_id not in self.jobs]
         if self.fresh:
             self.fresh = False
             gone = [job_id for job_id, rec in self.engine.jobs.items() if rec.state != states.ENDED]
             events += [ev.JobGone(job_id, "", 0, "") for job_id in gone if job_id not in self.jobs]
         return events
+
+    def _back(self) -> list[int]:
+        """Jobs that have ended in Slurm, and are to be requeued all the same."""
+        known = self.engine.jobs.items()
+        return [key for key, one in known if one.travels.forgotten_ns or is_coming_back(one, one.job.state)]
 
     def _reports(self) -> list[ev.Event]:
         events: list[ev.Event] = []
@@ -271,7 +274,7 @@ class FakeWorld:
     def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
         """A node's word on a job, or on its part of one."""
         why = self._why_unfit(key, name)
-        is_movable = (bool(why) or self._can_move(key, proc)) and key.job_id in self.jobs
+        is_movable = self._can_move(name, key, proc) and key.job_id in self.jobs
         way = ANEW if why or (is_movable and key.job_id in self.wayless) else ""
         detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
         rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
@@ -298,7 +301,9 @@ class FakeWorld:
     def _why_unfit(self, key: JobKey, node: str) -> str:
         return self.unfit.get((key.job_id, node), "") if key.restart else ""
 
-    def _can_move(self, key: JobKey, proc: Proc) -> bool:
+    def _can_move(self, name: str, key: JobKey, proc: Proc) -> bool:
+        if self._why_unfit(key, name):
+            return True
         knows_way = proc.is_movable and key.job_id not in self.rigid | self.wayless
         return knows_way or (key.job_id in self.wayless and not proc.has_begun)
 
@@ -307,8 +312,7 @@ class FakeWorld:
         for (where, key), proc in self.procs.items():
             if where != name:
                 continue
-            can = bool(self._why_unfit(key, name)) or self._can_move(key, proc)
-            is_able = can and key.job_id not in self.saves_badly
+            is_able = self._can_move(name, key, proc) and key.job_id not in self.saves_badly
             proc.told_to_leave = proc.told_to_leave + 1 if key in self.leaving[name] else 0
             leaves = proc.told_to_leave > self.turns_away and (is_able or proc.has_left)
             if leaves or proc.has_left:
@@ -348,14 +352,11 @@ class FakeWorld:
         if isinstance(action, Unhold):
             assert job.state == "RUNNING", f"{action.key} is {job.state}: Slurm would start it"
             self.jobs[job.job_id] = replace(job, priority=0 if self.lose_unholds else 1)
-        if isinstance(action, Requeue) and action.has_ended:
-            assert job.state == "FAILED", f"{action.key} is {job.state}"
-            self.requeue(job.job_id)
-        elif isinstance(action, Requeue):
-            self._check_saved(job, action.key)
+        if isinstance(action, Requeue):
+            self._check_saved(job, action)
             if self.refuse_requeues:
                 return ev.ActionDone(action.action_id, "Requested operation is presently disabled")
-            if job.state == "RUNNING":
+            if job.state == "RUNNING" or action.has_ended:
                 self.requeue(job.job_id)
         if isinstance(action, Start):
             assert job.state == "PENDING" and job.is_held, f"start of a job that is {job.state}"
@@ -397,9 +398,11 @@ class FakeWorld:
             if node not in self.mute:
                 assert self.plans[node].get(start.key) == gpus, f"{start.key} is not planned on {node}"
 
-    def _check_saved(self, job: SlurmJob, key: JobKey) -> None:
-        """Nobody is requeued for a move before he has saved himself."""
-        if job.options is not None and (job.options.saves_by == "self" or job.options.own_files):
+    def _check_saved(self, job: SlurmJob, action: Requeue) -> None:
+        """No job is requeued for a move before it has saved itself, or ended to be requeued."""
+        key, options = action.key, job.options
+        assert not action.has_ended or job.state == "FAILED", f"{key} is {job.state}"
+        if action.has_ended or (options and (options.saves_by == "self" or options.own_files)):
             return
         here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]
         assert all(proc.has_left for proc in here), f"{key} is requeued and has not saved itself"

@@ -122,7 +122,7 @@ def _is_alive_on(job: SlurmJob, node: str) -> bool:
 
 
 def _gone(job: SlurmJob) -> JobGone:
-    return JobGone(job.job_id, job.state, job.end_s, job.exit_code)
+    return JobGone(job.job_id, job.state, job.end_s, job.exit_code, job.restart)
 
 
 def _key(item: Resident) -> JobKey:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gandiva_slurm.engine.apply.decider import Decider, Leader
-from gandiva_slurm.engine.lifecycle import event_handlers, moving, time_limits, unrestored
+from gandiva_slurm.engine.lifecycle import event_handlers, forgotten, moving, time_limits, unrestored
 from gandiva_slurm.engine.lifecycle.draining import leave_drained
 from gandiva_slurm.engine.lifecycle.fencing import fence_strays
 from gandiva_slurm.engine.lifecycle.idleness import watch_idle
@@ -203,6 +203,7 @@ class Engine:
         moving.watch_moves(at)
         self._watch_nodes(at)
         ask_holds(at)
+        forgotten.ask_again(at)
         leave_drained(at)
         unrestored.leave_unfit(at)
         held.follow_plan(at)

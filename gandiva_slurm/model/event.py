@@ -25,6 +25,8 @@ class JobGone:
     state: str
     end_s: int
     exit_code: str
+    #: of which incarnation that is; -1: Slurm does not say
+    restart: int = -1
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "saves itself in its next turn, to go on on {to}: {why}",
         "it has saved itself, or {deadline_s} s pass: then it goes on where it is",
     ),
+    "Forgotten": (
+        "ended in Slurm ({exit}): a requeue has killed it that slurmctld, killed itself, has forgotten",
+        "it is requeued once more, and goes on from what it saved",
+    ),
     "Unrestored": (
         "is requeued to go on from its image on another node, for this one could not restore it: {why}",
         "Slurm requeues it; if it is still here after a minute, it begins anew",

@@ -98,9 +98,7 @@ class Daemon:
         runner = await server.serve(node, planning, spans, helper, self._signer)
         session = aiohttp.ClientSession()
         admission = Admission(node, slicer, watcher, self._find)
-        fetch = fetcher(node, session, self._signer)
-        restorer = Restorer(node, slicer, watcher, fetch)
-        restorer.take_over()
+        restorer = Restorer(node, slicer, watcher, fetcher(node, session, self._signer))
         speech = sock.Speech(admission, restorer)
         sockets = self._listen()
         roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
@@ -110,6 +108,7 @@ class Daemon:
             slicer.switcher.run(),
             spans.run(),
             watcher.run(),
+            restorer.run(),  # before any task is answered
             roots.run(),
             doors.run(),
             isolation.ask_for_ever(Peers(node, self._signer, session, isolation.bounds.kept_back)),
@@ -118,7 +117,6 @@ class Daemon:
             Lost(node, admission).run(),
             Attribution(node).run(),
             Imager(node, slicer).run(),
-            restorer.run(),
             self._keep_guard(),
             watchdog.feed(),
         )

@@ -330,6 +330,7 @@ class Restorer:
         """Keep images that were being restored for tasks that are gone: their jobs' next starts want them."""
         if self._node.settings.image_dir is None:
             await asyncio.Event().wait()
+        self.take_over()
         while True:
             for key, running in [*self._running.items()]:
                 if not procs.is_alive(running.task) and running.is_over():

@@ -111,6 +111,14 @@ VARIANTS = (
         ("tests/unit/test_engine_unrestored.py::test_a_requeue_that_slurm_refuses_is_no_loop",),
     ),
     Variant(
+        "requeue-forgotten",
+        "gandiva_slurm/engine/lifecycle/forgotten.py:take_end",
+        "if not is_killed or not (was_asked or is_waiting) or not record.job.requeue:",
+        "if True:",
+        "A job that a requeue has killed has ended where slurmctld has forgotten the requeue.",
+        ("tests/unit/test_engine_forgotten.py::test_it_is_requeued_once_more_and_goes_on",),
+    ),
+    Variant(
         "image-lost-before",
         "gandiva_slurm/node/restorer.py:Restorer.keep_image",
         "if is_there or (found is not None and found[0] != key):",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gandiva_slurm.engine.lifecycle import forgotten
 from gandiva_slurm.engine.lifecycle.own_checkpoint import ended_late, is_coming_back, tell_moved
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.packs import pack_of
@@ -57,7 +58,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
     if record is not None and record.state == states.ENDED and job.state == "COMPLETING":
         return
     if job.state in FINISHED:
-        job_gone(at, ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code))
+        job_gone(at, ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code, job.restart))
         return
     if record is None:
         record = JobRecord(job, since_ns=at.now_ns, submitted_s=job.submit_s)
@@ -101,6 +102,8 @@ def job_gone(at: Cycle, event: ev.JobGone) -> None:
     """The job is finished, or Slurm does not know it any more."""
     at.state.has_read_slurm = True
     record = at.state.jobs.get(event.job_id)
+    if record is not None and forgotten.take_end(at, record, event):
+        return
     if record is not None and ended_late(at, record, event):
         record.travels.is_moving, record.travels.asked_ns = True, 0
         record.move(states.CHECKPOINTING, because("EndedLate", exit=event.exit_code), at.now_ns)

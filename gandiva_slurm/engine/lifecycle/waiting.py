@@ -35,6 +35,8 @@ def obstacle(at: Cycle, record: JobRecord) -> Reason | None:
     job = record.job
     if record.is_owner_held:
         return because("RequeuedHeld" if record.requeue_hold_s else "HeldByUser", job=job.job_id)
+    if record.travels.forgotten_ns:
+        return record.reason
     if job.state != "PENDING":
         return because("NotPending", state=job.state)
     if not job.is_held:

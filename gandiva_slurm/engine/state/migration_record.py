@@ -29,6 +29,8 @@ class Travels:
     #: when Slurm was last asked to requeue it, and what it said against it
     asked_ns: int = 0
     error: str = ""
+    #: since when it counts as ended in Slurm, which has forgotten a requeue of ours; 0: it does not
+    forgotten_ns: int = 0
     #: moves that failed, in a row, and until when none is tried again
     failures: int = 0
     wait_until_ns: int = 0

@@ -1,0 +1,56 @@
+"""Requeues of ours that a slurmctld has forgotten: killed, it comes back without its last seconds (ADR 0072).
+
+The node was told to end the job, and has; a slurmctld that knows nothing of the requeue takes that for the
+job's end. What the job has saved is there. So it is requeued once more, as one that has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gandiva_slurm.engine.state.cycle import Cycle
+from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
+from gandiva_slurm.model import job as states
+from gandiva_slurm.model.action import Requeue
+from gandiva_slurm.model.event import JobGone
+from gandiva_slurm.model.reason import because
+
+#: For how long it is asked for: Slurm itself forgets what has ended (MinJobAge, 300 s by default).
+ASKED_NS = 300 * SECOND_NS
+#: How Slurm tells the end of what a requeue has killed.
+KILLED = ":9"
+
+
+def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
+    """True for an end that is a requeue's: the job waits, to be requeued once more."""
+    if record.travels.forgotten_ns:
+        is_asked = at.now_ns - record.travels.forgotten_ns < ASKED_NS
+        return event.state == "FAILED" and is_asked and event.restart == record.job.restart
+    is_killed = event.state == "FAILED" and event.exit_code.endswith(KILLED)
+    was_asked = record.state == states.CHECKPOINTING and record.travels.asked_ns > 0
+    # What waits to be started again does not end so; of which incarnation Slurm then takes it differs.
+    is_waiting = record.state in states.WAITING and record.job.restart > 0
+    if not is_killed or not (was_asked or is_waiting) or not record.job.requeue:
+        return False
+    end = replace(record.job, restart=event.restart, state=event.state, exit_code=event.exit_code, nodes=())
+    record.job, reason = end, because("Forgotten", exit=event.exit_code)
+    record.travels.give_up()
+    record.travels.forgotten_ns = at.now_ns
+    if record.state == states.HELD:
+        record.stay(reason, at.now_ns)
+    else:
+        record.move(states.HELD, reason, at.now_ns)
+    return True
+
+
+def ask_again(at: Cycle) -> None:
+    """Have Slurm requeue each; to be called once a cycle."""
+    forgotten = [record for record in at.state.jobs.values() if record.travels.forgotten_ns]
+    for record in sorted(forgotten, key=lambda record: record.order):
+        travels = record.travels
+        if record.job.state != "FAILED":
+            travels.forgotten_ns = 0
+        elif at.now_ns - travels.asked_ns >= at.settings.retry_ns:
+            travels.asked_ns = at.now_ns
+            action_id = f"requeue:{record.key}:{at.now_ns}"
+            at.actions.append(Requeue(action_id, record.key, record.code, record.text, has_ended=True))

@@ -1,0 +1,101 @@
+"""A slurmctld that is killed forgets a requeue of ours: what the requeue has killed is no end of the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gandiva_slurm.engine.state.records import EngineSettings, EngineState
+from gandiva_slurm.model import job as states
+from tests.builders import SECOND_NS
+from tests.fake_world import FakeWorld
+
+DISK = "gandiva: a new disk"
+
+
+def requeued(until: str) -> tuple[FakeWorld, int]:
+    """A job that leaves n1, in the moment in which it has come to this state."""
+    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(10 * SECOND_NS, slots_per_gpu=4), move_ns=SECOND_NS)
+    world.drained = {"n2": DISK}
+    job = world.submit()
+    world.run(5)
+    world.drained = {"n1": DISK, "n2": DISK}
+    for _ in range(60):
+        world.cycle()
+        record = world.engine.jobs[job]
+        is_asked = record.travels.asked_ns > 0
+        if record.state == until and (is_asked or until != states.CHECKPOINTING):
+            return world, job
+    raise AssertionError(f"{record.state}, {record.code}")
+
+
+def forget(
+    world: FakeWorld, job: int, exit_code: str = "0:9", state: str = "FAILED", restart: int = 0
+) -> None:
+    """slurmctld comes back, and hears from the node that the job was killed."""
+    world.remembers_failed = True
+    told = {"restart": restart, "state": state, "exit_code": exit_code, "nodes": ()}
+    world.jobs[job] = replace(world.jobs[job], **told)
+    world.procs = {where: proc for where, proc in world.procs.items() if where[1].job_id != job}
+
+
+@pytest.mark.parametrize(
+    "until, restart", [(states.CHECKPOINTING, 0), (states.HELD, 0), (states.HELD, 1)]
+)
+def test_it_is_requeued_once_more_and_goes_on(until: str, restart: int) -> None:
+    """Of which incarnation Slurm has it depends on what it had written down."""
+    world, job = requeued(until)
+    forget(world, job, restart=restart)
+    world.cycle()
+    record = world.engine.jobs[job]
+    assert (record.code == "Forgotten" and "(0:9)" in record.text) or record.job.state == "PENDING"
+    world.drained = {"n1": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.state in states.SLICED
+    assert record.job.restart == restart + 1 and record.travels.forgotten_ns == 0
+
+
+@pytest.mark.parametrize("exit_code, state", [("1:0", "FAILED"), ("0:15", "CANCELLED"), ("0:9", "CANCELLED")])
+def test_any_other_end_is_its_end(exit_code: str, state: str) -> None:
+    world, job = requeued(states.HELD)
+    forget(world, job, exit_code, state)
+    world.run(5)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
+def test_a_job_that_runs_and_is_killed_has_ended() -> None:
+    world, job = requeued(states.HELD)
+    world.drained = {"n1": DISK}
+    world.run(60)
+    assert world.engine.jobs[job].state in states.SLICED
+    forget(world, job, restart=1)
+    world.run(5)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
+def test_one_that_slurm_does_not_requeue_has_ended_after_a_while() -> None:
+    """Slurm itself does not know what ended five minutes ago."""
+    world, job = requeued(states.HELD)
+    forget(world, job)
+    world.refuse_requeues = True
+    world.run(5)
+    assert world.engine.jobs[job].code == "Forgotten"
+    del world.jobs[job]
+    world.run(5)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
+def test_a_controller_that_is_started_anew_meanwhile_goes_on_asking() -> None:
+    world, job = requeued(states.HELD)
+    world.refuse_requeues = True
+    forget(world, job)
+    world.cycle()
+    state = EngineState.from_json(world.engine.state.to_json())
+    assert state.jobs[job].travels.forgotten_ns > 0
+    world.restart_controller(keep_journal=True)
+    world.refuse_requeues = False
+    world.drained = {"n1": DISK}
+    world.run(60)
+    assert world.engine.jobs[job].nodes == ("n2",)
