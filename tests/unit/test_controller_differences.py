@@ -46,8 +46,8 @@ def test_changed_job_and_node_are_seen():
 
 
 def test_finished_job_is_gone_once_with_its_end():
-    done = replace(JOB, state="FAILED", end_s=9, exit_code="1:0")
-    assert slurm_events(picture(JOB), picture(done), (7,), ("n1",)) == [JobGone(7, "FAILED", 9, "1:0")]
+    done = replace(JOB, state="FAILED", end_s=9, exit_code="1:0", restart=2)
+    assert slurm_events(picture(JOB), picture(done), (7,), ("n1",)) == [JobGone(7, "FAILED", 9, "1:0", 2)]
     assert slurm_events(picture(done), picture(done), (), ("n1",)) == []
     assert slurm_events(picture(done), picture(), (), ("n1",)) == []
 
