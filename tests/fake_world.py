@@ -14,15 +14,12 @@ from dataclasses import dataclass, field, replace
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.engine import Engine, EngineSettings
 from gandiva_slurm.engine.invariants import no_job_is_lost, violations
-from gandiva_slurm.engine.lifecycle.moving import ANEW
 from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start, Unhold
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.model.measured import Measured
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
-from gandiva_slurm.node.elsewhere import STARTED_ANEW
 from gandiva_slurm.policy.port import Policy
 from tests.builders import SECOND_NS, a_job, a_node, an_association_tree
 from tests.fake_parts import RELEASED, REQUEUE_DELAY_S, runs
@@ -30,6 +27,7 @@ from tests.fake_parts import Proc as Proc
 from tests.fake_parts import an_engine as an_engine
 from tests.fake_parts import as_configured as as_configured
 from tests.fake_parts import starts as starts
+from tests.fake_words import can_move, told
 
 
 @dataclass
@@ -257,7 +255,7 @@ class FakeWorld:
                 continue
             here = {key: proc for (where, key), proc in self.procs.items() if where == name}
             for key, proc in sorted(here.items()):
-                events.append(self._told(name, key, proc))
+                events.append(told(self, name, key, proc))
             late = self.late_steps()
             events += [held[name] for held in self.held[::-1][late : late + 1] if name in held]
             known = {key for where, key in self.engine.state.sightings if where == name}
@@ -271,48 +269,12 @@ class FakeWorld:
             held.get(name, []).append((key, proc.held_ns))
         return {name: ev.HeldTold(name, tuple(each), self.now_ns) for name, each in held.items()}
 
-    def _told(self, name: str, key: JobKey, proc: Proc) -> ev.ResidentSeen:
-        """A node's word on a job, or on its part of one."""
-        why = self._why_unfit(key, name)
-        is_movable = self._can_move(name, key, proc) and key.job_id in self.jobs
-        way = ANEW if why or (is_movable and key.job_id in self.wayless) else ""
-        detail = "disk full" if key.job_id in self.saves_badly and key in self.leaving[name] else ""
-        rate = self.own_rates.get(key.job_id, self.rates).get(self.types.get(name, "v100"), 0.0)
-        places = self.engine.plan_jobs(name) if self.packed_rate else ()
-        mate = next((place.mate for place in places if place.key == key), 0)
-        measured = Measured(
-            is_movable=is_movable,
-            framework=way if why else self.frameworks.get(key.job_id, way),
-            unrestored=why,
-            is_fit_again=why == STARTED_ANEW,
-            is_elastic=key.job_id not in self.one_size,
-            rate_alone=rate,
-            rate_packed=self.packed_rate if mate else 0.0,
-            mate=mate,
-            card_bytes=self.card_bytes,
-            peak_bytes=self.peaks.get(key.job_id, 1),
-            ooms=self.ooms.get(key.job_id, 0),
-            idle_s=self.idle.get(key.job_id, 0),
-            saved_s=self.saved_s.get(key.job_id, 0),
-        )
-        stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
-        return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)
-
-    def _why_unfit(self, key: JobKey, node: str) -> str:
-        return self.unfit.get((key.job_id, node), "") if key.restart else ""
-
-    def _can_move(self, name: str, key: JobKey, proc: Proc) -> bool:
-        if self._why_unfit(key, name):
-            return True
-        knows_way = proc.is_movable and key.job_id not in self.rigid | self.wayless
-        return knows_way or (key.job_id in self.wayless and not proc.has_begun)
-
     def _save(self, name: str) -> None:
         """Who is to leave saves itself and stays parked; who is not any more goes on."""
         for (where, key), proc in self.procs.items():
             if where != name:
                 continue
-            is_able = self._can_move(name, key, proc) and key.job_id not in self.saves_badly
+            is_able = can_move(self, name, key, proc) and key.job_id not in self.saves_badly
             proc.told_to_leave = proc.told_to_leave + 1 if key in self.leaving[name] else 0
             leaves = proc.told_to_leave > self.turns_away and (is_able or proc.has_left)
             if leaves or proc.has_left:
