@@ -18,15 +18,21 @@ PENDING = "PENDING"
 WELL = "COMPLETED"
 #: Flags that hide the base state, the first one found wins; as Slurm's own commands show it.
 HIDING = (
-    COMPLETING, "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+    COMPLETING, "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED",
     "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
 )  # fmt: skip
+
+
+#: It waits as any other that is held. So does one that Slurm has requeued oftener than max_batch_requeue,
+#: which counts our requeues, too.
+_HELD = "REQUEUE_HOLD"
 
 
 def job_state(words: Sequence[str]) -> str:
     """Return one state in upper case and without a tail (as in "CANCELLED by 1000"); nothing is UNKNOWN."""
     known = [word.split()[0].upper() for word in words if word.strip()]
-    return next((flag for flag in HIDING if flag in known), known[0] if known else "UNKNOWN")
+    state = next((flag for flag in HIDING if flag in known), known[0] if known else "UNKNOWN")
+    return PENDING if state == _HELD else state
 
 
 def is_finished(state: str) -> bool:

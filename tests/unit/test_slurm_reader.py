@@ -154,6 +154,7 @@ def test_states_are_words_in_upper_case() -> None:
     assert states.job_state([""]) == states.job_state([]) == "UNKNOWN"
     assert states.job_state(["COMPLETED", "COMPLETING"]) == "COMPLETING", "a flag hides the state below it"
     assert states.job_state(["RUNNING", "UPDATE_DB"]) == "RUNNING", "not each flag does"
+    assert states.job_state(["REQUEUE_HOLD"]) == states.job_state(["PENDING", "REQUEUE_HOLD"]) == "PENDING"
     assert states.node_state(["mixed", "drain", "NOT_RESPONDING"]) == {"MIXED", "DRAIN", "NOT_RESPONDING"}
     assert states.node_state([""]) == {"UNKNOWN"}
 
