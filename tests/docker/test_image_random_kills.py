@@ -36,7 +36,7 @@ LATEST_S = {"image": 0.5, "imaged": 3.0, "restore": 0.6}
 GO_ON_S = 240.0
 #: Longer than slurmctld lets a batch script be missing after its start (BatchStartTimeout).
 REGISTER_S = 20.0
-#: Seen once, and not understood: another waits on its GPU, the other node is idle. It is no kill.
+#: Another waits on its GPU, and the other node has no room for it. It is no kill.
 NOT_MOVED = "was not moved"
 #: A dump or a restore that was over.
 NO_CRIU = "no criu was there"
@@ -102,6 +102,7 @@ def one_kill(moving: Moving, point: str, victim: str, late_s: float, may_go_back
     """Have it moved and something killed meanwhile; return what came of it, when it trains again."""
     mini, home = moving.mini, moving.node()
     there = {"from": home, "to": next(node for node in TYPES if node != home)}
+    resume(mini)
     before, anew, gone_back = len(moving.events(point)), len(told_anew(moving)), len(jumps(moving))
     moving.crowd()
     try:
@@ -171,6 +172,14 @@ def is_where_slurm_has_it(moving: Moving) -> bool:
     """It runs, on the node that Slurm says, and on no other."""
     node = moving.node()
     return bool(node) and [name for name in TYPES if moving.processes(name)] == [node]
+
+
+def resume(mini: MiniCluster) -> None:
+    """Undo drains: a slurmctld that was killed starts a job twice, a "Duplicate jobid" to the node."""
+    for row in mini.exec(["sinfo", "-h", "-N", "-o", "%N %T"]).stdout.splitlines():
+        node, state = row.split()
+        if state.startswith("drain"):
+            mini.exec(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
 
 
 def cancelled(moving: Moving) -> str:
