@@ -44,10 +44,12 @@ class FakeWorld:
     now_ns: int = 2_000_000 * SECOND_NS
     #: what `as_configured` is told that a move costs
     move_ns: int = 60 * SECOND_NS
+    #: why a node cannot restore a job from its image, once it has been requeued, by job and node
+    unfit: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.settings, self.leader())
-        #: how the engine is called; whoever records it puts himself here
+        #: how the engine is called; a recorder is put here
         self.handle = Engine.handle
         self.jobs: dict[int, SlurmJob] = {}
         self.procs: dict[tuple[str, JobKey], Proc] = {}
@@ -66,8 +68,6 @@ class FakeWorld:
         self.frameworks: dict[int, str] = {}
         #: jobs that know no way to be moved once they have begun
         self.wayless: set[int] = set()
-        #: why a node cannot restore a job from its image, once it has been requeued, by job and node
-        self.unfit: dict[tuple[int, str], str] = {}
         #: jobs that can go on with as many ranks as they have only
         self.one_size: set[int] = set()
         self.refuse_requeues = False

@@ -162,7 +162,7 @@ class Restorer:
             if resident.is_at_rest:
                 raise PeerBusy("it waits for its GPUs, to be restored there")
             why = self._begin(resident, peer, *found)
-            if why and (found[0] == key or not resident.is_requeueable):
+            if why and (found[0] == key or not resident.is_requeueable or not self._has(found[0])):
                 self._delete(found[0])
                 return self._failed(resident, why)
             if why:
@@ -187,6 +187,7 @@ class Restorer:
                 said = {"why": f"its ranks could not be taken over: {err}"}
         if "why" in said:
             running.why, running.is_damaged = said["why"], said.get("is_damaged") or running.is_damaged
+            resident.image.is_restored, resident.image.root = False, ""
             if not running.is_over():
                 raise PeerBusy("what was restored of it is ended")
             self._forget(key)
@@ -245,6 +246,10 @@ class Restorer:
         if manifest.get("is_spare") and old != key:
             return None  # that one was started, and knew it
         return old, manifest
+
+    def _has(self, old: JobKey) -> bool:
+        root = self._node.settings.image_dir
+        return root is not None and old in images.keys_of(root, old.job_id)
 
     def _begin(self, resident: Resident, peer: Peer, old: JobKey, manifest: dict[str, Any]) -> str:
         """Start the program that restores it; return why it cannot, "" when it runs. PeerBusy: not yet."""

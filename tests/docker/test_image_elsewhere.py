@@ -7,18 +7,14 @@ from contextlib import contextmanager
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import LIGHT, own_cluster, wait_for
-from tests.docker.conftest import require
-from tests.docker.test_images import MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, Moving
+from tests.cluster.fleet import wait_for
+from tests.docker.test_images import MOVE_S, STEPS, Moving, two_nodes
 
 
 @pytest.fixture(scope="module")
 def mini() -> Iterator[MiniCluster]:
     """As in test_images, a cluster of its own."""
-    require(SUITE)
-    with own_cluster("elsewhere", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
-        cluster.path("/home/user2/light.py").write_text(LIGHT)
-        cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
+    with two_nodes("elsewhere") as cluster:
         yield cluster
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import LIGHT, own_cluster, wait_for
-from tests.docker.conftest import require
-from tests.docker.test_images import GONE_S, MOVE_S, MOVES, OF_IMAGES, SUITE, TRAIN, TYPES, Moving, criu_of
+from tests.cluster.fleet import wait_for
+from tests.docker.test_images import GONE_S, MOVE_S, TYPES, Moving, criu_of, two_nodes
 from tests.slow import soak
 
 KILLS = int(os.environ.get("GANDIVA_IMAGE_KILLS", "40"))
@@ -47,10 +46,7 @@ ENDLESS = 10**7
 @pytest.fixture(scope="module")
 def mini() -> Iterator[MiniCluster]:
     """As in test_images, a cluster of its own."""
-    require(SUITE)
-    with own_cluster("random", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
-        cluster.path("/home/user2/light.py").write_text(LIGHT)
-        cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
+    with two_nodes("random") as cluster:
         yield cluster
 
 

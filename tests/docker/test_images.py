@@ -32,13 +32,20 @@ MOVE_S, END_S, STEPS = 90.0, 180.0, 1000
 GONE_S = 180.0
 
 
-@pytest.fixture(scope="module")
-def mini() -> Iterator[MiniCluster]:
+@contextlib.contextmanager
+def two_nodes(name: str) -> Iterator[MiniCluster]:
     """Two nodes of a GPU, of two types, so that each job can be told where it is to be."""
     require(SUITE)
-    with own_cluster("images", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
+    with own_cluster(name, "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES) as cluster:
         cluster.path("/home/user2/light.py").write_text(LIGHT)
         cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def mini() -> Iterator[MiniCluster]:
+    """A cluster for all tests of this file."""
+    with two_nodes("images") as cluster:
         yield cluster
 
 

@@ -87,6 +87,16 @@ def test_one_that_slurm_does_not_requeue_has_ended_after_a_while() -> None:
     assert world.engine.jobs[job].state == states.ENDED
 
 
+def test_what_has_ended_is_not_asked_for_any_more() -> None:
+    """A controller that sees Slurm anew, later than it asks, takes the end for one."""
+    world, job = requeued(states.HELD)
+    world.refuse_requeues = True
+    forget(world, job)
+    world.run(400)
+    assert world.engine.jobs[job].state == states.ENDED
+    assert not any(action.key.job_id == job for action in world.run(100))
+
+
 def test_a_controller_that_is_started_anew_meanwhile_goes_on_asking() -> None:
     world, job = requeued(states.HELD)
     world.refuse_requeues = True

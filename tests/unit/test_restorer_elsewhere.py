@@ -249,6 +249,18 @@ async def test_a_program_that_cannot_be_started_is_no_end_of_the_image(
     assert node.job.image.restoring == []
 
 
+async def test_an_image_that_is_lost_is_no_other_nodes_and_that_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, bool]] = []
+    node.asked._running.clear()
+    monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
+    monkeypatch.setattr(Restorer, "_begin", lambda self, *words: "there is no image of job 1.5 any more")
+    note = lambda event, one, **facts: told.append((event, facts["anew"]))  # noqa: E731
+    monkeypatch.setattr(node.floor.node, "note", note)
+    assert node.ask() == {} and told == [("unrestored", True)] and not node.job.image.unfit
+
+
 async def test_no_other_step_and_no_hurry_ends_its_wait(node: Node) -> None:
     """A minute is over, and it has not its turn yet: it may be being requeued."""
     node.fail()

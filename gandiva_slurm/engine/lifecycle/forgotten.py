@@ -48,7 +48,7 @@ def ask_again(at: Cycle) -> None:
     forgotten = [record for record in at.state.jobs.values() if record.travels.forgotten_ns]
     for record in sorted(forgotten, key=lambda record: record.order):
         travels = record.travels
-        if record.job.state != "FAILED":
+        if record.state != states.HELD or record.job.state != "FAILED":
             travels.forgotten_ns = 0
         elif at.now_ns - travels.asked_ns >= at.settings.retry_ns:
             travels.asked_ns = at.now_ns
