@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 from gandiva_slurm.mini.demo_holds import Event, Span, count_overlaps, packs_in_events
+from gandiva_slurm.mini.demo_parks import NS_PER_MS, Boundaries, Park, Steps, awake
 from gandiva_slurm.policy.shares.associations import entitled_shares
 
-NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 #: Limits of the main job; each has its sentence in the verdict.
 SHARE_TOLERANCE = 0.05
@@ -167,27 +167,10 @@ def check_ends(jobs: Sequence[JobRecord]) -> Check:
 def overlaps_in_steps(jobs: Iterable[JobRecord], events: Sequence[Event]) -> int:
     """Steps that ran on a GPU while another job's step did, by the scripts' own records."""
     gpus = {event["job"]: event["gpus"] for event in events if event["event"] == "grant"}
-    frozen = before_clients(parks_in_events(events))
     spans = (
-        (gpu, job.job_id, part)
-        for job in jobs
-        for rank in job.steps
-        for span in rank
-        for part in parts_awake(span, [park for park in frozen if park.job_id == job.job_id])
-        for gpu in gpus.get(job.job_id, ())
+        (gpu, job_id, part) for job_id, part in awake(events, steps_of(jobs)) for gpu in gpus.get(job_id, ())
     )
     return count_overlaps(spans, packs_in_events(events))
-
-
-def parts_awake(step: Span, frozen: Iterable[Park]) -> list[Span]:
-    """Return a step's span without these parks of its job, in which it was frozen, sorted by time."""
-    began_ns, ended_ns = step
-    parts = []
-    for park in frozen:
-        if began_ns < park.parked_ns < ended_ns:
-            parts.append((began_ns, park.parked_ns))
-            began_ns = min(park.resumed_ns, ended_ns)
-    return [*parts, (began_ns, ended_ns)]
 
 
 def check_overlaps(by_node: int, by_steps: int) -> Check:
@@ -199,90 +182,15 @@ def check_overlaps(by_node: int, by_steps: int) -> Check:
 # --- parks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Park:
-    """One suspension: when it was ordered, when its last rank had released, when it was told to go on."""
-
-    job_id: int
-    ordered_ns: int
-    parked_ns: int
-    resumed_ns: int
-    is_off: bool
-    reaims: int
-    #: how many boundaries ahead a gang was told to meet; 0 for a single rank, which takes the next one
-    margin: int = 0
-    #: by its control group, wherever it was
-    is_frozen: bool = False
-
-    @property
-    def ms(self) -> float:
-        """From the order until the GPUs were free."""
-        return (self.parked_ns - self.ordered_ns) / NS_PER_MS
+def steps_of(jobs: Iterable[JobRecord]) -> Steps:
+    """Steps by job and rank."""
+    return {job.job_id: job.steps for job in jobs}
 
 
-def parks_in_events(events: Iterable[Event]) -> list[Park]:
-    """Every suspension that came about."""
-    orders: dict[tuple[int, int], int] = {}
-    parked: dict[tuple[int, int], Event] = {}
-    found = []
-    for event in events:
-        key = (event.get("job", 0), event.get("restart", 0))
-        if event["event"] == "park":
-            orders[key] = event["mono_ns"]
-        elif event["event"] == "parked":
-            parked[key] = event
-        elif event["event"] in ("resume", "ended") and key in parked:
-            found.append(_park(key, orders[key], parked.pop(key), event["mono_ns"]))
-    found += [_park(key, orders[key], event, 1 << 63) for key, event in parked.items()]
-    return sorted(found, key=lambda park: park.ordered_ns)
-
-
-def _park(key: tuple[int, int], ordered_ns: int, parked: Event, resumed_ns: int) -> Park:
-    is_off = bool(parked.get("off_boundary"))
-    reaims, margin = (int(parked.get(name, 0)) for name in ("reaims", "margin"))
-    is_frozen = bool(parked.get("frozen"))
-    return Park(key[0], ordered_ns, parked["mono_ns"], resumed_ns, is_off, reaims, margin, is_frozen)
-
-
-def steps_in_parks(jobs: Iterable[JobRecord], parks: Sequence[Park]) -> int:
-    """Steps that were under way while their job was parked: a park off a boundary, as the scripts saw it."""
-    steps_of = {job.job_id: job.steps for job in jobs}
-    excused = before_clients(parks)
-    count = 0
-    for park in parks:
-        if park in excused:
-            continue
-        for rank in steps_of.get(park.job_id, ()):
-            # Steps of a rank follow each other: the last that began before the end of the park decides.
-            last = bisect.bisect_left(rank, (park.resumed_ns, 0)) - 1
-            count += last >= 0 and rank[last][1] > park.parked_ns
-    return count
-
-
-def before_clients(parks: Sequence[Park]) -> list[Park]:
-    """Return the parks in which a job was frozen before its first one at a boundary.
-
-    On a busy machine a rank's first step may begin while the clients of others are still waited for: a park
-    before they have come freezes it. A job that never comes to park at a boundary is not excused.
-    """
-    first_ns: dict[int, int] = {}
-    for park in parks:
-        if not park.is_frozen and not park.is_off:
-            first_ns.setdefault(park.job_id, park.ordered_ns)
-    return [
-        park
-        for park in parks
-        if park.is_frozen and not park.is_off and park.ordered_ns < first_ns.get(park.job_id, 0)
-    ]
-
-
-def check_boundaries(parks: Sequence[Park], inside: int) -> Check:
+def check_boundaries(parks: Sequence[Park], found: Boundaries) -> Check:
     """Every park was at a boundary."""
-    off = sum(park.is_off for park in parks)
-    text = f"{off} of {len(parks)} by the node, {inside} steps cut by a park by the scripts' own steps"
-    excused = len(before_clients(parks))
-    text += f", {excused} frozen while clients were waited for" if excused else ""
-    return Check("parks off a boundary", bool(parks) and off == 0 and inside == 0, text, "limit 0")
+    text = f"{found.off} of {len(parks)} by the node, {found}"
+    return Check("parks off a boundary", bool(parks) and found.ok, text, "limit 0")
 
 
 def check_reaims(parks: Sequence[Park]) -> Check:

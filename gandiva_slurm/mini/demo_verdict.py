@@ -11,6 +11,7 @@ from gandiva_slurm.mini import demo_checks as checks
 from gandiva_slurm.mini.demo_busy import Usage
 from gandiva_slurm.mini.demo_checks import Check, JobRecord
 from gandiva_slurm.mini.demo_holds import Event, overlaps_in_events
+from gandiva_slurm.mini.demo_parks import boundaries, parks_in_events
 from gandiva_slurm.mini.demo_plan import Plan
 
 GPUS = 4
@@ -48,15 +49,15 @@ def report_of(recorded: Recorded, plan: Plan, around: Around) -> dict[str, Any]:
     """Check everything that was recorded; the shape of --json."""
     jobs, events = recorded.jobs, recorded.events
     users = checks.user_shares(recorded.holds, recorded.window_ns, recorded.tickets, jobs, GPUS)
-    parks = checks.parks_in_events(events)
-    inside = checks.steps_in_parks(jobs, parks)
+    parks = parks_in_events(events)
+    found = boundaries(parks, checks.steps_of(jobs))
     overlaps = (overlaps_in_events(events), checks.overlaps_in_steps(jobs, events))
     verdict = [
         checks.check_ends(jobs),
         checks.check_shares(users),
         checks.check_losses(jobs),
         checks.check_overlaps(*overlaps),
-        checks.check_boundaries(parks, inside),
+        checks.check_boundaries(parks, found),
         *([checks.check_left(around.left)] if around.left is not None else []),
         checks.check_reaims(parks),
         checks.check_park_times(parks, jobs),
@@ -77,7 +78,7 @@ def report_of(recorded: Recorded, plan: Plan, around: Around) -> dict[str, Any]:
         "jobs": [_job_row(job) for job in jobs],
         "overlaps": sum(overlaps),
         "parks": len(parks),
-        "parks_off_boundary": sum(park.is_off for park in parks) + inside,
+        "parks_off_boundary": found.off + found.cut,
         "reaims": sum(park.reaims for park in parks),
         "suspend_ms": checks.spread([park.ms for park in parks]),
         "resume_ms": checks.spread(checks.resume_times_ms(events)),

@@ -170,6 +170,8 @@ class Resident:
     left_stopped: set[ProcId] = field(default_factory=set)
     #: True while all of it is stopped by us, not only what started while it was parked
     is_frozen: bool = False
+    #: not all that is expected to train could be asked to park when it was last stopped so
+    is_unasked: bool = False
     #: True while its control group is frozen: it holds no GPU, and nothing of it runs (`freezer`)
     is_shut: bool = False
     #: True where the node's other GPUs are closed to it (`devices`); None: none of its tasks has come

@@ -144,6 +144,8 @@ class Switcher:
         SIGSTOP is for these, and for a job without a control group: 5,000 processes take seconds.
         """
         if only is None:
+            if not resident.is_frozen:
+                resident.is_unasked = not resident.has_client()
             resident.is_frozen, resident.stopped_ns = True, self._node.clock.mono()
         resident.stopped |= set(only or ())
         # The guard reads the state file: what is stopped must be there first.
@@ -298,16 +300,13 @@ class Switcher:
         """The last rank has released: the GPUs are free from the moment that was seen, not from before."""
         node, counts, now = self._node, resident.counts, self._node.clock.mono()
         fields = park_facts(resident)
-        is_mid_step = resident.is_frozen and not returning.stands_at_boundary(resident)
-        is_off = fields["off_boundary"] or (is_mid_step and bool(resident.sets))
         counts.suspends += 1
         counts.reaims += fields["reaims"]
-        counts.off_boundary += is_off
+        counts.off_boundary += fields["off_boundary"]
         if not resident.refusal.is_frozen:
             resident.refusal = Refusal()
         park_ns = now - (resident.part.asked_ns if resident.part else resident.ordered_ns)
-        fields |= {"off_boundary": int(is_off), "frozen": resident.is_frozen, "park_ms": _ms(park_ns)}
-        node.note("parked", resident, now, **fields)
+        node.note("parked", resident, now, **fields, park_ms=_ms(park_ns))
         self.release(resident, now)
         resident.state, resident.since_ns = SUSPENDED, now
         if not behind.begins(node, resident, park_ns, self.shut):

@@ -132,7 +132,8 @@ class SpanRun:
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of two GPUs."""
-    with own_cluster("spans", "v100:2x2", QUANTUM_S) as made:
+    # A rank that is frozen while its gang imports PyTorch takes minutes to come on a busy machine.
+    with own_cluster("spans", "v100:2x2", QUANTUM_S, node={"client_wait_s": 600}) as made:
         yield made
 
 

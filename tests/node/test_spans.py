@@ -228,8 +228,8 @@ def test_a_span_without_client_is_frozen_on_all_nodes(pair):
     for node in floor.nodes:
         pid = node.steps[(SPAN, 0)][0].pid
         assert not any(map(is_still, tree(pid)))
-        # A step that was frozen in its middle seems to last as long as the freeze.
-        (node.out / f"steps.{SPAN}.0").unlink()
+        # A step that was frozen in its middle seems to last as long as the freeze. A slow machine's had none.
+        (node.out / f"steps.{SPAN}.0").unlink(missing_ok=True)
 
 
 def test_a_gang_that_refuses_is_frozen_on_both_nodes_and_no_rank_is_left_to_hold(pair):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini import demo_checks as checks
-from gandiva_slurm.mini.demo_checks import JobRecord, Park
+from gandiva_slurm.mini.demo_checks import JobRecord
 from gandiva_slurm.mini.demo_holds import overlaps_in_events
+from gandiva_slurm.mini.demo_parks import Park
 
 MS, S = checks.NS_PER_MS, checks.NS_PER_S
 LOSSES = [["0x1.8p+0", "0x1.4p+0", "0x1.2p+0"]]
@@ -137,25 +138,6 @@ def test_steps_at_once_on_one_gpu_overlap() -> None:
     assert checks.overlaps_in_steps([first, job(2, steps=[[(10, 21)]]), beside], grants) == 1
 
 
-def test_a_step_in_which_its_job_was_frozen_ran_before_and_after() -> None:
-    """As where a gang's first rank began to train, and the clients of others were not there yet."""
-    grants = [event("grant", 0, 1, gpus=[0]), event("grant", 0, 2, gpus=[0])]
-    frozen = [*grants, event("park", 10), event("parked", 12, frozen=True), event("resume", 40)]
-    later = [event("park", 70), event("parked", 72), event("resume", 80)]
-    slow = job(1, steps=[[(5 * MS, 60 * MS)]])
-    for beside, want in (((12, 40), 0), ((11, 40), 1), ((12, 41), 1)):
-        other = job(2, steps=[[(beside[0] * MS, beside[1] * MS)]])
-        assert checks.overlaps_in_steps([slow, other], [*frozen, *later]) == want
-    park, at_boundary = checks.parks_in_events([*frozen, *later])
-    assert checks.before_clients([park, at_boundary]) == [park]
-    assert checks.steps_in_parks([slow], [park, at_boundary]) == 0
-    assert "1 frozen while clients were waited for" in checks.check_boundaries([park, at_boundary], 0).text
-    assert checks.steps_in_parks([slow], [park]) == 1, "one that is always frozen is not excused"
-    after = dataclasses.replace(at_boundary, ordered_ns=5 * MS, parked_ns=5 * MS, resumed_ns=5 * MS)
-    assert checks.steps_in_parks([slow], [after, park]) == 1, "nor is one that had its clients"
-    assert not checks.check_boundaries([dataclasses.replace(park, is_off=True)], 0).ok
-
-
 def test_ranks_of_one_gang_may_run_at_once() -> None:
     assert (
         checks.overlaps_in_steps([job(1, steps=[[(0, 10)], [(5, 15)]])], [event("grant", 0, 1, gpus=[0, 1])])
@@ -172,50 +154,11 @@ def test_any_overlap_fails() -> None:
 # --- parks --------------------------------------------------------------------------------------------
 
 
-def test_parks_are_read_from_the_log() -> None:
-    events = [
-        event("grant", 0, gpus=[0]),
-        event("park", 100),
-        event("parked", 108, reaims=1, off_boundary=0, margin=3),
-        event("resume", 200),
-        event("running", 203, resume_ms=3.0),
-        event("park", 300),
-        event("parked", 305, reaims=0, off_boundary=1),
-        event("ended", 400),
-    ]
-    first, second = checks.parks_in_events(events)
-    assert first == Park(1, 100 * MS, 108 * MS, 200 * MS, False, 1, 3)
-    assert (second.ms, second.resumed_ns, second.is_off) == (5.0, 400 * MS, True)
-    assert checks.resume_times_ms(events) == [3.0]
-
-
 def test_first_start_is_no_resume() -> None:
     assert checks.resume_times_ms([event("resume", 0), event("running", 900, resume_ms=900.0)]) == []
 
 
 PARK = Park(1, 100 * MS, 108 * MS, 200 * MS, False, 0)
-
-
-@pytest.mark.parametrize(
-    ("spans_ms", "want"),
-    [
-        ([(90, 107), (201, 210)], 0),
-        ([(90, 109), (201, 210)], 1),
-        ([(90, 107), (150, 160)], 1),
-        ([], 0),
-        ([(201, 210)], 0),
-    ],
-)
-def test_steps_while_parked_are_found(spans_ms: list[tuple[int, int]], want: int) -> None:
-    steps = [[(began * MS, ended * MS) for began, ended in spans_ms]]
-    assert checks.steps_in_parks([job(steps=steps)], [PARK]) == want
-
-
-def test_parks_off_a_boundary_fail() -> None:
-    assert checks.check_boundaries([PARK], 0).ok
-    assert not checks.check_boundaries([PARK], 1).ok
-    assert not checks.check_boundaries([dataclasses.replace(PARK, is_off=True)], 0).ok
-    assert not checks.check_boundaries([], 0).ok, "no park at all shows nothing"
 
 
 def test_too_many_reaims_fail() -> None:

@@ -255,3 +255,22 @@ def test_why_it_holds_and_why_it_is_frozen_is_told(scene):
     told = make_report(bench.node).residents[0]
     assert told.reason == "Frozen"
     assert "frozen where it is since 20" in told.detail and "at the latest" in told.detail
+
+
+def test_one_that_is_frozen_before_all_its_ranks_could_be_asked_has_missed_no_boundary(tmp_path):
+    """Its last rank comes while it is being stopped, as on a busy machine."""
+    bench = Bench(tmp_path, 1, client_wait_ns=QUANTUM_NS)
+    job = bench.add(1, "user1", (0,))
+    pages = [Page.make(job.key, rank, 2, 0) for rank in range(2)]
+    for page in pages:
+        page.write([(wire.W_SEQ, 10)])
+    job.join(Rank(ProcId(10, 1), 0, pages[0], None), 2, "host:1")
+    come = iter([lambda: job.join(Rank(ProcId(11, 1), 1, pages[1], None), 2, "host:1")])
+    job.processes.stop = lambda only: (next(come, lambda: None)(), (set(), set()))[1]
+    bench.add(2, "user2", (0,))
+    bench.quantum(8)
+    (parked,) = [event for event in bench.events() if event["event"] == "parked" and event["job"] == 1][:1]
+    assert (parked["frozen"], parked["seqs"], parked["off_boundary"]) == (True, [[0, 0]], 0)
+    assert job.counts.suspends and not job.counts.off_boundary
+    for page in pages:
+        page.close()

@@ -44,6 +44,17 @@ VARIANTS = (
         ("tests/unit/test_node_span.py::test_the_end_of_its_job_in_any_phase_gives_its_gpus_on",),
     ),
     Variant(
+        "late-client-off-a-boundary",
+        "gandiva_slurm/node/parkfacts.py:park_facts",
+        "not resident.is_unasked and ",
+        "",
+        "A gang that is frozen while its last client comes counts as parked off a boundary.",
+        (
+            "tests/unit/test_node_refusal.py::"
+            "test_one_that_is_frozen_before_all_its_ranks_could_be_asked_has_missed_no_boundary",
+        ),
+    ),
+    Variant(
         "frozen-before-written-down",
         "gandiva_slurm/node/switch.py:Switcher.stop_processes",
         (
