@@ -17,7 +17,16 @@ from gandiva_slurm.engine.invariants import no_job_is_lost, violations
 from gandiva_slurm.engine.lifecycle.own_checkpoint import is_coming_back
 from gandiva_slurm.model import event as ev
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Action, Fence, HoldAgain, Requeue, Signal, Start, Unhold
+from gandiva_slurm.model.action import (
+    REQUEUED_ENDED,
+    Action,
+    Fence,
+    HoldAgain,
+    Requeue,
+    Signal,
+    Start,
+    Unhold,
+)
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.snapshot import FINISHED, Association, SlurmJob
 from gandiva_slurm.policy.port import Policy
@@ -231,7 +240,7 @@ class FakeWorld:
         for job in [*self.jobs.values()]:
             if job.state in FINISHED:
                 events.append(ev.JobGone(job.job_id, job.state, job.end_s, job.exit_code, job.restart))
-                if not self.remembers_failed or job.state != "FAILED":
+                if not self.remembers_failed or job.state not in REQUEUED_ENDED:
                     del self.jobs[job.job_id]
             else:
                 events.append(ev.JobSeen(job))
@@ -363,7 +372,7 @@ class FakeWorld:
     def _check_saved(self, job: SlurmJob, action: Requeue) -> None:
         """No job is requeued for a move before it has saved itself, or ended to be requeued."""
         key, options = action.key, job.options
-        assert not action.has_ended or job.state == "FAILED", f"{key} is {job.state}"
+        assert not action.has_ended or job.state in REQUEUED_ENDED, f"{key} is {job.state}"
         if action.has_ended or (options and (options.saves_by == "self" or options.own_files)):
             return
         here = [self.procs[node, key] for node in job.nodes if (node, key) in self.procs]

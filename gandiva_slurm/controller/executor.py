@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gandiva_slurm.controller.nodes import Nodes
 from gandiva_slurm.model.action import (
+    REQUEUED_ENDED,
     Action,
     Fence,
     HoldAgain,
@@ -83,9 +84,9 @@ class Executor:
             return self._port.hold(action.key.job_id) if is_free else _nothing()
         runs = is_current and job is not None and job.state == "RUNNING"
         if isinstance(action, Requeue) and action.has_ended:
-            found = (JobKey(job.job_id, job.restart), job.state) if job is not None else None
-            has_failed = found == (action.key, "FAILED")
-            return self._port.requeue_ended(action.key.job_id) if has_failed else _nothing()
+            is_same = job is not None and JobKey(job.job_id, job.restart) == action.key
+            has_ended = is_same and job is not None and job.state in REQUEUED_ENDED
+            return self._port.requeue_ended(action.key.job_id) if has_ended else _nothing()
         if isinstance(action, Requeue):
             return self._port.requeue(action.key.job_id) if runs else _nothing()
         if isinstance(action, Signal):

@@ -47,6 +47,10 @@ class SetTimeLimit:
     text: str
 
 
+#: The ends in Slurm after which a job is requeued, where that is its engine's wish.
+REQUEUED_ENDED = frozenset({"FAILED", "COMPLETED"})
+
+
 @dataclass(frozen=True)
 class Requeue:
     """Requeue a job that has saved itself, to be started elsewhere (ADR 0003)."""
@@ -55,7 +59,7 @@ class Requeue:
     key: JobKey
     code: str
     text: str
-    #: it has ended non-zero, as it may once it has saved itself upon its signal
+    #: it has ended (`REQUEUED_ENDED`): it had saved itself upon its signal, or a requeue was forgotten
     has_ended: bool = False
 
 

@@ -57,10 +57,48 @@ def test_it_is_requeued_once_more_and_goes_on(until: str, restart: int) -> None:
     assert record.job.restart == restart + 1 and record.travels.forgotten_ns == 0
 
 
-@pytest.mark.parametrize("exit_code, state", [("1:0", "FAILED"), ("0:15", "CANCELLED"), ("0:9", "CANCELLED")])
-def test_any_other_end_is_its_end(exit_code: str, state: str) -> None:
+@pytest.mark.parametrize("exit_code", ["0:15", "143:0", "137:0"])
+@pytest.mark.parametrize("until, restart", [(states.CHECKPOINTING, 0), (states.HELD, 1)])
+def test_a_requeue_tells_it_to_terminate_before_it_kills_it(exit_code: str, until: str, restart: int) -> None:
+    """A shell tells the end of its last command so."""
+    world, job = requeued(until)
+    forget(world, job, exit_code, restart=restart)
+    world.drained = {"n1": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.state in states.SLICED
+
+
+@pytest.mark.parametrize("exit_code, state", [("1:0", "FAILED"), ("0:0", "COMPLETED")])
+def test_one_that_was_seen_to_be_requeued_ended_by_that_whatever_it_made_of_it(
+    exit_code: str, state: str
+) -> None:
+    """A script that heeds SIGTERM ends as it likes."""
     world, job = requeued(states.HELD)
     forget(world, job, exit_code, state)
+    world.drained = {"n1": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.state in states.SLICED
+
+
+@pytest.mark.parametrize(
+    "until, restart, exit_code, state",
+    [
+        (states.CHECKPOINTING, 0, "1:0", "FAILED"),
+        (states.CHECKPOINTING, 0, "0:0", "COMPLETED"),
+        (states.CHECKPOINTING, 0, "0:11", "FAILED"),
+        (states.CHECKPOINTING, 0, "0:15", "CANCELLED"),
+        (states.HELD, 1, "1:0", "FAILED"),
+        (states.HELD, 1, "0:0", "COMPLETED"),
+        (states.HELD, 0, "0:15", "CANCELLED"),
+        (states.HELD, 0, "0:9", "CANCELLED"),
+        (states.HELD, 0, "0:0", "TIMEOUT"),
+    ],
+)
+def test_any_other_end_is_its_end(until: str, restart: int, exit_code: str, state: str) -> None:
+    world, job = requeued(until)
+    forget(world, job, exit_code, state, restart)
     world.run(5)
     assert world.engine.jobs[job].state == states.ENDED
 

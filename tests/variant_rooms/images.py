@@ -113,10 +113,18 @@ VARIANTS = (
     Variant(
         "requeue-forgotten",
         "gandiva_slurm/engine/lifecycle/forgotten.py:take_end",
-        "if not is_killed or not (was_asked or is_waiting) or not record.job.requeue:",
+        "if not was_requeued and not (is_killed and (was_asked or is_waiting)):",
         "if True:",
         "A job that a requeue has killed has ended where slurmctld has forgotten the requeue.",
         ("tests/unit/test_engine_forgotten.py::test_it_is_requeued_once_more_and_goes_on",),
+    ),
+    Variant(
+        "requeue-kills-by-nine-alone",
+        "gandiva_slurm/engine/lifecycle/forgotten.py:take_end",
+        "event.exit_code in KILLED",
+        'event.exit_code == "0:9"',
+        "A job that a forgotten requeue has ended by SIGTERM has ended for good.",
+        ("tests/unit/test_engine_forgotten.py::test_a_requeue_tells_it_to_terminate_before_it_kills_it",),
     ),
     Variant(
         "image-lost-before",

@@ -11,26 +11,31 @@ from dataclasses import replace
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import SECOND_NS, JobRecord
 from gandiva_slurm.model import job as states
-from gandiva_slurm.model.action import Requeue
+from gandiva_slurm.model.action import REQUEUED_ENDED, Requeue
 from gandiva_slurm.model.event import JobGone
 from gandiva_slurm.model.reason import because
 
 #: For how long it is asked for: Slurm itself forgets what has ended (MinJobAge, 300 s by default).
 ASKED_NS = 300 * SECOND_NS
-#: How Slurm tells the end of what a requeue has killed.
-KILLED = ":9"
+#: A requeue sends SIGTERM and then SIGKILL: how Slurm tells the end of a process, and of a shell whose last
+#: command it was, by either.
+KILLED = {"0:15", "0:9", "143:0", "137:0"}
 
 
 def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
     """True for an end that is a requeue's: the job waits, to be requeued once more."""
     if record.travels.forgotten_ns:
         is_asked = at.now_ns - record.travels.forgotten_ns < ASKED_NS
-        return event.state == "FAILED" and is_asked and event.restart == record.job.restart
-    is_killed = event.state == "FAILED" and event.exit_code.endswith(KILLED)
+        return event.state in REQUEUED_ENDED and is_asked and event.restart == record.job.restart
+    if event.state not in REQUEUED_ENDED or not record.job.requeue:
+        return False
+    is_killed = event.state == "FAILED" and event.exit_code in KILLED
     was_asked = record.state == states.CHECKPOINTING and record.travels.asked_ns > 0
-    # What waits to be started again does not end so; of which incarnation Slurm then takes it differs.
+    # What waits to be started again does not end so; of which incarnation Slurm then takes it differs. An
+    # earlier one was seen to be requeued: it has ended by nothing else.
     is_waiting = record.state in states.WAITING and record.job.restart > 0
-    if not is_killed or not (was_asked or is_waiting) or not record.job.requeue:
+    was_requeued = is_waiting and event.restart < record.job.restart
+    if not was_requeued and not (is_killed and (was_asked or is_waiting)):
         return False
     end = replace(record.job, restart=event.restart, state=event.state, exit_code=event.exit_code, nodes=())
     record.job, reason = end, because("Forgotten", exit=event.exit_code)
@@ -48,7 +53,7 @@ def ask_again(at: Cycle) -> None:
     forgotten = [record for record in at.state.jobs.values() if record.travels.forgotten_ns]
     for record in sorted(forgotten, key=lambda record: record.order):
         travels = record.travels
-        if record.state != states.HELD or record.job.state != "FAILED":
+        if record.state != states.HELD or record.job.state not in REQUEUED_ENDED:
             travels.forgotten_ns = 0
         elif at.now_ns - travels.asked_ns >= at.settings.retry_ns:
             travels.asked_ns = at.now_ns
