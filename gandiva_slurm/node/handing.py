@@ -75,7 +75,8 @@ class Hander:
             return encode_image_answer(LATER, f"job {key} has not ended here yet")
         try:
             await asyncio.to_thread(images.read, root, key, question.uid)
-            place = images.claim(root, key, self._node.images_by)
+            place = images.claim_place(root, key, self._node.images_by)
+            images.claim(root, key, place)
         except (images.BadImage, OSError) as err:
             return encode_image_answer(NONE, str(err))
         self._node.images.discard(key)

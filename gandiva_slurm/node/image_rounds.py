@@ -162,7 +162,7 @@ class Probe:
             }
         )
         self._end()
-        place = images.claim(self._store, key, by)
+        images.claim(self._store, key, place := images.claim_place(self._store, key, by))
         self._first = self._start_first()
         restored = restoring.restore(
             {

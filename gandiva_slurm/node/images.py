@@ -204,16 +204,19 @@ def _replace_older(place: Path, newer: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def claim(root: Path, key: JobKey, by: str) -> Path:
+def claim_place(root: Path, key: JobKey, by: str) -> Path:
+    """Return a new place for an image that is to be claimed: a daemon writes it down before it is there."""
+    return root / "whole" / f".{part_name(f'{key}-used', by)}"
+
+
+def claim(root: Path, key: JobKey, used: Path) -> None:
     """Take an incarnation's image out of the store's order, to be restored once; BadImage: there is none."""
-    used = root / "whole" / f".{part_name(f'{key}-used', by)}"
     try:
         place_of(root, key).rename(used)
     except FileNotFoundError:
         raise BadImage(f"there is no image of job {key} any more") from None
     for gone in put_away(root, key):
         remove(gone)
-    return used
 
 
 def give_back(root: Path, used: Path, key: JobKey) -> None:

@@ -260,9 +260,16 @@ class Restorer:
             raise PeerBusy("its process 1 has just been cloned, and has not taken its name yet")
         root = self._node.settings.image_dir
         assert root is not None
+        place = images.claim_place(root, old, self._node.images_by)
+        running = Restore(old, place, below[0].id, peer.proc, manifest=manifest)
+        # A gandivad that is killed behind the claim has written down where the image is.
+        resident.image.restoring = running.to_json()
+        self._node.save()
         try:
-            place = images.claim(root, old, self._node.images_by)
+            images.claim(root, old, place)
         except (images.BadImage, OSError) as err:
+            resident.image.restoring = []
+            self._node.save()
             return str(err)
         task = {
             "image_dir": str(root),
@@ -273,9 +280,6 @@ class Restorer:
             "first": below[0].pid,
             "task": peer.proc.pid,
         }
-        running = Restore(old, place, below[0].id, peer.proc, manifest=manifest)
-        resident.image.restoring = running.to_json()
-        self._node.save()
         try:
             running.call = imaging.start("restoring", task)
         except OSError as err:

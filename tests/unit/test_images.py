@@ -38,6 +38,12 @@ def sealed(store: Path, key: JobKey = KEY, **files: bytes) -> Path:
     return images.place_of(store, key)
 
 
+def take(store: Path, key: JobKey = KEY, by: str = BY) -> Path:
+    """Claim an image; return where it is."""
+    images.claim(store, key, used := images.claim_place(store, key, by))
+    return used
+
+
 def test_an_image_is_read_and_verified_as_it_was_written(store: Path) -> None:
     place = sealed(store)
     manifest = images.read(store, KEY, ME)
@@ -148,7 +154,7 @@ def left(store: Path, key: JobKey, by: str) -> set[Path]:
     half = store / "whole" / f".{work.name}"
     half.mkdir()
     sealed(store, key)
-    used = images.claim(store, key, by)
+    used = take(store, key, by)
     sealed(store, key)
     return {work, half, used, *images.put_away(store, key)}
 

@@ -15,7 +15,7 @@ from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import guard, imager, images, imaging, kept_images, leaving
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
-from tests.unit.test_images import BY, KEY, ME, MOST, left, sealed
+from tests.unit.test_images import BY, KEY, ME, MOST, left, sealed, take
 from tests.unit.test_node_images import Floor, hooked, left_row
 
 S = 1_000_000_000
@@ -94,10 +94,10 @@ def test_killed_anywhere_in_the_exchange_one_is_whole(
 def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -> None:
     sealed(store, pages=b"pages")
     manifest = images.read(store, KEY, ME)
-    used = images.claim(store, KEY, BY)
+    used = take(store, KEY, BY)
     assert not images.has_any(store, 7) and images.read(store, KEY, ME, used) == manifest
     with pytest.raises(images.BadImage, match="any more"):
-        images.claim(store, KEY, BY)
+        take(store, KEY, BY)
     assert used in images.rests(store, KEY)
     images.pass_on(store, used, KEY, after := JobKey(7, 2))
     images.verify(images.place_of(store, after), after, images.read(store, after, ME))
@@ -105,7 +105,7 @@ def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -
     with pytest.raises(images.BadImage):
         images.read(store, KEY, ME)
     assert images.pages_of(images.read(store, after, ME), after) == KEY, "nobody has written on its pages"
-    images.pass_on(store, images.claim(store, after, BY), after, again := JobKey(7, 3))
+    images.pass_on(store, take(store, after, BY), after, again := JobKey(7, 3))
     assert images.pages_of(images.read(store, again, ME), again) == KEY
     images.drop_spare(store, again)
     assert there(store) == ["7.3"], "it is kept"
@@ -114,7 +114,7 @@ def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -
 def test_a_spare_one_is_dropped_and_what_was_made_since_is_not(store: Path) -> None:
     for is_newer in (False, True):
         sealed(store)
-        images.pass_on(store, images.claim(store, KEY, BY), KEY, after := JobKey(7, 2), is_spare=True)
+        images.pass_on(store, take(store, KEY, BY), KEY, after := JobKey(7, 2), is_spare=True)
         assert images.read(store, after, ME)["is_spare"]
         if is_newer:
             sealed(store, key=after)

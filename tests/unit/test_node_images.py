@@ -18,7 +18,7 @@ from gandiva_slurm.node.restoring import has_rights
 from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.wire import page as wire
 from tests.node_bench import QUANTUM_NS
-from tests.unit.test_images import sealed
+from tests.unit.test_images import sealed, take
 from tests.unit.test_node_leaving import Floor
 
 S = 1_000_000_000
@@ -191,7 +191,7 @@ async def test_one_whose_target_was_lost_goes_on_from_the_newest_image_before(fl
     floor.node.plan = SimpleNamespace(jobs=[SimpleNamespace(key=key, job_id=1, name="job")])
     asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher, _never)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 1)
-    images.claim(tmp_path / "images", JobKey(1, 1), floor.node.images_by)
+    take(tmp_path / "images", JobKey(1, 1), floor.node.images_by)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 0)
     assert asked._find(JobKey(1, 0), os.getuid()) is None
 

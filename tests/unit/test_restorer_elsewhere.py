@@ -27,7 +27,7 @@ from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.restorer import RESTORED, JobOver, Restorer
 from gandiva_slurm.node.saved import read_job, state_of
 from gandiva_slurm.node.sock import Speech
-from tests.unit.test_images import BY, ME, sealed
+from tests.unit.test_images import BY, ME, sealed, take
 from tests.unit.test_node_leaving import Floor
 
 #: Of another incarnation than the bench's jobs, which are all the first.
@@ -58,7 +58,7 @@ class Node:
         call: Any = SimpleNamespace(kill=lambda: self.calls.append("kill"))
         first = procs.read_proc(self.first.pid)
         assert first is not None
-        place = images.claim(self.root, OLD, BY)
+        place = take(self.root, OLD, BY)
         self.asked._running[self.job.key] = Restore(OLD, place, first.id, task, call, 1e18)
 
     def ask(self) -> dict[str, str]:
@@ -203,6 +203,41 @@ async def test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_anothe
     assert node.floor.told(1).unrestored == STARTED_ANEW
 
 
+def asking(node: Node, patch: pytest.MonkeyPatch) -> None:
+    """Nothing was begun yet: its task has started process 1 of its namespace, and asks."""
+    images.give_back(node.root, node.asked._running.pop(node.job.key).place, OLD)
+    first = procs.read_proc(node.first.pid)
+    patch.setattr(procs, "children", lambda pid: [])
+    patch.setattr(procs, "each", lambda pids: [first])
+    patch.setattr(procs, "uids", lambda pid: (0, 0))
+    patch.setattr(procs, "read_text", lambda pid, name: f"{FIRST}\n")
+    patch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+async def test_a_gandivad_that_is_killed_beside_its_claim_has_written_down_where_the_image_is(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
+) -> None:
+    asking(node, monkeypatch)
+    saved: list[Any] = []
+    monkeypatch.setattr(node.floor.node, "save", lambda: saved.append(list(node.job.image.restoring)))
+
+    def killed(root: Path, key: JobKey, used: Path) -> None:
+        if is_claimed:
+            images.place_of(root, key).rename(used)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(images, "claim", killed)
+    with pytest.raises(KeyboardInterrupt):
+        node.ask()
+    node.job.image.restoring = json.loads(json.dumps(saved[-1]))
+    node.asked = Restorer(node.floor.node, node.floor.slicer, node.floor.watcher, None)  # type: ignore[arg-type]
+    node.asked.take_over()
+    await node.look()
+    assert node.kept == [str(OLD)] and node.floor.told(1).unrestored == STARTED_ANEW
+    assert node.first.poll() == -signal.SIGKILL, "it has begun in vain"
+
+
 async def test_a_task_whose_gandivad_was_killed_before_its_restore_waits_too(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,14 +270,8 @@ async def test_a_program_that_cannot_be_started_is_no_end_of_the_image(
     def full(name: str, task: dict[str, Any]) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    images.give_back(node.root, node.asked._running.pop(node.job.key).place, OLD)
-    first = procs.read_proc(node.first.pid)
+    asking(node, monkeypatch)
     monkeypatch.setattr(imaging, "start", full)
-    monkeypatch.setattr(procs, "children", lambda pid: [])
-    monkeypatch.setattr(procs, "each", lambda pids: [first])
-    monkeypatch.setattr(procs, "uids", lambda pid: (0, 0))
-    monkeypatch.setattr(procs, "read_text", lambda pid, name: f"{FIRST}\n")
-    monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
     with pytest.raises(Elsewhere):
         node.ask()
     assert node.kept == [str(OLD)] and "cannot be started: Resource" in node.job.image.unfit
@@ -294,7 +323,7 @@ async def gone(node: Node) -> None:
 def test_an_image_is_given_back_once(tmp_path: Path) -> None:
     images.prepare(tmp_path)
     sealed(tmp_path, OLD)
-    used = images.claim(tmp_path, OLD, BY)
+    used = take(tmp_path, OLD, BY)
     sealed(tmp_path, OLD)
     with pytest.raises(OSError):
         images.give_back(tmp_path, used, OLD)

@@ -14,7 +14,7 @@ from gandiva_slurm.node import images
 from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.restorer import Restorer
 from gandiva_slurm.node.spares import OVER_NS, SPARE_NS, Spares
-from tests.unit.test_kept_images import BY, ME, sealed
+from tests.unit.test_kept_images import BY, ME, sealed, take
 
 KEY = JobKey(7, 2)
 
@@ -63,7 +63,7 @@ def test_a_claimed_image_says_of_which_job_it_was(tmp_path: Path) -> None:
     images.prepare(store := tmp_path / "images")
     sealed(store, key=KEY)
     begun = images.new_work(store, KEY, BY, ME, os.getgid())
-    used = images.claim(store, KEY, BY)
+    used = take(store, KEY, BY)
     assert (images.claimed(used), images.claimed(begun)) == ({KEY}, set())
 
 
@@ -71,7 +71,7 @@ def test_a_claimed_image_says_of_which_job_it_was(tmp_path: Path) -> None:
 def test_it_is_of_the_same_incarnation_alone(tmp_path: Path, restart: int, finds: bool) -> None:
     images.prepare(store := tmp_path / "images")
     sealed(store, key=JobKey(7, 1))
-    images.pass_on(store, images.claim(store, JobKey(7, 1), BY), JobKey(7, 1), KEY, is_spare=True)
+    images.pass_on(store, take(store, JobKey(7, 1), BY), JobKey(7, 1), KEY, is_spare=True)
     key = JobKey(7, restart)
     plan = SimpleNamespace(jobs=(SimpleNamespace(key=key, name="job"),))
     node: Any = SimpleNamespace(plan=plan, settings=SimpleNamespace(image_dir=store))

@@ -127,6 +127,20 @@ VARIANTS = (
         ("tests/unit/test_engine_forgotten.py::test_a_requeue_tells_it_to_terminate_before_it_kills_it",),
     ),
     Variant(
+        "image-claimed-before-it-is-written-down",
+        "gandiva_slurm/node/restorer.py:Restorer._begin",
+        (
+            "        resident.image.restoring = running.to_json()\n        self._node.save()\n"
+            "        try:\n            images.claim"
+        ),
+        "        try:\n            images.claim",
+        "A gandivad that is killed behind the claim of an image leaves its job to begin anew.",
+        (
+            "tests/unit/test_restorer_elsewhere.py::"
+            "test_a_gandivad_that_is_killed_beside_its_claim_has_written_down_where_the_image_is",
+        ),
+    ),
+    Variant(
         "image-lost-before",
         "gandiva_slurm/node/restorer.py:Restorer.keep_image",
         "if is_there or (found is not None and found[0] != key):",
