@@ -115,7 +115,8 @@ class Upgraded(World):
             ledger = json.loads((left / "gandivad" / name / "state.json").read_text())["ledger"]
             node.boot, node.closed = ledger["boot"], holds_left(left, name)
             holds = {JobKey.parse(key).job_id for key in ledger["open"]}
-            node.states = {job_id: "RUNNING" if job_id in holds else "SUSPENDED" for job_id in jobs}
+            # A job that waits is in no state there yet: started, it would be reported suspended for ever.
+            node.states = {job_id: "RUNNING" if job_id in holds else "SUSPENDED" for job_id in RUNNING}
 
     def config(self) -> Config:
         return self.read
