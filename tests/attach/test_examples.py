@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.slow import soak
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def start(tmp_path):
 
 def lines(process):
     """What it has printed when it has ended well, and what it said besides."""
-    out, err = process.communicate(timeout=DEADLINE_S)
+    out, err = process.communicate(timeout=DEADLINE_S * patience.slowness())
     assert process.returncode == 0, err
     return out.splitlines(), err
 
@@ -58,7 +59,7 @@ def test_mnist_like_goes_on_where_it_was_stopped(start, tmp_path):
     first = [process.stdout.readline().rstrip() for _ in range(2)]
     process.send_signal(signal.SIGINT)
     # On a busy machine it was further by then.
-    first += process.communicate(timeout=DEADLINE_S)[0].splitlines()
+    first += process.communicate(timeout=DEADLINE_S * patience.slowness())[0].splitlines()
     rest, err = lines(start("mnist_like.py", "--epochs", "4", GANDIVA_CHECKPOINT_DIR="checkpoints"))
     assert "goes on from" in err
     both = [*(line for line in first if line not in rest), *rest]

@@ -11,6 +11,7 @@ import torch
 
 import gandiva_slurm as gandiva
 from gandiva_slurm.client import notice, run
+from tests import patience
 
 
 class Killed(BaseException):
@@ -355,6 +356,7 @@ def test_training_without_torch(tmp_path):
     codes = []
     for _ in range(2):
         argv = [sys.executable, "-c", TORCHLESS]
-        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        limit_s = 60 * patience.slowness()
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=limit_s)
         codes.append(done.returncode)
     assert codes == [3, 0] and done.stdout == "45 False\n", done.stderr

@@ -20,6 +20,7 @@ from gandiva_slurm.wire.page import (
     W_TIER,
     W_TIER_USED,
 )
+from tests import patience
 from tests.park_harness import Harness
 from tests.slow import by_need, long_form, slow, soak, soaked
 
@@ -96,7 +97,7 @@ class Room:
     def finish(self, want=0):
         """Wait for the end of this life."""
         for process in self.processes:
-            assert process.wait(DEADLINE_S) == want
+            assert process.wait(DEADLINE_S * patience.slowness()) == want
         self.processes = []
         if self.node:
             self.node.close()
@@ -114,7 +115,7 @@ class Room:
     def close(self):
         for process in self.processes:
             process.kill()
-            process.wait(DEADLINE_S)
+            process.wait(DEADLINE_S * patience.slowness())
         if self.node:
             self.node.close()
 

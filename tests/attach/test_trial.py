@@ -14,6 +14,7 @@ from gandiva_slurm.cli.main import main
 from gandiva_slurm.cli.runs import BEHIND, Trial
 from gandiva_slurm.cli.script_ways import Script
 from gandiva_slurm.node import procs
+from tests import patience
 from tests.park_harness import wait_until
 from tests.slow import by_need, slow, soak
 
@@ -76,7 +77,8 @@ def gandiva(tmp_path, capfd):
         path = tmp_path / f"{script}.py"
         path.write_text(SCRIPTS[script])
         with pytest.raises(SystemExit) as end:
-            main([command, *options, "--deadline", "120", "--", sys.executable, *launcher, str(path)])
+            deadline = str(round(120 * patience.slowness()))
+            main([command, *options, "--deadline", deadline, "--", sys.executable, *launcher, str(path)])
         out, err = capfd.readouterr()
         wait_until(lambda: not running(str(path)), "the script's processes to be gone")
         return end.value.code, out + err
