@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 
 import pytest
 
 from gandiva_slurm.node import door
+from tests import patience
 from tests.node.harness import HERE, a_planned_job
 
 #: A user whom no task runs as.
@@ -61,12 +63,15 @@ def test_tasks_are_bound_in_time_beside_a_flood(node):
         for step in range(23):
             node.start_job(1, NOTHING, step=str(step)).wait()
     finally:
-        made, _, took_s = flood.end()
-    print(f"{made} connections in {took_s:.1f} s")
+        made, _, flood_s = flood.end()
+    print(f"{made} connections in {flood_s:.1f} s")
     binds = [line.split() for line in (node.out / "bind.1").read_text().splitlines()]
     assert [word for _, word in binds] == ["OK"] * 23
-    print("BIND: " + " ".join(f"{1000 * float(bind_s):.0f}" for bind_s, _ in binds) + " ms")
-    assert max(float(bind_s) for bind_s, _ in binds) < 0.5
+    took_s = sorted(float(bind_s) for bind_s, _ in binds)
+    print("BIND: " + " ".join(f"{1000 * bind_s:.0f}" for bind_s in took_s) + " ms")
+    # A stall of the machine makes one or two of them late; a flood that is in the way makes most late.
+    assert statistics.median(took_s) < 0.5 * patience.slowness()
+    assert took_s[-3] < 2 * patience.slowness()
 
 
 def test_a_flood_is_dropped_and_others_ranks_come_in(node):
