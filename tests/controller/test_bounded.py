@@ -17,6 +17,8 @@ from gandiva_slurm.policy.port import Cluster, Plan, View
 
 VIEW = View(0, Cluster([("v100", 1)]), {}, Learnt())
 LIMIT_S = 0.2
+#: Longer than any answer of a policy that does nothing.
+LONG_S = 60.0
 
 
 class Thinks:
@@ -59,7 +61,7 @@ def test_one_that_takes_long_is_left(how: Callable[[], None]) -> None:
 def test_one_that_answers_is_passed_on_and_nothing_is_left_behind() -> None:
     policy, before = Thinks(lambda: None), threading.active_count()
     for _ in range(200):
-        assert ask(policy, VIEW, LIMIT_S).runs == {1: (0,)}
+        assert ask(policy, VIEW, LONG_S).runs == {1: (0,)}
     assert threading.active_count() == before
 
 
@@ -68,4 +70,4 @@ def test_what_a_policy_raises_is_its_own() -> None:
         raise ValueError("no idea")
 
     with pytest.raises(ValueError, match="no idea"):
-        ask(Thinks(fails), VIEW, LIMIT_S)
+        ask(Thinks(fails), VIEW, LONG_S)
