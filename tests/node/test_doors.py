@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.node.harness import DEADLINE_S, HERE, NODES, a_planned_job, is_still, tree, uid_of
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
@@ -173,7 +174,7 @@ def test_an_idle_node_costs_next_to_no_time_of_the_host(node):
     node.wait(lambda: len((node.out / "steps.1.0").read_bytes()) > steps + 16 * 500)
     took_s = time.monotonic() - begin
     assert (wakes(node.daemon.pid) - before[0]) / took_s < 40
-    assert (cpu_s(node.daemon.pid) - before[1]) / took_s < 0.3
+    assert (cpu_s(node.daemon.pid) - before[1]) / took_s < min(0.8, 0.3 * patience.slowness())
 
 
 def wakes(pid: int) -> int:

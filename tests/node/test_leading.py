@@ -33,6 +33,7 @@ def test_the_job_that_is_planned_on_holds_the_gpu_and_the_others_have_no_turn(ma
     begin(node, 2, LOOP)
     lead(node, 1, 2)
     node.wait(lambda: settled(node, 1, 2))
+    lead(node, 1, 2)  # anew: the plan before it does not stand for ever, and a machine may stand still
     parks = node.resident(1).suspends
     quanta(node, 10)
     assert settled(node, 1, 2) and node.resident(1).suspends == parks, "its turn does not end by itself"

@@ -171,7 +171,7 @@ def test_a_save_that_fails_is_told_and_costs_nobody_his_turn(make_node: MakeNode
     turns = node.resident(1).suspends, node.resident(2).suspends
     node.wait(lambda: min(node.resident(1).suspends - turns[0], node.resident(2).suspends - turns[1]) >= 3)
     assert len(node.events("unsaved")) >= 2, "it is tried again"
-    assert node.resident(1).reason in ("Running", "Parked", "Parking", "Resuming")
+    node.wait(lambda: node.resident(1).reason in ("Running", "Parked", "Parking", "Resuming"))
     leave(node, 1, is_leaving=False)
     node.wait(lambda: not node.resident(1).detail)  # it may be saving itself at this moment
 
