@@ -17,7 +17,8 @@ from gandiva_slurm.model import span as words
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.wire.messages import encode
 from gandiva_slurm.wire.span import SPAN_PATH, SpanAnswer, SpanOrder, decode_answer
-from tests.node.harness import NodeHarness
+from tests import patience
+from tests.node.harness import DEADLINE_S, NodeHarness
 
 #: Boundaries ahead of the foremost rank to aim at, and how often that is doubled.
 MARGIN, REAIMS = 4, 5
@@ -56,9 +57,12 @@ class Coordinator:
     def do(self, what: str, job_id: int, **more: Any) -> dict[str, SpanAnswer]:
         """Give an order that must be fulfilled everywhere."""
         answers = self.tell(what, job_id, **more)
-        assert len(answers) == len(self.nodes)
-        assert all(answer.ok for answer in answers.values()), answers
+        assert self.is_done(answers), answers
         return answers
+
+    def is_done(self, answers: dict[str, SpanAnswer]) -> bool:
+        """True when all nodes have answered and have fulfilled it."""
+        return len(answers) == len(self.nodes) and all(answer.ok for answer in answers.values())
 
     def round(self, *told: tuple[int, str], lease_ms: int = 0) -> None:
         """End the quantum everywhere: (job, in|on|out)."""
@@ -71,10 +75,16 @@ class Coordinator:
         return [part.phase for answer in answers.values() for part in answer.parts if part.job_id == job_id]
 
     def come_in(self, job_id: int) -> None:
-        """Bring a span in."""
-        self.round((job_id, words.IN))
-        self.do(words.RESERVE, job_id)
-        self.do(words.GO, job_id)
+        """Bring a span in; anew when a node gave its GPUs on before all had them: a stall."""
+        end_s = patience.deadline(DEADLINE_S)
+        while True:
+            self.round((job_id, words.IN))
+            answers = self.tell(words.RESERVE, job_id)
+            if self.is_done(answers):
+                answers = self.tell(words.GO, job_id)
+                if self.is_done(answers):
+                    return
+            assert time.monotonic() < end_s, answers
 
     def is_parkable(self, job_id: int) -> bool:
         """True when all its ranks are there and warm."""
@@ -89,21 +99,25 @@ class Coordinator:
         for reaims in range(REAIMS + 1):
             at = max(part.max_seq for part in self._parts(answers, job_id)) + (MARGIN << reaims)
             answers = self.tell(words.AIM, job_id, at=at, wait_ms=1500, saves=saves)
-            if len(answers) == len(self.nodes) and all(answer.ok for answer in answers.values()):
+            if self.is_done(answers):
                 return True
         return False
 
     def park(self, job_id: int, until: str = words.OFF, saves: bool = False) -> bool:
-        """Park a span; it goes on when that fails."""
+        """Park a span; it goes on when that fails: a node lets it when the next order is late."""
         self.round((job_id, words.OUT))
-        if not self.aim(job_id, saves):
+        is_parked = self.aim(job_id, saves)
+        if is_parked and until != words.HOLDING:
+            is_parked = self.is_done(self.tell(words.COMMIT, job_id))
+        if is_parked and until == words.OFF:
+            answers = self.tell(words.FREE, job_id)
+            is_parked = self.is_done(answers)
+            freed = [name for name, answer in answers.items() if answer.ok]
+            # What one node has given on alone is not to be had back at once.
+            assert is_parked or not freed, answers
+        if not is_parked:
             self.tell(words.RUN, job_id)
-            return False
-        if until != words.HOLDING:
-            self.do(words.COMMIT, job_id)
-        if until == words.OFF:
-            self.do(words.FREE, job_id)
-        return True
+        return is_parked
 
     def _parts(self, answers: dict[str, SpanAnswer], job_id: int) -> list[words.PartStand]:
         return [part for answer in answers.values() for part in answer.parts if part.job_id == job_id]
