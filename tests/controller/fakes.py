@@ -250,7 +250,7 @@ class World:
     async def stop(self) -> None:
         self._stop.set()
         if self._task is not None:
-            await asyncio.wait_for(self._task, DEADLINE_S)
+            await asyncio.wait_for(self._task, DEADLINE_S * patience.slowness())
             self._task = None
 
     async def kill(self) -> None:

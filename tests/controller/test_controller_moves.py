@@ -9,6 +9,7 @@ import pytest
 from gandiva_slurm.model.snapshot import JobOptions
 from tests.controller.fakes import DEADLINE_S
 from tests.controller.test_controller_restart import restart
+from tests.patience import slowness
 
 
 async def crowd(world, **changes):
@@ -123,7 +124,7 @@ async def test_a_controller_killed_as_it_asks_for_the_requeue(world, monkeypatch
 
     monkeypatch.setattr(world.slurm, "requeue", hang)
     job, target = await crowd(world)
-    await asyncio.wait_for(asked.wait(), DEADLINE_S)
+    await asyncio.wait_for(asked.wait(), DEADLINE_S * slowness())
     monkeypatch.setattr(world.slurm, "requeue", requeue)
     await restart(world, "kept")
     await world.until(lambda: is_there(world, job, target), "moved")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.controller.fakes import DEADLINE_S
+from tests.patience import slowness
 
 KEPT_OR_LOST = pytest.mark.parametrize("journal", ["kept", "lost"])
 
@@ -44,7 +45,7 @@ async def test_start_that_was_journalled_and_not_done(world, journal, monkeypatc
     monkeypatch.setattr(world.slurm, "start", hang)
     job_id = world.slurm.submit("user1")
     await world.start()
-    await asyncio.wait_for(killed.wait(), DEADLINE_S)
+    await asyncio.wait_for(killed.wait(), DEADLINE_S * slowness())
     monkeypatch.setattr(world.slurm, "start", start)
     await restart(world, journal)
     await world.until(lambda: world.runs(job_id))
@@ -63,7 +64,7 @@ async def test_start_that_was_done_and_its_outcome_not_written(world, journal, m
     monkeypatch.setattr(world.slurm, "start", hang_after)
     job_id = world.slurm.submit("user1")
     await world.start()
-    await asyncio.wait_for(done.wait(), DEADLINE_S)
+    await asyncio.wait_for(done.wait(), DEADLINE_S * slowness())
     monkeypatch.setattr(world.slurm, "start", start)
     await restart(world, journal)
     await world.until(lambda: world.runs(job_id), "adopted")

@@ -20,6 +20,7 @@ from gandiva_slurm.wire import http, image
 from gandiva_slurm.wire.door import open_door
 from gandiva_slurm.wire.messages import NodePlan, PlannedJob, encode
 from tests.controller.plain_signer import PlainSigner
+from tests.patience import slowness
 from tests.ports import free_port
 from tests.unit.test_images import KEY, ME, sealed
 from tests.unit.test_node_leaving import Floor
@@ -82,7 +83,7 @@ async def two(tmp_path, monkeypatch):
 
 
 async def until(holds) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -199,7 +199,7 @@ async def test_however_often_it_is_scraped_gandivactld_is_asked_once(served):
     ],
 )
 async def test_what_is_not_there_and_nonsense_are_refused(served, text, status):
-    told = await asyncio.wait_for(say(served[2], text), 10)
+    told = await asyncio.wait_for(say(served[2], text), 10 * patience.slowness())
     assert told.split(b" ", 2)[1] == status and b"gandiva_up" not in told
 
 
@@ -213,7 +213,7 @@ async def test_one_that_does_not_read_is_left(served, monkeypatch):
     writer.transport.pause_reading()
     shown.text = b"gandiva_up 1.0\n"
     assert b"gandiva_up" in await say(port)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * patience.slowness()):
         while asked.door._guests:
             await asyncio.sleep(0.01)
     writer.close()
@@ -224,7 +224,7 @@ async def test_a_question_that_hangs_is_bounded_and_no_other_is_put(served, monk
     monkeypatch.setattr(metrics, "ANSWER_S", 0.05)
     release = threading.Event()
     asked.answer = lambda: release.wait(30) and FIGURES
-    await asyncio.wait_for(shown.refresh(), 5)
+    await asyncio.wait_for(shown.refresh(), 5 * patience.slowness())
     assert value(shown.text, "gandiva_up") == 0 and value(shown.text, "gandiva_slurm_up") is None
     await shown.refresh()
     assert asked.count == 1
@@ -274,7 +274,7 @@ def exporter(conf, start, munged, tmp_path):
 
 def scraped(port: int) -> bytes:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             return bytes(answer.read())
     except OSError:
         return b""

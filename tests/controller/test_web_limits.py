@@ -13,6 +13,7 @@ from gandiva_slurm.cli.web.look import Look, Looks
 from gandiva_slurm.cli.web.refusal import Refused
 from gandiva_slurm.model.errors import GandivaError, PeerError
 from tests.controller.test_web import SECRET, SECRET_HEADER, site  # noqa: F401 - a fixture
+from tests.patience import slowness
 
 WHO = f"X-Remote-User: user1\r\n{SECRET_HEADER}: {SECRET}\r\n".encode()
 TOLD = {"queue": [], "nodes": [], "ping": {}, "private": {"hidden": [], "people": [], "users": []}}
@@ -105,7 +106,7 @@ async def test_a_client_that_does_not_read_is_left(site, monkeypatch):  # noqa: 
     writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: x\r\n" + WHO + b"\r\n")
     await reader.readexactly(100)
     writer.transport.pause_reading()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         while site.door._guests:
             await asyncio.sleep(0.01)
     writer.close()
@@ -124,13 +125,13 @@ async def test_while_gandivactld_is_away_that_is_told_with_the_age(site, monkeyp
         raise PeerError("gandivactld does not answer at ctl1:7321; jobs go on without it")
 
     site.answer = away
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         while (answer := await site.get("/api/v1/jobs"))[0] == 200:
             await asyncio.sleep(0.01)
     status, told = answer
     assert status == 503 and told["age_s"] >= 0 and "does not answer" in told["error"] and "jobs" not in told
     site.answer = site.ask
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(20 * slowness()):
         while (await site.get("/api/v1/jobs"))[0] != 200:
             await asyncio.sleep(0.01)
 
