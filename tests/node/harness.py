@@ -319,9 +319,9 @@ class NodeHarness:
 
     async def post(self, path: str, payload: bytes, timeout_s: float = 30.0) -> bytes:
         """Send this to gandivad, return its answer."""
-        url = f"http://127.0.0.1:{self.settings['port']}{path}"
+        url, limit_s = f"http://127.0.0.1:{self.settings['port']}{path}", timeout_s * patience.slowness()
         async with aiohttp.ClientSession() as session:
-            return await http.post(session, url, PlainSigner(0), payload, timeout_s, frozenset({0}))
+            return await http.post(session, url, PlainSigner(0), payload, limit_s, frozenset({0}))
 
     def _post(self, path: str, payload: bytes) -> NodeReport:
         return decode_report(asyncio.run(self.post(path, payload)))
