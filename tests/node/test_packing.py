@@ -15,6 +15,8 @@ from tests.records import share_of_turns
 from tests.slow import slow
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "20"]
+#: How often it is measured at most what a pack costs its jobs.
+ROUNDS = 3
 
 
 def pack(node, one, two):
@@ -36,6 +38,15 @@ def are_packed(node):
     return [node.resident(job_id).reason for job_id in (1, 2)] == ["Packed", "Packed"]
 
 
+def are_as_fast_together(node):
+    """True when each of a pack is measured, and as fast as alone: they sleep, none is in the way."""
+    seen = [node.resident(n) for n in (1, 2)]
+    rates = [(job.rate_packed, job.rate_alone) for job in seen]
+    return all(packed and packed == pytest.approx(alone, rel=0.5) for packed, alone in rates) and all(
+        job.rate_noise < 0.5 for job in seen
+    )
+
+
 def holds(node):
     """All holds so far, none acknowledged."""
     return list(node.report().holds)
@@ -55,13 +66,18 @@ def test_a_pack_trains_together_is_measured_and_comes_apart_in_mid_quantum(make_
     node = make_node(gpus=1, quantum_s=0.6)
     two_jobs(node)
     assert node.wait(lambda: all(node.resident(n).rate_alone for n in (1, 2)))
-    pack(node, 1, 2)
-    node.wait(lambda: are_packed(node))
-    node.wait(lambda: all(node.resident(n).rate_packed for n in (1, 2)))
-    for job_id in (1, 2):
-        seen = node.resident(job_id)
-        assert seen.rate_packed == pytest.approx(seen.rate_alone, rel=0.5), "they sleep: none is in the way"
-        assert seen.rate_noise < 0.5
+    for rounds_left in reversed(range(ROUNDS)):
+        pack(node, 1, 2)
+        node.wait(lambda: are_packed(node))
+        try:
+            node.wait(lambda: are_as_fast_together(node), 100 if rounds_left == 0 else 10)
+            break
+        except TimeoutError:
+            # What was measured in a stall of the machine is not what they do: it is measured anew.
+            assert rounds_left, [node.resident(n) for n in (1, 2)]
+            pack(node, 1, 0)
+            pack(node, 2, 0)
+            node.wait(lambda: not are_packed(node))
     node.quantum_ns = 60_000_000_000
     node.plan()
     parks = len(node.events("parked"))
@@ -92,7 +108,8 @@ def test_an_opportunistic_mate_is_slowed_down_and_let_go_as_the_other_is_not_har
     node.wait(lambda: node.events("duty", 2))
     done = [node.resident(n).steps - was for n, was in zip((1, 2), steps, strict=True)]
     assert done[1] < done[0] / 2, "both take 20 ms a step alone"
-    node.wait(lambda: node.resident(2).duty > began.duty)
+    # In the log: on a busy machine the next measurement may take it back at once.
+    node.wait(lambda: any(event["duty"] > event["was"] for event in node.events("duty", 2)))
     pack(node, 2, 0)
     node.wait(lambda: not are_packed(node) and node.resident(2).duty == 100)
     check_books(node)
