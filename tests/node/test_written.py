@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from tests import patience
 from tests.node.gangs import ENDLESS
 from tests.node.harness import HERE, NODES, NodeHarness, a_planned_job
 from tests.node.test_leaving import LOOP, MakeNode, begin, check_losses, losses
@@ -39,6 +40,8 @@ def test_a_lost_node_costs_a_job_no_more_than_that_time(make_node: MakeNode) -> 
     here.wait(lambda: len(here.events("written", 1)) >= 2)
     steps = len(losses(here))
     here.wait(lambda: len(losses(here)) > steps + 5)
+    # What runs on between the two kills was no node's to write.
+    known = len(losses(here))
     lose(here, 1)
     before = losses(here)
     there.plan(a_planned_job(1, "user1", (0,), restart=1))
@@ -51,7 +54,8 @@ def test_a_lost_node_costs_a_job_no_more_than_that_time(make_node: MakeNode) -> 
     check_losses(there, before[:first])
     limit_s = EVERY_S + 2 * QUANTUM_S
     print(f"lost {len(before) - first} mini-batches, {lost_s:.2f} s of its turns; {EVERY_S} s were asked")
-    assert len(before) - first < 3 * limit_s / STEP_MS * 1000, "a machine with other load runs longer turns"
+    most = 3 * limit_s * patience.slowness() / STEP_MS * 1000
+    assert known - first < most, "a machine with other load runs longer turns"
     told = here.events("written", 1)
     assert all(event["took_ms"] > 0 for event in told)
 
