@@ -51,6 +51,8 @@ QUANTUM_S = 0.5
 #: A tick of work may end just behind its turn; a turn at each end of the window may be half in it.
 TICK_S = 0.01
 EXTRA = 1.05
+#: What a neighbour may lack: a turn, or a stall of the machine in it, for which it is paid back later.
+VICTIM_SLACK_S = max(QUANTUM_S, 1.5)
 #: Users that only these tests have.
 FIRST_UID = 61100
 
@@ -158,7 +160,7 @@ def fight(node: NodeHarness, duels: list[Duel]) -> dict[str, Outcome]:
             node.start_job(duel.cheat, [CHEAT, "work_on"], step="0")
     begin = {job: charged(node, job) for duel in duels for job in (duel.cheat, duel.victim)}
     begin_ns = time.monotonic_ns()
-    end_s = patience.deadline(0) + WINDOW_S
+    end_s = time.monotonic() + WINDOW_S * min(3, patience.slowness())
     while time.monotonic() < end_s:
         time.sleep(0.1)  # the window itself: how long cheats have to get ahead
     end_ns = time.monotonic_ns()
@@ -183,7 +185,7 @@ def charged(node: NodeHarness, job_id: int) -> float:
 def check(found: Outcome) -> None:
     """What is worked is charged, and the honest neighbour has its share."""
     assert found.worked <= found.charged * EXTRA + QUANTUM_S / 2, found
-    assert found.victim >= 0.95 * found.window / 2 - QUANTUM_S, found
+    assert found.victim >= 0.95 * found.window / 2 - VICTIM_SLACK_S, found
 
 
 @pytest.mark.parametrize("way", WAYS)
