@@ -47,9 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout *= patience.slowness()
 
 
+def _scale_bound(item: pytest.Item) -> None:
+    """Let a bound of the test's own go with the machine's speed, too."""
+    bound = item.get_closest_marker("timeout")
+    if bound is not None and bound.args:
+        scaled = pytest.mark.timeout(bound.args[0] * patience.slowness(), **bound.kwargs)
+        item.add_marker(scaled, append=False)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests aloud where there is no GPU; long files come first, containers last, by suite."""
+    for item in items:
+        _scale_bound(item)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:

@@ -68,7 +68,8 @@ def card_cluster(
                 card.make(path, TOTAL, CONTEXT).chmod(0o666)
         return {**plain(self, user), **backend.environment(library, *paths)}
 
-    memory = {"gpu_memory_mib": TOTAL // MIB}
+    # Its jobs have clients: one that is frozen while it imports PyTorch keeps what it has on the card.
+    memory = {"gpu_memory_mib": TOTAL // MIB, "client_wait_s": 600}
     with (
         mock.patch.object(MiniCluster, "environment", with_card),
         own_cluster(name, f"v100:1x{cards}", quantum_s, node=memory, **settings) as made,

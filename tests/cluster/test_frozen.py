@@ -12,7 +12,7 @@ import pytest
 from gandiva_slurm.mini import daemons
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.node import cgroups
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, set_slurm, wait_for
 from tests.slow import slow
 
 #: Long enough for a test to do something while a job waits for its turn.
@@ -38,6 +38,8 @@ while not os.path.exists(sys.argv[2]):
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """One GPU, on which two jobs take turns of seconds."""
     with own_cluster("frozen", "v100:1x1", QUANTUM_S) as made:
+        # Between SIGTERM and SIGKILL a busy machine has more to do than three seconds allow.
+        set_slurm(made, KillWait=30)
         yield made
 
 

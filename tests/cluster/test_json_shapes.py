@@ -9,7 +9,7 @@ import pytest
 
 from gandiva_slurm.cli.json_shapes import PRINTED
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, forecast, own_cluster, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,12 @@ def test_each_command_prints_what_is_published(fleet: Fleet) -> None:
     """`doctor` needs no Slurm (tests/attach/test_trial.py), images criu (tests/docker/test_images.py)."""
     job = str(fleet.train("user1", "one"))
     fleet.wait_running(int(job))
-    wait_for(lambda: fleet.ask("acct", "-j", job)["jobs"][0]["steps"] > 0, "it to be told that it trains")
-    fleet.mini.exec(["gandiva", "forecast", "--once"], user="slurm")
+
+    def has_steps() -> bool:
+        return any(row["steps"] for row in fleet.ask("acct", "-j", job)["jobs"])
+
+    wait_for(has_steps, "it to be told that it trains")
+    forecast(fleet)
     asked = {
         "queue": [], "nodes": [], "acct": ["-a"], "share": [], "why": [job, "--story"], "eff": [job],
         "when": [job], "when --if": [job, "--if", "tickets=200"], "when --new": ["--new", "gpus=1,limit=600"],

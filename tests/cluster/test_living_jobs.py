@@ -61,8 +61,12 @@ def test_singletons_run_one_after_the_other(slurm: Living) -> None:
     slurm.fleet.home("user1", "go").touch()
     slurm.fleet.wait_ended(first, "COMPLETED")
     slurm.fleet.wait_ended(second, "COMPLETED")
-    rows = slurm.admin("sacct", "-nPX", "-j", f"{first},{second}", "-o", "start,end").split()
-    (_, end), (start, _) = (row.split("|") for row in rows)
+
+    def rows() -> list[str]:
+        return slurm.admin("sacct", "-nPX", "-j", f"{first},{second}", "-o", "start,end").split()
+
+    wait_for(lambda: len(rows()) == 2 and "Unknown" not in "".join(rows()), lambda: f"their times: {rows()}")
+    (_, end), (start, _) = (row.split("|") for row in rows())
     assert start >= end
 
 
@@ -112,7 +116,7 @@ def test_a_requeue_returns_to_gandiva_and_sacct_shows_it_all_the_time(slurm: Liv
     wait_for(lambda: slurm.show(job)["Restarts"] == "1" and slurm.fleet.slurm_state(job) == "RUNNING",
              "it to run again", 60)
     codes = [line["code"] for line in _story(slurm, job)]
-    assert "Requeued" in codes and codes.count("Starting") == 2, codes
+    assert "Requeued" in codes and codes.count("Starting") - codes.count("StartFailed") == 2, codes
     wait_for(in_window, "sacct to show it still")
     slurm.cancel(job)
     wait_for(in_window, "sacct to show it when it has ended")
@@ -120,7 +124,7 @@ def test_a_requeue_returns_to_gandiva_and_sacct_shows_it_all_the_time(slurm: Liv
 
 def test_immediate_jobs_run_at_once_or_are_refused_by_slurm(slurm: Living) -> None:
     """With seconds they start as any other; without, Slurm refuses whatever is held."""
-    ran = slurm.user("srun", "--immediate=20", *ASK, "hostname")
+    ran = slurm.user("srun", "--immediate=120", *ASK, "hostname")
     hosts = {place.host for place in slurm.cluster.site.nodes.values()}
     assert ran.returncode == 0 and ran.stdout.strip() in hosts, ran.stderr
     refused = slurm.user("srun", "--immediate", *ASK, "hostname")
@@ -219,13 +223,23 @@ def test_a_job_borrows_gpus_and_their_owner_has_them_at_once(slurm: Living) -> N
         assert "draws its GPUs from virtual cluster a: 1 v100" in slurm.why(gang)["evidence"]
         owner = fleet.train("user1", "owner", "--gandiva-vc=b")
         wait_for(lambda: fleet.steps("user1", "owner"), "the owner to train", START_S)
-        parks, at, late = fleet.count("parked", owner), fleet.steps("user2", "gang"), late_turns(slurm)
-        more = fleet.steps("user1", "owner") + 400
-        wait_for(lambda: fleet.steps("user1", "owner") > more, "four hundred steps of the owner", START_S)
-        # Where gandivactld is late with a turn, the node goes by its own stride for a quantum.
-        late = late_turns(slurm) - late
-        assert late or fleet.steps("user2", "gang") == at
-        assert fleet.count("parked", owner) - parks <= late
+
+        def taken() -> tuple[int, int, int]:
+            """Turns that were late in four hundred steps of the owner, its parks, the gang's steps."""
+
+            def now() -> tuple[int, int, int]:
+                return late_turns(slurm), fleet.count("parked", owner), fleet.steps("user2", "gang")
+
+            was, more = now(), fleet.steps("user1", "owner") + 400
+            wait_for(lambda: fleet.steps("user1", "owner") > more, "four hundred steps of the owner", START_S)
+            late, parks, steps = (after - before for after, before in zip(now(), was, strict=True))
+            return late, parks, steps
+
+        # Where gandivactld is late with a turn, the node goes by its own stride until it hears the next.
+        found = [taken()]
+        while found[-1][0] and len(found) < 5:
+            found.append(taken())
+        assert found[-1] == (0, 0, 0), f"late turns, the owner's parks, the borrower's steps: {found}"
         at = fleet.steps("user2", "gang")
         fleet.stop("user1", "owner")
         fleet.wait_ended(owner, "COMPLETED")

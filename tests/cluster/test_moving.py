@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests import patience
+from tests.cluster.fleet import Fleet, own_cluster, said, set_slurm, wait_for
 from tests.cluster.moved import END_S, GPUS, MOVE_S, Crowd, cost, rows
 from tests.cluster.sharing import LIGHT
 from tests.slow import slow
@@ -32,7 +33,7 @@ QUANTUM_S = 0.5
 ENDLESS = 10**9
 #: A turn lasts 18 minutes: in it a job moves to GPUs on which no other lives, and nowhere else. One that does
 #: not save itself soon stays.
-MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 12}
+MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 20}
 #: As sites teach it: the batch shell hears the signal, has its training save itself, and requeues the job.
 TRAPS = """\
 trap 'kill -USR1 $!; wait; scontrol requeue $SLURM_JOB_ID' USR1
@@ -45,7 +46,9 @@ wait
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[MiniCluster]:
     """Two nodes of one GPU, two of two, and a controller that is quick to move jobs."""
-    with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES) as made:
+    # A rank that is frozen while its gang imports PyTorch takes minutes to come on a busy machine.
+    waits = {"client_wait_s": 600}
+    with own_cluster("moving", "v100:2x1,k80:2x2", QUANTUM_S, moves=MOVES, node=waits) as made:
         made.path("/home/user2/light.py").write_text(LIGHT)
         home = made.path("/home/user1")
         for script in (LIGHT_TRAINING, GANG, UNASKED, OWN, OWN_GANG, SUBMITTED):
@@ -97,7 +100,7 @@ def test_a_moved_training_ends_with_the_same_weights(fleet: Fleet, recipe: str, 
         assert rows(fleet, f"{recipe}.{rank}") == rows(fleet, f"{recipe}-alone.{rank}")
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
     lost, ckpt_s = crowd.cost()
-    assert lost == 0 and ckpt_s and ckpt_s < MOVES["deadline_s"]
+    assert lost == 0 and ckpt_s and ckpt_s < MOVES["deadline_s"] * patience.slowness()
     story = [code for code in crowd.codes() if code in ("Leaving", "Saved", "MovedOut")]
     assert story == ["Leaving", "Saved", "MovedOut"]
 
@@ -108,9 +111,9 @@ def test_a_framework_without_a_line_is_moved(fleet: Fleet) -> None:
     crowd = Crowd(fleet, "unasked", f"exec python {UNASKED.name} unasked")
     wait_for(lambda: len(rows(fleet, "unasked")) > 50, "it to train", 90)
     fleet.wait_moves_by(crowd.job, "transformers")
-    told = fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
+    told = said(fleet.mini, "why", str(crowd.job))
     assert "it can be moved: it saves itself and goes on from there (transformers)" in told
-    told = fleet.mini.exec(["gandiva", "why", str(crowd.elsewhere)]).stdout
+    told = said(fleet.mini, "why", str(crowd.elsewhere))
     assert "it cannot be moved: not all its ranks are attached" in told
     crowd.make_room()
     crowd.wait_moved()
@@ -130,7 +133,7 @@ def own(fleet: Fleet, name: str, script: str) -> tuple[Crowd, list[tuple[int, in
     crowd = Crowd(fleet, name, script)
     wait_for(lambda: len(rows(fleet, f"{name}.out")) > 70, f"{name} to train", 90)
     fleet.wait_moves_by(crowd.job, name)
-    assert "it can be moved: " in fleet.mini.exec(["gandiva", "why", str(crowd.job)]).stdout
+    assert "it can be moved: " in said(fleet.mini, "why", str(crowd.job))
     crowd.make_room()
     crowd.wait_moved()
     wait_for(lambda: rows(fleet, f"{name}.out")[-1].startswith("1 "), f"{name} to go on", 90)
@@ -276,7 +279,7 @@ def test_what_can_be_moved_leaves_a_node_that_is_drained(fleet: Fleet) -> None:
         (node,) = [node for node in fleet.ask("nodes")["nodes"] if node["node"] == crowd.home]
         assert node["state"] == "drain"
         assert node["reason"].startswith(f"gandiva: a new disk: job {stays} runs on (it cannot save"), node
-        told = fleet.mini.exec(["gandiva", "why", str(stays)]).stdout
+        told = said(fleet.mini, "why", str(stays))
         assert f"{crowd.home} is drained (gandiva: a new disk), and it runs on there" in told
         assert "Draining" in crowd.codes() and crowd.node(stays) == crowd.home
         crowd.check_losses()
@@ -290,7 +293,7 @@ def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
     crowd = light(fleet, "unsaved", before="export GANDIVA_CHECKPOINT_DIR=/proc/none/%j")
     crowd.make_room()
     wait_for(lambda: fleet.count("unsaved", crowd.job, crowd.home) >= 2, "two tries to save", MOVE_S)
-    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVE_S)
+    wait_for(lambda: "MoveFailed" in crowd.codes(), "the move to be given up", MOVES["deadline_s"] + MOVE_S)
     crowd.check_losses()
     crowd.wait_runs(f"COMPLETED {crowd.home}")
 
@@ -298,10 +301,14 @@ def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
 def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> None:
     """The job is placed anywhere, here where it was, and goes on from what it saved."""
     crowd = light(fleet, "back", before="trap '' TERM")  # the requeue takes its time
-    crowd.make_room()
-    wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
-    fleet.mini.kill(f"gandivad:{crowd.target}")
-    wait_for(lambda: crowd.node() == crowd.home, f"the job to run on {crowd.home} again", MOVE_S)
+    set_slurm(fleet.mini, KillWait=12)
+    try:
+        crowd.make_room()
+        wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
+        fleet.mini.kill(f"gandivad:{crowd.target}")
+        wait_for(lambda: crowd.node() == crowd.home, f"the job to run on {crowd.home} again", MOVE_S)
+    finally:
+        set_slurm(fleet.mini, KillWait=3)
     crowd.check_losses()
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.home}")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, said, wait_for
 
 QUANTUM_S = 0.3
 SHOW = """#!/bin/bash
@@ -63,7 +63,7 @@ def test_a_gang_over_nodes_is_shown_and_accounted_as_one_job(fleet: Fleet) -> No
         wait_for(lambda node=node: fleet.count("grant", job, node), f"its GPUs on {node}")
     row = row_of(fleet, job)
     assert (row["node"], row["gpus"], row["nodes"], row["type"]) == ("n[1-2]", 4, 2, "v100")
-    shown = fleet.mini.exec(["gandiva", "queue", "-h", "-o", "node(gpus)", "-j", str(job)]).stdout
+    shown = said(fleet.mini, "queue", "-h", "-o", "node(gpus)", "-j", str(job))
     assert shown.split() == ["n[1-2](0-1)"]
     fleet.mini.exec(["scancel", str(job)])
     fleet.wait_ended(job)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, mended, own_cluster, said, wait_for
 from tests.records import holds_of
 from tests.slow import slow
 
@@ -65,7 +65,7 @@ def held_s(fleet: Fleet) -> dict[int, float]:
 
 def story(fleet: Fleet, job: int) -> str:
     """What has happened to a job."""
-    return fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+    return said(fleet.mini, "why", str(job), "--story")
 
 
 def end(fleet: Fleet, jobs: dict[str, int]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, said, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.slow import slow, soak
 
@@ -121,7 +121,7 @@ def _grows_over_two_nodes(fleet: Fleet, gpus: int, is_killed: bool) -> None:
         return [place["node"] for row in jobs for place in row["places"]]
 
     wait_for(lambda: homes() == ["n1", "n2"], lambda: f"it to be on both nodes: {homes()}")
-    told = fleet.mini.exec(["gandiva", "why", str(job)]).stdout
+    told = said(fleet.mini, "why", str(job))
     assert f"GPUs on one node or two, submitted with {gpus}, now {2 * gpus} on two nodes" in told
     other = fleet.submit("user2", "exec python light.py count stop", "--gandiva-pack=never")
     wait_for(lambda: worlds(fleet, "elastic")[-1:] == [gpus], "ranks on one node to train again", RESIZE_S)
@@ -155,6 +155,6 @@ def _is_told(fleet: Fleet, job: int, gpus: int = 1) -> None:
 
     want = [("REQUEUED", f"{gpus}"), ("REQUEUED", f"{2 * gpus}"), ("COMPLETED", f"{gpus}")]
     wait_for(lambda: runs() == want, lambda: f"sacct to show its three runs: {runs()}")
-    story = fleet.mini.exec(["gandiva", "why", str(job), "--story"]).stdout
+    story = said(fleet.mini, "why", str(job), "--story")
     assert "Growing: " in story and "Shrinking: " in story
     assert f"submitted with {gpus}, now {gpus}" in story

@@ -14,7 +14,8 @@ from gandiva_slurm.mini import init, layout, localfiles, probe, record
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.layout import Layout
 from gandiva_slurm.mini.spec import MiniSpec
-from tests.cluster.fleet import Fleet
+from tests import patience
+from tests.cluster.fleet import Fleet, said
 from tests.cluster.seen import check_hostile, check_jobs, check_sentences, gandiva, places
 
 WAIT_S = 60.0
@@ -50,18 +51,19 @@ def test_why_names_the_output_that_could_not_be_opened(mini: MiniCluster) -> Non
                      "true"], user="user1").stdout.strip()
     Fleet(mini).wait_ended(int(job))
 
-    def said() -> dict:
-        return json.loads(mini.exec(["gandiva", "why", "--json", job], user="user1").stdout)
+    def why() -> dict:
+        return json.loads(said(mini, "why", "--json", job, user="user1"))
 
-    probe.wait_until(lambda: said()["state"] == "ENDED", "gandivactld to see the end", WAIT_S)
-    told = said()
+    most_s = WAIT_S * patience.slowness()
+    probe.wait_until(lambda: why()["state"] == "ENDED", "gandivactld to see the end", most_s)
+    told = why()
     assert told["code"] == "NoOutput" and "--share DIR" in told["next"]
     assert any(line.startswith("StdOut=/root/") for line in told["evidence"])
 
 
 def test_a_fifo_as_working_directory_keeps_nobody_waiting(mini: MiniCluster) -> None:
     mini.exec(["sh", "-c", "mkfifo ~/fifo"], user="user2")
-    done = mini.exec(["sbatch", "--chdir=/home/user2/fifo", "--wrap", "true"], user="user2", timeout_s=30)
+    done = mini.exec(["sbatch", "--chdir=/home/user2/fifo", "--wrap", "true"], user="user2", timeout_s=120)
     assert "the working directory /home/user2/fifo does not exist" in done.stderr
     mini.exec(["sh", "-c", "rm ~/fifo"], user="user2")
 
@@ -73,7 +75,7 @@ def test_an_up_that_is_killed_leaves_what_it_shared(name: str) -> None:
         up = subprocess.Popen([str(layout.bin_dir() / "gandiva"), "mini", "up", "--no-daemons"],
                               env=os.environ | {"GANDIVA_MINI": name}, stderr=subprocess.DEVNULL,
                               cwd=place["here"])
-        probe.wait_until((at.root / "ready").exists, "the mounts", WAIT_S)
+        probe.wait_until((at.root / "ready").exists, "the mounts", WAIT_S * patience.slowness())
         init_pid = probe.children(int(at.outer_pid.read_text()))[0]
         assert str(place["here"]).replace(" ", "\\040") in Path(f"/proc/{init_pid}/mounts").read_text()
         up.send_signal(signal.SIGKILL)

@@ -69,6 +69,8 @@ class SpanRun:
     fleet: Fleet
     jobs: dict[str, tuple[str, int]] = field(default_factory=dict)
     window_ns: tuple[int, int] = (0, 0)
+    #: what is parked after that may have no ranks any more
+    until_ns: int = 0
 
     def gang(self, user: str, name: str, script: str = BY_SRUN, tasks: int = 2) -> int:
         """Submit a gang of 2 x 2 ranks that trains until it is told to stop."""
@@ -120,6 +122,23 @@ class SpanRun:
         total = sum(found.values()) or 1.0
         return {user: seconds / total for user, seconds in found.items()}
 
+    def stops(self, name: str = "gang") -> dict[str, list[set[int]]]:
+        """At which boundaries its ranks stopped, by node and park, before they were told to end."""
+        number, until_ns = self.jobs[name][1], self.until_ns or 1 << 63
+        return {
+            node: [
+                {seq for seqs in line["seqs"] for seq in seqs}
+                for line in self.fleet.events(node)
+                if line["event"] == "parked" and line["job"] == number and line["mono_ns"] < until_ns
+            ]
+            for node in NODES
+        }
+
+    def boundaries(self, name: str = "gang") -> set[int]:
+        """The boundaries at which it stopped on both nodes."""
+        one, two = (set().union(*parks) for parks in self.stops(name).values())
+        return one & two
+
     def is_fair(self, window_ns: tuple[int, int]) -> bool:
         """True when each of the three users had a third of the GPU time."""
         return self.shares(window_ns) == FAIR
@@ -154,6 +173,8 @@ def run(cluster: MiniCluster) -> Iterator[SpanRun]:
         made.wait_parks(3)
         begin_ns = time.monotonic_ns()
         made.window_ns = window_of(made.is_fair, WINDOW_S, WINDOW_S + MOST_S, begin_ns)
+        wait_for(lambda: len(made.boundaries("gang")) >= 5, "five boundaries at which all ranks stopped", 120)
+        made.until_ns = time.monotonic_ns()
         made.stop()
         yield made
     finally:
@@ -187,24 +208,18 @@ def test_three_users_share_two_nodes_equally(run: SpanRun) -> None:
 
 def test_no_gpu_is_held_twice_and_every_park_is_at_one_boundary(run: SpanRun) -> None:
     run.check_gpus()
-    number = run.jobs["gang"][1]
-    parked = {
-        node: [
-            {seq for seqs in line["seqs"] for seq in seqs}
-            for line in run.fleet.events(node)
-            if line["event"] == "parked" and line["job"] == number and line["mono_ns"] < run.window_ns[1]
-        ]
-        for node in NODES
-    }  # what is parked after that may have no ranks any more
+    parked = run.stops()
     print(run.parks())
     assert len(run.parks().good) >= 5
-    # The gang's own end may cut its last park, the window's one node's; a busy machine may be late.
+    # The gang's own end may cut its last park, and that of what is looked at may be one node's alone; a busy
+    # machine may be late.
     failed = run.parks().failed
-    assert len(failed) <= 1 + len(run.parks().good) // 10, failed
+    assert len(failed) <= 1 + len(run.parks().good) // 4, failed
     stops = {node: set().union(*parks) for node, parks in parked.items()}
     # Where its ranks start slowly it may be parked before they are there: no boundary then.
     assert all(len(park) <= 1 for parks in parked.values() for park in parks), parked
-    assert len(stops["n1"] & stops["n2"]) >= 5 and len(stops["n1"] ^ stops["n2"]) <= 1, stops
+    assert len(stops["n1"] & stops["n2"]) >= 5, stops
+    assert len(stops["n1"] ^ stops["n2"]) <= 1 + len(failed), (stops, failed)
 
 
 def test_losses_are_those_of_the_runs_alone(run: SpanRun) -> None:

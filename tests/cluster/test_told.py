@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gandiva_slurm.cli.web.answers import PATHS
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.job import SLICED
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests import patience
+from tests.cluster.fleet import Fleet, forecast, own_cluster, said, wait_for
 
 DCGM, GPUSTAT = "/run/gandiva-dcgm", "/run/gandiva-gpustat"
 CONF = "/etc/slurm/gandiva.yaml"
@@ -37,7 +38,7 @@ def told_of_gpu(mini: MiniCluster, where: str) -> tuple[int, ...]:
 
 def scraped(mini: MiniCluster, user: str) -> dict[str, float]:
     """Each metric, summed over its labels, as a user without rights prints them."""
-    told = mini.exec(["gandiva", "metrics", "--once"], user=user).stdout
+    told = said(mini, "metrics", "--once", user=user)
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(told):
         for sample in family.samples:
@@ -60,9 +61,12 @@ def get(what):
     link.request("GET", "/api/v1/" + what, headers={"X-Remote-User": "user1"})
     answer = link.getresponse()
     told = json.loads(answer.read())
+    if answer.status == 503 and time.monotonic() < end:  # its daemon is busy
+        time.sleep(0.2)
+        return get(what)
     assert answer.status == 200, told
     return told
-end = time.monotonic() + 60
+end = time.monotonic() + 120
 while not os.path.exists(path) and served.poll() is None and time.monotonic() < end:
     time.sleep(0.05)
 try:
@@ -124,29 +128,31 @@ def test_all_that_is_told_of_sliced_jobs_agrees(fleet: Fleet) -> None:
 
 def check_forecast(fleet: Fleet, jobs: dict[str, int]) -> None:
     """What is foretold: both have started, have their turns by turns, and end within their limits."""
-    assert "no forecast: none was made yet" in fleet.mini.exec(["gandiva", "when", str(jobs["user1"])]).stdout
-    fleet.mini.exec(["gandiva", "forecast", "--once"], user="slurm")
+    assert "no forecast: none was made yet" in said(fleet.mini, "when", str(jobs["user1"]))
+    forecast(fleet)
     for user, job in jobs.items():
         told = fleet.ask("when", str(job))
         (row,) = told["jobs"]
-        assert told["forecast"]["age_s"] < 60 and row["state"] in SLICED
+        assert told["forecast"]["age_s"] < 60 * patience.slowness() and row["state"] in SLICED
         _, turn_s, _ = row["turn"]
         assert told["forecast"]["of_s"] <= turn_s <= told["forecast"]["of_s"] + 30
         # A forecast that had too little time on a busy machine says how far it came.
         end_s = row["end"][1] if row["end"][1] is not None or not told["forecast"]["reached_s"] else math.inf
         assert row["start"][1] < told["forecast"]["of_s"] < end_s
-        said = fleet.mini.exec(["gandiva", "when", str(job)], user=user).stdout
-        assert f"job {job} is " in said and "next turn" in said
+        shown = said(fleet.mini, "when", str(job), user=user)
+        assert f"job {job} is " in shown and "next turn" in shown
     rows = {row["job_id"]: row for row in fleet.ask("queue")["jobs"]}
     for job in jobs.values():
         (row,) = fleet.ask("when", str(job))["jobs"]
         assert all(rows[job]["when"][name] == row[name] for name in ("turn", "start", "end"))
-    shown = fleet.mini.exec(["gandiva", "queue", "-h", "-o", "when"]).stdout.split()
-    assert len(shown) == 2 and all(word.partition("+")[0] in ("turn", "end") for word in shown), shown
+    turns = said(fleet.mini, "queue", "-h", "-o", "when").split()
+    assert len(turns) == 2 and all(word.partition("+")[0] in ("turn", "end") for word in turns), turns
     wished = fleet.ask("when", str(job), "--if", "tickets=1000")
     assert wished["then"]["end"] and wished["forecast"]["runs"] >= 1
     refused = fleet.mini.exec(["gandiva", "when", str(job), "--if", "gpus=2"], check=False)
     assert refused.returncode == 1 and f"job {job} has begun" in refused.stderr
+
+
 def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:
     """What the jobs held, by each that tells of it."""
 
@@ -167,14 +173,15 @@ def check_accounts(fleet: Fleet, jobs: dict[str, int]) -> None:
     for user, job in jobs.items():
         (eff,) = fleet.ask("eff", str(job))["jobs"]
         assert eff["gpu_held_s"] == acct[job]["gpu_held_s"]
-        assert eff["steps"] > 0 and 0.3 < eff["useful"] <= 1 and eff["idle"] is None
+        useful = acct[job]["gpu_run_s"] / acct[job]["gpu_held_s"]
+        assert eff["steps"] > 0 and eff["useful"] == pytest.approx(useful, abs=0.02) and eff["idle"] is None
         for name in ("gpu_held_s", "gpu_parked_s"):
             assert report[user][name] == pytest.approx(acct[job][name], abs=0.001), name
         run_s = acct[job]["gpu_held_s"] - report[user]["gpu_parking_s"]
         assert run_s == pytest.approx(acct[job]["gpu_run_s"], abs=0.001)
         both_s = acct[job]["gpu_held_s"] + acct[job]["gpu_parked_s"]
         assert report[user]["gpu_exclusive_s"] == pytest.approx(both_s, abs=0.001)
-    told = fleet.mini.exec(["gandiva", "eff", str(jobs["user1"])], user="user1").stdout
+    told = said(fleet.mini, "eff", str(jobs["user1"]), user="user1")
     assert told.startswith(f"job {jobs['user1']} ") and "advice" in told
-    page = fleet.mini.exec(["gandiva", "report", *WEEK], user="user1").stdout
+    page = said(fleet.mini, "report", *WEEK, user="user1")
     assert "| user1 |" in page and "sharing put" in page

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, mended, own_cluster, said, wait_for
 from tests.cluster.test_policy import TRAINING, USERS
 from tests.slow import soak
 
@@ -64,7 +64,7 @@ def test_fast_gpus_go_to_whom_they_help_and_the_ledger_outlives_the_controller(f
     mine = next(job for job, user in tasks(fleet).items() if user == "user3")
     evidence = fleet.ask("why", str(mine))["evidence"]
     assert any(line.startswith("trade: ") and "user3" in line for line in evidence), evidence
-    assert "TradedIn" in fleet.mini.exec(["gandiva", "share", "-a"]).stdout
+    assert "TradedIn" in said(fleet.mini, "share", "-a")
     fleet.mini.kill("gandivactld")
     fleet.start_dead()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, said, wait_for
 from tests.cluster.moved import Crowd
 from tests.cluster.sharing import LIGHT
 from tests.cluster.test_moving import ENDLESS, LIGHT_TRAINING, MOVES
@@ -18,7 +18,7 @@ from tests.records import holds_of
 
 QUANTUM_S = 0.5
 #: Slurm's words for our states.
-SLURMS = {"HELD": "PENDING", "RUNNING": "RUNNING", "SUSPENDED": "RUNNING"}
+SLURMS = {"HELD": "PENDING"} | dict.fromkeys(("RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING"), "RUNNING")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,7 @@ def test_all_views_of_packed_moved_held_and_failed_jobs_agree(fleet: Fleet) -> N
     others = [job for job in fleet.jobs if job not in (*pair, moved, held, fails, cancelled)]
     alive = [*pair, moved, held, *others]
     wait_for(lambda: row_of(fleet, moved)["node"] == crowd.target, "the moved one to be seen")
+    wait_for(lambda: moved in residents(fleet, crowd.target), "its node to tell of the moved one")
     check_live(fleet, alive)
     check_pair_and_held(fleet, pair, held)
     for user in ("user1", "user2"):
@@ -67,6 +68,12 @@ def row_of(fleet: Fleet, job: int) -> dict[str, Any]:
     return dict(rows[0]) if rows else {}
 
 
+def residents(fleet: Fleet, name: str) -> set[int]:
+    """The jobs that live on a node, by `gandiva nodes`."""
+    nodes = {node["node"]: node["residents"] for node in fleet.ask("nodes")["nodes"]}
+    return {one["job_id"] for one in nodes[name]}
+
+
 def check_live(fleet: Fleet, alive: list[int]) -> None:
     """Who lives where, by each view; turns change meanwhile, and so only what holds in all of them counts."""
     mini = fleet.mini
@@ -76,7 +83,7 @@ def check_live(fleet: Fleet, alive: list[int]) -> None:
     shown = {row["job_id"]: row for row in told["jobs"]["jobs"] if row["state"] != "ENDED"}
     words = ["squeue", "-h", "-t", "all", "-o", "%A|%T|%N|%u"]
     slurm = dict(line.split("|", 1) for line in mini.exec(words).stdout.split())
-    top = [line.split() for line in mini.exec(["gandiva", "top", "--once"]).stdout.splitlines()]
+    top = [line.split() for line in said(mini, "top", "--once").splitlines()]
     listed = {int(line[0]): line[1] for line in top if line and line[0].isdecimal()}
     homes: dict[int, set[str]] = {job: set() for job in alive}
     for view in (fleet.ask("nodes")["nodes"], told["nodes"]["nodes"]):
@@ -107,7 +114,7 @@ def check_pair_and_held(fleet: Fleet, pair: list[int], held: int) -> None:
     (shown,) = (one for one in told["jobs"]["jobs"] if one["job_id"] == held)
     assert shown["detail"] == row["detail"] == why["sentence"] == told[f"jobs/{held}"]["sentence"]
     assert shown["reason"] == row["reason"] == why["code"]
-    assert row["reason"] in fleet.mini.exec(["gandiva", "top", "--once"]).stdout
+    assert row["reason"] in said(fleet.mini, "top", "--once")
 
 
 def held_by_log(fleet: Fleet) -> dict[int, float]:

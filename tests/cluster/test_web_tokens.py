@@ -90,7 +90,8 @@ def test_a_token_of_slurms_names_its_user(served: Fleet) -> None:
             lambda heads=heads: (answer := told(served, "health", heads))[0] != 503 and answer, "a look"
         )
         assert (status, health["user"]) == (200, "user1"), health
-    status, answer = told(served, "jobs", {TOKEN_HEADER: token})
+    heads = {TOKEN_HEADER: token}
+    status, answer = wait_for(lambda: (one := told(served, "jobs", heads))[0] != 503 and one, "its jobs")
     assert status == 200 and answer["jobs"] == []
 
 

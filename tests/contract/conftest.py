@@ -12,6 +12,7 @@ import pytest
 from gandiva_slurm.mini import layout, probe
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, parse_nodes
+from tests import patience
 from tests.contract.contract_world import LiveWorld, RecordedWorld, World, install_fake
 
 ASSETS = Path(__file__).with_name("assets")
@@ -66,10 +67,16 @@ def _empty(cluster: MiniCluster) -> None:
     """Cancel every job and wait until the nodes are free of them."""
     cluster.exec(["scancel", "--user=user1"])
     probe.wait_until(
-        lambda: not cluster.exec(["squeue", "--noheader"]).stdout.strip(),
+        lambda: is_empty(cluster),
         "the last test's jobs to end",
-        EMPTY_DEADLINE_S,
+        EMPTY_DEADLINE_S * patience.slowness(),
     )
+
+
+def is_empty(cluster: MiniCluster) -> bool:
+    """True when Slurm says that it has no jobs."""
+    done = cluster.exec(["squeue", "--noheader"], check=False)
+    return done.returncode == 0 and not done.stdout.strip()
 
 
 def _asset_name(request: pytest.FixtureRequest) -> str:

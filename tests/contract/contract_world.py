@@ -176,9 +176,9 @@ class LiveWorld:
         self.tape = Tape()
         prefix = cluster.command(["placeholder"], "slurm", "cd / && ")[:-1]
         self.commands = RecordingCommands(prefix, self.tape)
-        self.port: CommandsPort = CommandsPort(PARTITIONS, Timeouts(30, 30, 5), self.commands)
+        self.port: CommandsPort = CommandsPort(PARTITIONS, Timeouts(30, 30, 30), self.commands)
         if back_end == "pyslurm":
-            self.port = pyslurm_port(self.commands, Timeouts(30, 30, 5), worker_argv(cluster), self.tape)
+            self.port = pyslurm_port(self.commands, Timeouts(30, 30, 30), worker_argv(cluster), self.tape)
         self.address = cluster.site.nodes["n1"].ip
         self.first_job = int(
             re.findall(r"NEXT_JOB_ID *= *(\d+)", cluster.exec(["scontrol", "show", "config"]).stdout)[0]

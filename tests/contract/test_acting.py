@@ -81,8 +81,9 @@ async def test_a_dependency_that_fails_is_told(world: World) -> None:
     first = await submit(world, "--gpus=1", script="false")
     after = await submit(world, "--gpus=1", f"--dependency=afterok:{first}")
     await world.port.start(first, ["n1"])
-    snapshot = await world.until(lambda s: job(s, first).end_s > 0)
-    assert job(snapshot, after).dependency == f"afterok:{first}(failed)"
+    said = f"afterok:{first}(failed)"
+    snapshot = await world.until(lambda s: job(s, first).end_s > 0 and job(s, after).dependency == said)
+    assert job(snapshot, after).dependency == said
 
 
 async def test_a_cancelled_job(world: World) -> None:
