@@ -9,11 +9,13 @@ from gandiva_slurm.mini import demo_holds
 from gandiva_slurm.mini.demo_jobs import DemoJob
 from tests.cluster.fleet import Fleet
 
-#: Of the tree gold 2, silver 1, research 1: 250, 50 and 100 tickets. A part may miss by 5 %.
-PARTS = {
-    user: pytest.approx(tickets / 400, rel=0.05)
-    for user, tickets in (("user1", 250), ("user2", 50), ("user3", 100))
-}
+#: Of the tree gold 2, silver 1, research 1.
+TICKETS = {"user1": 250, "user2": 50, "user3": 100}
+#: The window lasts until a part misses by 5 % at most, and some minutes at most: where a machine stalled just
+#: before its end, 10 % are taken. What a scheduler does wrong misses by 30 % and more.
+PARTS, NEARLY = (
+    {user: pytest.approx(tickets / 400, rel=rel) for user, tickets in TICKETS.items()} for rel in (0.05, 0.10)
+)
 THRICE = pytest.approx(3, rel=0.12)
 
 #: They mostly wait, as for a GPU: a turn has some ten steps.
