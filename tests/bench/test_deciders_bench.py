@@ -25,6 +25,8 @@ from tests.bench.limits import table as table
 from tests.bench.loops import Took, measured
 from tests.sim.mixed import CLUSTER, W1, W1C, mean_jct_s, rho_of_jobs, settings, workload
 
+#: On a slow machine 300 jobs at once take half an hour.
+pytestmark = pytest.mark.timeout(3600)
 SCALE300, QUANTUM_S, SWITCH_S = "gavel_scale300_s10", 60, 1
 #: A move takes so long, in seconds.
 CHEAP, DEAR = 8, 60
