@@ -90,25 +90,32 @@ def test_others_get_turns_beside_a_gang_that_never_parks_and_it_goes_on(scene):
 
 def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
     # A daemon is started again within the bound, on a busy machine, too.
-    bound_ns = round(12_000_000_000 * patience.slowness())
+    slowness = patience.slowness()
+    short_ns, bound_ns = round(1_000_000_000 * slowness), round(12_000_000_000 * slowness)
     floor = scene(quantum_s=60, freeze_bound_ns=bound_ns, refusal_bound_ns=100_000_000)
     node = floor.node
-    # A quantum of a minute: nobody asks it but for the plan's change.
-    node.quantum_ns = 300_000_000
-    node.plan()
-    node.wait(lambda: node.events("parked", 1))
-    node.quantum_ns = 60_000_000_000
-    node.plan()
 
-    def is_frozen_of_late():
-        """So that the restart is within the bound, however long the wait was."""
-        is_parked = floor.is_stopped() and node.resident(2).steps > 3
-        parked_ns = node.events("parked", 1)[-1]["mono_ns"]
-        return is_parked and node.report().mono_ns < parked_ns + bound_ns / 3
+    def turn_of():
+        """Whose turn it is, and since when."""
+        grant = node.wait(lambda: [event for event in node.events("grant") if event["job"] in (1, 2)])[-1]
+        return grant["job"], grant["mono_ns"]
 
-    # A rank whose hello nobody hears would keep its turn until it has said it again.
-    node.wait(is_frozen_of_late)
-    # The last park: the short quantum may have been over once more before the long one was known.
+    def is_frozen_for_long():
+        """In a turn of the other that takes a minute; the bound, which ends it, is not near."""
+        parks = len(node.events("parked", 1))
+        node.quantum_ns = short_ns
+        node.plan()
+        node.wait(lambda: len(node.events("parked", 1)) > parks, 120)
+        node.quantum_ns = 60_000_000_000
+        node.plan()
+        # A rank whose hello nobody hears would keep its turn until it has said it again.
+        node.wait(lambda: turn_of()[0] == 2 and node.resident(2).steps > 3)
+        # The turn may still end by the short quantum, where that was over before the long one was known.
+        begun_ns = turn_of()[1]
+        node.wait(lambda: turn_of()[0] == 1 or node.report().mono_ns > begun_ns + 2 * short_ns)
+        return turn_of()[0] == 2 and floor.is_stopped() and node.report().mono_ns < begun_ns + bound_ns / 3
+
+    node.wait(is_frozen_for_long)
     began_ns = node.events("parked", 1)[-1]["mono_ns"]
     thaws = len(node.events("thaw", 1))
     node.kill9()
