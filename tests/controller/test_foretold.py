@@ -16,6 +16,7 @@ from gandiva_slurm.controller import foretold
 from gandiva_slurm.controller.what_if import COMMAND
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.sim.forecast.memory import Memory
+from tests import patience
 from tests.controller.test_controller_api import ask, data, running  # noqa: F401
 from tests.controller.test_privacy import OTHER, asker
 from tests.controller.test_privacy import ask as ask_as  # noqa: F401
@@ -181,7 +182,8 @@ async def test_the_process_makes_them_and_ends_when_it_is_told(world, conf):
     try:
         await world.until(lambda: foretold.read(world.state_dir, time.time()).rows.keys() == {one})
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0, await process.stderr.read()
+        code = await asyncio.wait_for(process.wait(), 30 * patience.slowness())
+        assert code == 0, await process.stderr.read()
     finally:
         if process.returncode is None:
             process.kill()
