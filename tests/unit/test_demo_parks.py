@@ -11,6 +11,7 @@ from gandiva_slurm.mini import demo_parks
 from gandiva_slurm.mini.demo_checks import JobRecord
 from gandiva_slurm.mini.demo_holds import Span
 from gandiva_slurm.mini.demo_parks import Park, before_clients, boundaries, parks_in_events
+from gandiva_slurm.node.leaving import LEAST_OVERRUN_NS
 
 MS = demo_parks.NS_PER_MS
 PARK = Park(1, 100 * MS, 108 * MS, 200 * MS, False, 0)
@@ -123,6 +124,10 @@ def test_a_lone_rank_that_came_to_no_boundary_for_a_second_is_set_apart(
 
 def test_one_that_is_set_apart_ran_until_it_was_frozen() -> None:
     assert checks.overlaps_in_steps([job(1, (90, 1700)), job(2, (1100, 1140))], STALL) == 1
+
+
+def test_a_second_is_what_a_node_gives_a_lone_rank() -> None:
+    assert demo_parks.STALLED_NS == LEAST_OVERRUN_NS
 
 
 def test_no_other_is_set_apart() -> None:
