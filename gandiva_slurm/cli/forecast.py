@@ -182,10 +182,10 @@ def _time_left(work_s: float, wait_s: float) -> Callable[[], float]:
 
 def _present(config: Config, memory: Memory) -> Present:
     """Read what gandivactld wrote last, and learn from what has ended."""
-    read = read_present(config, leader(config))
+    read = read_present(config)
     memory.heard({job.job_id: float(job.end_s) for job in read.past})
     lengths = Lengths.of(memory.with_limit(job.job_id, Past(*job[2:])) for job in read.past)
-    return Present(read.engine_of, read.now_ns, lengths, read.load_ns, partial(_coarser, config))
+    return Present(read.engine_of, read.now_ns, lengths, read.load_ns, partial(_coarser, read.leader))
 
 
 def make(config: Config) -> None:
@@ -241,9 +241,9 @@ def _newcomer(config: Config, text: str) -> dict[str, object]:
     return {"new": row.to_json(), "forecast": meta}
 
 
-def _coarser(config: Config, quantum_ns: int) -> Leader:
+def _coarser(leader: Leader, quantum_ns: int) -> Leader:
     """The policy that decides, with longer quanta."""
-    return replace(leader_of(dict(leader(config).told or {}) | {"quantum_ns": quantum_ns}), ask=ask)
+    return replace(leader_of(dict(leader.told or {}) | {"quantum_ns": quantum_ns}), ask=ask)
 
 
 def _meta(told: Forecast, past: int, took_s: float) -> dict[str, object]:

@@ -7,7 +7,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from gandiva_slurm.accounting.database import open_reader
 from gandiva_slurm.accounting.past import Ended, ended_jobs, load_ns
 from gandiva_slurm.config import Config
 from gandiva_slurm.controller.books import JOURNAL_NAME, LEDGER_NAME
-from gandiva_slurm.controller.settings import engine_settings
+from gandiva_slurm.controller.settings import engine_settings, leader, leader_of
 from gandiva_slurm.engine.apply.decider import Leader
 from gandiva_slurm.engine.apply.decider import ask as ask_for_long
 from gandiva_slurm.engine.engine import Engine
+from gandiva_slurm.engine.replay import decided_by
 from gandiva_slurm.engine.state.codec import read_events
+from gandiva_slurm.engine.state.settings import EngineSettings
 from gandiva_slurm.model.bounds import Bounds
-from gandiva_slurm.model.errors import GandivaError
+from gandiva_slurm.model.errors import GandivaError, UsageError
 from gandiva_slurm.model.event import BoundsSeen
 
 #: Bounds are read each ten seconds; in these many cycles before now they are looked for.
@@ -38,15 +40,22 @@ class Present:
     past: list[Ended]
     #: how long a start takes until its first mini-batch
     load_ns: int
+    #: by what it decides
+    leader: Leader
 
 
-def read_present(config: Config, leader: Leader) -> Present:
-    """Read what gandivactld wrote last. GandivaError says what cannot be read."""
+def read_present(config: Config) -> Present:
+    """Read what gandivactld wrote last. GandivaError says what cannot be read.
+
+    It decides by what it has taken over of gandiva.yaml, which is in its recording; where it records nothing,
+    `config` stands for that.
+    """
     folder = Path(config.controller.state_dir)
     try:
         with closing(open_reader(folder / JOURNAL_NAME)) as db:
             row = db.execute("SELECT written_ns, engine FROM state").fetchone()
             bounds = _bounds(db) if row is not None else None
+            settings, led_by = _decided_by(db) or (engine_settings(config), leader(config))
         with closing(open_reader(folder / LEDGER_NAME)) as db:
             past, took_ns = ended_jobs(db), load_ns(db)
     except sqlite3.Error as err:
@@ -55,8 +64,7 @@ def read_present(config: Config, leader: Leader) -> Present:
     if row is None:
         raise GandivaError(f"{folder / JOURNAL_NAME} has no state yet: gandivactld has not looked at Slurm")
     written_ns, text = row
-    settings = engine_settings(config)
-    led_by = Leader(leader.make, leader.told, ask_for_long)
+    led_by = replace(led_by, ask=ask_for_long)
 
     def engine_of() -> Engine:
         try:
@@ -67,7 +75,16 @@ def read_present(config: Config, leader: Leader) -> Present:
         engine.state.bounds = bounds
         return engine
 
-    return Present(engine_of, written_ns, past, took_ns)
+    return Present(engine_of, written_ns, past, took_ns, led_by)
+
+
+def _decided_by(db: sqlite3.Connection) -> tuple[EngineSettings, Leader] | None:
+    """What gandivactld decides by now, where it is recorded and this release can read it."""
+    row = db.execute("SELECT settings FROM frames ORDER BY frame DESC LIMIT 1").fetchone()
+    try:
+        return decided_by(row[0], leader_of) if row is not None else None
+    except (KeyError, TypeError, ValueError, UsageError):
+        return None
 
 
 def _bounds(db: sqlite3.Connection) -> Bounds | None:

@@ -84,6 +84,23 @@ def settings_of(engine: Engine) -> str:
     return dumps(dict(vars(engine.settings)) | {"leader": engine.decider.leader.told})
 
 
+def decided_by(
+    settings: str, leader_of: Callable[[Mapping[str, Any]], Leader]
+) -> tuple[EngineSettings, Leader]:
+    """Return what `settings_of` wrote; KeyError, TypeError or ValueError.
+
+    `leader_of` makes the policy again.
+    """
+    read: dict[str, Any] = json.loads(settings)
+    if "leader" not in read:
+        raise ValueError("no policy decided then, but rules of an older release's")
+    told = read.pop("leader")
+    unknown = read.keys() - {item.name for item in fields(EngineSettings)}
+    if unknown:
+        raise ValueError(f"settings {', '.join(sorted(unknown))} are not known")
+    return build(EngineSettings, read), leader_of(told)
+
+
 def engine_of(
     frame: str,
     settings: str,
@@ -92,17 +109,11 @@ def engine_of(
 ) -> Engine:
     """Make an engine of what `frame_of` and `settings_of` wrote; KeyError, TypeError or ValueError.
 
-    `leader_of` makes its policy again; `is_same_life`: what the policy knew is not of a former one.
+    `is_same_life`: what the policy knew is not of a former one.
     """
     raw = json.loads(frame)
-    read: dict[str, Any] = json.loads(settings)
-    if "leader" not in read:
-        raise ValueError("no policy decided then, but rules of an older release's")
-    told = read.pop("leader")
-    unknown = read.keys() - {item.name for item in fields(EngineSettings)}
-    if unknown:
-        raise ValueError(f"settings {', '.join(sorted(unknown))} are not known")
-    engine = Engine.from_json(build(EngineSettings, read), raw["state"], leader_of(told))
+    made, led_by = decided_by(settings, leader_of)
+    engine = Engine.from_json(made, raw["state"], led_by)
     engine.decider.is_same_life = is_same_life
     engine.state.bounds = reader(Bounds | None)(raw["bounds"])
     engine.state.has_read_slurm = raw["has_read_slurm"]

@@ -13,6 +13,7 @@ import pytest
 from gandiva_slurm.cli import forecast as making
 from gandiva_slurm.cli import forecast_memory
 from gandiva_slurm.controller import foretold
+from gandiva_slurm.controller.present import read_present
 from gandiva_slurm.controller.what_if import COMMAND
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.sim.forecast.memory import Memory
@@ -54,6 +55,29 @@ async def test_a_forecast_of_what_the_journal_has_is_told_of_each_job(world, ask
     await world.cycles(2)
     (row,) = (await data(ask, "when", job_ids=[late]))["jobs"]
     assert not row["is_told"] and row["end"] is None
+
+
+async def test_it_goes_by_what_gandivactld_has_taken_over(world):
+    """Not by the gandiva.yaml of its own start, and not by one that gandivactld has not read."""
+    await world.start()
+    await running(world, "user1")
+    began_with = world.controller.config
+    world.controller.reload(began_with.model_copy(update={"policy": "srsf", "quantum_s": 7.0}))
+    world.slurm.submit("user2")
+    await world.cycles(3)
+    told = read_present(began_with)
+    assert told.leader.told["policy"] == "srsf"
+    engine = told.engine_of()
+    assert engine.settings == world.controller.engine.settings
+    assert engine.decider.leader.told == world.controller.engine.decider.leader.told
+    making.make(began_with)
+    silent = began_with.controller.model_copy(update={"replay_hours": 0})
+    world.controller.reload(began_with.model_copy(update={"policy": "fifo", "controller": silent}))
+    world.slurm.submit("user2")
+    await world.cycles(3)
+    assert read_present(began_with).leader.told["policy"] == began_with.policy
+    world.controller.reload(began_with)
+    await world.cycles(2)
 
 
 async def test_an_old_forecast_tells_its_age_and_then_nothing(world, ask):  # noqa: F811

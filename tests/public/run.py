@@ -30,7 +30,7 @@ DEADLINE_S = 240
 #: How much of its arguments the table shows, in characters; all are in tests/public/scripts.py.
 MOST_SHOWN = 60
 #: One thread a script; no hub is asked, and nothing is reported anywhere.
-_ENV = {
+ENV = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "WANDB_MODE": "disabled",
@@ -71,7 +71,7 @@ def lay_out(directory: Path, script: Script, place: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     subprocess.run(["tar", "-x", "-C", str(place)], input=packed.stdout, check=True)
-    here = place / (script.place or str(Path(script.path).parent))
+    here = place / script.start
     for word in script.data:
         make(word, here)
     return here
@@ -88,24 +88,27 @@ def look_at(directory: Path, script: Script, number: int) -> Row:
     """Run one script and tell what was seen."""
     begin = time.monotonic()
     here = lay_out(directory, script, OUT / f"{number:02}")
-    file = str(Path(script.path).relative_to(script.place or Path(script.path).parent))
-    command = [sys.executable, file, *script.arguments.split()]
+    command = [sys.executable, script.file, *script.arguments.split()]
     if script.batch:
         head = "".join(f"#SBATCH {word}\n" for word in script.batch.split())
         (here / "job.sh").write_text(f"#!/bin/bash\n{head}srun {shlex.join(command)}\n")
         command = ["job.sh"]
-    env = {**os.environ, **_ENV, "HF_HOME": str(OUT / "hub"), **dict(script.env)}
+    env = {**os.environ, **ENV, "HF_HOME": str(OUT / "hub"), **dict(script.env)}
     told = _gandiva(["doctor", "--json", "--deadline", str(DEADLINE_S), "--", *command], here, env)
     own = ["--checkpoint", script.checkpoint] if script.checkpoint else []
     limits = ["--steps", str(script.steps), "--deadline", str(DEADLINE_S)]
     tried = _gandiva(["try", *limits, *own, "--", *command], here, env)
     (OUT / f"{number:02}.told").write_text(f"{script.name}\n{told}\n{tried}")
     shutil.rmtree(OUT / f"{number:02}")
+    return read(label(script), told, tried)._replace(seconds=time.monotonic() - begin)
+
+
+def label(script: Script) -> str:
+    """What a table calls a script: its name, and how it is started."""
     started = " ".join((*(f"{name}={value}" for name, value in script.env), script.arguments)).strip()
     started = f"{started}; {script.batch}" if script.batch else started
     shown = started if len(started) <= MOST_SHOWN else f"{started[:MOST_SHOWN]}…"
-    name = f"{script.name} `{shown}`" if shown else script.name
-    return read(name, told, tried)._replace(seconds=time.monotonic() - begin)
+    return f"{script.name} `{shown}`" if shown else script.name
 
 
 def _gandiva(words: Sequence[str], here: Path, env: dict[str, str]) -> str:
@@ -154,21 +157,25 @@ def _first(text: str) -> str:
     return text.split("; next:")[0].replace("|", "\\|")
 
 
+def chosen(words: Sequence[str]) -> list[tuple[int, Script]]:
+    """The scripts that are asked for, with their numbers; SystemExit where the words choose none."""
+    named = [(number, script, f"{number:02} {script.name}") for number, script in enumerate(SCRIPTS)]
+    found = [item[:2] for item in named if not words or any(word in item[2] for word in words)]
+    if not found:
+        known = "\n".join(name for _, _, name in named)
+        raise SystemExit(f"run.sh: no script has {' or '.join(words)} in its name; known:\n{known}")
+    return found
+
+
 def main(words: Sequence[str]) -> int:
-    """Run what is asked, and print the table as it grows; 2 where a word chooses nothing."""
+    """Run what is asked, and print the table as it grows."""
     if not words:
         print("usage: tests/public/run.sh DIR [WORDS…]", file=sys.stderr)
         return 2
-    directory, asked, rows = Path(words[0]).absolute(), words[1:], []
-    named = [(number, script, f"{number:02} {script.name}") for number, script in enumerate(SCRIPTS)]
-    chosen = [item for item in named if not asked or any(word in item[2] for word in asked)]
-    if not chosen:
-        known = "\n".join(name for _, _, name in named)
-        print(f"run.sh: no script has {' or '.join(asked)} in its name; known:\n{known}", file=sys.stderr)
-        return 2
+    directory, rows, numbered = Path(words[0]).absolute(), [], chosen(words[1:])
     OUT.mkdir(parents=True, exist_ok=True)
     print(HEAD, flush=True)
-    for number, script, _ in chosen:
+    for number, script in numbered:
         rows.append(look_at(directory, script, number))
         print(rows[-1], flush=True)
     (OUT / "table.md").write_text("\n".join((HEAD, *map(str, rows))) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -36,6 +37,16 @@ class Script(NamedTuple):
     def name(self) -> str:
         """What it is called in the table: its owner's repository, and its path."""
         return f"{self.repository.name.split('/')[1]}: {self.path}"
+
+    @property
+    def start(self) -> str:
+        """The directory that it is started in, below its repository's."""
+        return self.place or str(Path(self.path).parent)
+
+    @property
+    def file(self) -> str:
+        """Its path from there."""
+        return str(Path(self.path).relative_to(self.start))
 
 
 PYTORCH = Repository("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
