@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from gandiva_slurm.model.wish import Wish, parse_new
 DEADLINE_S, MOST_BYTES = 9.0, 1 << 20
 #: The same of one of a job that is not submitted yet: sbatch does not wait as long.
 NEW_S = 2.0
+#: So many questions of a user's wait for each other; one more is refused.
+MOST_NEW = 4
 #: What stands for the number of a job that is not submitted yet.
 NEW = "new"
 #: The command, by this very Python.
@@ -36,8 +38,8 @@ class WhatIf:
         self._words = (*command, "-f", str(file), "forecast", "--if")
         self._socket = folder / SOCKET_NAME
         self._is_asked = False
-        #: the users who wait for an answer of a job that is not submitted yet
-        self._waiting: set[int] = set()
+        #: the turns of users who ask of jobs that are not submitted yet, and how many questions want one
+        self._turns: dict[int, tuple[asyncio.Lock, int]] = {}
 
     async def ask(self, wish: Wish) -> dict[str, Any]:
         """Return what is foretold of a job as it is and as it is wished; GandivaError: nothing is."""
@@ -49,15 +51,26 @@ class WhatIf:
         One of a user's at a time, lest one who asks without end keep others from their answers.
         """
         told: dict[str, Any] = {**parse_new(text), "uid": uid, "partition": partition}
-        if uid in self._waiting:
-            raise GandivaError("another --new of yours is being answered; ask again in a moment")
-        self._waiting.add(uid)
+        async with self._turn_of(uid):
+            try:
+                return await self._by_socket(told)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return await self._by_child(NEW, json.dumps(told))
+
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, uid: int) -> AsyncIterator[None]:
+        turn, wanted = self._turns.get(uid, (asyncio.Lock(), 0))
+        if wanted == MOST_NEW:
+            why = f"{MOST_NEW} other --new of yours wait for their answers"
+            raise GandivaError(f"{why}; ask again in a moment")
+        self._turns[uid] = turn, wanted + 1
         try:
-            return await self._by_socket(told)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return await self._by_child(NEW, json.dumps(told))
+            async with turn:
+                yield
         finally:
-            self._waiting.discard(uid)
+            _, wanted = self._turns.pop(uid)
+            if wanted > 1:
+                self._turns[uid] = turn, wanted - 1
 
     async def _by_socket(self, told: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -62,6 +62,32 @@ async def test_one_at_a_time(monkeypatch):
     assert not asked._is_asked
 
 
+async def test_of_jobs_not_submitted_yet_a_users_questions_wait_for_each_other(monkeypatch):
+    """Others' do not; a fifth of one user's is refused, and the next is not."""
+    asked, gates = WhatIf(Path("gandiva.yaml"), Path("/nowhere")), [asyncio.Event(), asyncio.Event()]
+    begun: list[int] = []
+
+    async def worked_out(self, job, text):
+        uid = json.loads(text)["uid"]
+        begun.append(uid)
+        await gates[uid].wait()
+        return {"of": len(begun)}
+
+    monkeypatch.setattr(WhatIf, "_by_child", worked_out)
+    waiting = [asyncio.create_task(asked.ask_new("gpus=1", 0, "gpu")) for _ in range(what_if.MOST_NEW)]
+    await asyncio.sleep(0.05)
+    assert begun == [0]
+    with pytest.raises(GandivaError, match="4 other --new of yours wait"):
+        await asked.ask_new("gpus=1", 0, "gpu")
+    gates[1].set()
+    assert await asked.ask_new("gpus=1", 1, "gpu") == {"of": 2}
+    waiting.pop().cancel()
+    gates[0].set()
+    assert [one["of"] for one in await asyncio.gather(*waiting)] == [2, 3, 4]
+    assert not asked._turns
+    assert await asked.ask_new("gpus=1", 0, "gpu") == {"of": 5}
+
+
 async def test_of_a_job_that_is_not_submitted_yet_its_user_is_told(world, ask, monkeypatch):  # noqa: F811
     await running(world, "user1", 2)
     await world.cycles(3)
