@@ -235,6 +235,8 @@ def _job_row(
     mates = sorted(mate for mate, packed_ns in used.packed.items() if packed_ns)
     return {
         **{key: job[key] for key in _SHOWN},
+        # As sacct has it: slurmdbd is told of a cancelled job before its processes end.
+        "exit_code": "0:0" if job["state"] == "CANCELLED" else job["exit_code"],
         "submit_s": float(job["submit_s"]),
         "start_s": float(job["start_s"]) or None,
         "end_s": float(job["end_s"]) or None,
@@ -261,7 +263,7 @@ def _job_row(
 
 _SHOWN = (
     *("job_id", "array_job_id", "array_task_id", "name", "user", "account", "partition"),
-    *("state", "gpus", "type", "node", "exit_code"),
+    *("state", "gpus", "type", "node"),
 )
 
 

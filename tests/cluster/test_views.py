@@ -164,9 +164,7 @@ def check_ended(fleet: Fleet, ends: dict[int, str], moved: int) -> None:
     slurm, (shown, acct) = sacct(), wait_for(both, "the page's accounts to be the command's")
     for job, state in ends.items():
         row, last = acct[job], slurm[job][-1]
-        # Of a job that a signal ended slurmctld has the signal, slurmdbd has not.
-        code = last[1] if state == "CANCELLED" else row["exit_code"]
-        assert [row["state"], code, row["user"]] == last and row["state"] == state
+        assert [row["state"], row["exit_code"], row["user"]] == last and row["state"] == state
         assert row["restarts"] == len(slurm[job]) - 1 == (job == moved)
         assert shown[job]["state"] == state
     assert [state for state, *_ in slurm[moved]] == ["REQUEUED", "COMPLETED"]

@@ -173,6 +173,13 @@ def test_jobs_are_picked_by_id_user_account_and_array(book):
     assert set(book.usage(span(0, 999), Filter(job_ids=frozenset({6, 7})))) == {7, 9}
 
 
+def test_a_cancelled_job_has_the_exit_code_of_sacct(book):
+    """Slurm's own accounting closes it before its processes end; slurmctld has their signal."""
+    book.job(7, "user1", 1, start_s=100, end_s=200, state="CANCELLED", exit_code="0:15")
+    book.job(8, "user1", 1, start_s=100, end_s=200, state="FAILED", exit_code="0:15")
+    assert {job: row["exit_code"] for job, row in book.usage(span(0, 999)).items()} == {7: "0:0", 8: "0:15"}
+
+
 def test_holds_are_listed_uncut_and_in_order(book):
     book.job(7, "user1", 1, start_s=100)
     book.hold(7, "user1", 1, 120, 130)
