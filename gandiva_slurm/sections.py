@@ -109,6 +109,8 @@ class NodeConfig(Section):
     gpustat_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: jobs that know no other way are moved by an image of their processes (ADR 0054)
     process_images: bool = False
+    #: those that have a GPU open, too, where the node has proven that with its driver (ADR 0073)
+    process_images_gpu: bool = False
     #: root's directory for them
     image_dir: str = Field(default="", pattern=r"^(/.*)?$")
     #: shared: all nodes see it at this path; nodes: each has its own, and fetches a job's from where that was
@@ -129,6 +131,8 @@ class NodeConfig(Section):
     def _images_lie_somewhere(self) -> NodeConfig:
         if self.process_images and not self.image_dir:
             raise ValueError("process_images: name root's directory for them in image_dir")
+        if self.process_images_gpu and not self.process_images:
+            raise ValueError("process_images_gpu: it needs process_images")
         if self.image_parked and not self.process_images:
             raise ValueError("image_parked: it needs process_images")
         if self.image_parked and self.image_store == "nodes":

@@ -35,7 +35,8 @@ def check(config_path: str | None, count: int, user: str, as_json: bool) -> int:
     made: list[Round] = []
     why = ""
     try:
-        for done in image_rounds.run(Path(section.image_dir), os.uname().nodename, user, most, count):
+        node, has_card = os.uname().nodename, section.process_images_gpu
+        for done in image_rounds.run(Path(section.image_dir), node, user, most, count, has_card):
             made.append(done)
             if not as_json and len(made) in {1, count // 4, count // 2}:
                 click.echo(f"{len(made)} of {count}", err=True)
@@ -45,18 +46,19 @@ def check(config_path: str | None, count: int, user: str, as_json: bool) -> int:
         rounds = [dataclasses.asdict(done) for done in made]
         click.echo(to_json({"wanted": count, "rounds": rounds, "failed": why}))
     else:
-        _tell(made)
+        _tell(made, section.process_images_gpu)
     if why:
         raise GandivaError(f"--process-images: image {len(made) + 1} of {count}: {why}; next: docs/images.md")
     return 0
 
 
-def _tell(made: list[Round]) -> None:
+def _tell(made: list[Round], has_card: bool) -> None:
     if not made:
         return
     largest = max(done.bytes for done in made)
     what = f"{largest >> 20} MiB the largest; all steps right"
-    click.echo(f"images of two processes made and restored: {len(made)}, {what}")
+    on_card = ", one of them on a GPU," if has_card else ""
+    click.echo(f"images of two processes{on_card} made and restored: {len(made)}, {what}")
     for name, told in _PARTS.items():
         taken = [getattr(done, name) for done in made]
         click.echo(f"  {told:<17} {statistics.median(taken):.2f} s, the longest {max(taken):.2f} s")

@@ -40,6 +40,8 @@ class Measured:
     unrestored: str = ""
     #: that was no fault of the image's or the node's: the node may well restore the job another time
     is_fit_again: bool = False
+    #: it goes on from an image of a GPU program: on GPUs of the model it was on alone
+    keeps_type: bool = False
     #: the job beside which `rate_packed` was measured; 0: none
     mate: int = 0
 

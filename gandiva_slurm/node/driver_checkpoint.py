@@ -20,7 +20,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ class Lock(ctypes.Structure):
     ]
 
 
+class Pair(ctypes.Structure):
+    """A GPU that a process was on, and the one that stands for it now, by the 16 bytes of their UUIDs."""
+
+    _fields_ = [("old", ctypes.c_ubyte * 16), ("new", ctypes.c_ubyte * 16)]
+
+
+class RestoreArgs(ctypes.Structure):
+    """Arguments of the restore: 64 bytes. Needs driver 580 where it has pairs."""
+
+    _fields_ = [
+        ("pairs", ctypes.POINTER(Pair)),
+        ("count", ctypes.c_uint),
+        ("reserved", ctypes.c_ubyte * 52),
+    ]
+
+
 class Driver:
     """The driver's calls, on any process of this machine."""
 
@@ -92,9 +109,14 @@ class Driver:
         """Move its memory to the host and let go of its GPUs; it must be locked."""
         self._call("cuCheckpointProcessCheckpoint", ctypes.c_int(pid), None)
 
-    def restore(self, pid: int) -> None:
-        """Take its GPUs and move its memory back; it is locked then."""
-        self._call("cuCheckpointProcessRestore", ctypes.c_int(pid), None)
+    def restore(self, pid: int, pairs: Sequence[tuple[str, str]] = ()) -> None:
+        """Take its GPUs and move its memory back; it is locked then.
+
+        `pairs`: UUIDs of each GPU that it was on, and of the one that stands for it now; none: the same ones.
+        """
+        listed = (Pair * len(pairs))(*(Pair(_bytes(old), _bytes(new)) for old, new in pairs))
+        arguments = ctypes.byref(RestoreArgs(listed, len(pairs))) if pairs else None
+        self._call("cuCheckpointProcessRestore", ctypes.c_int(pid), arguments)
 
     def unlock(self, pid: int) -> None:
         """Let it go on."""
@@ -127,16 +149,21 @@ def take_out(driver: Driver, pid: int, timeout_ms: int = LOCK_MS) -> None:
         raise Refused(str(err)) from err
 
 
-def bring_back(driver: Driver, pid: int) -> None:
+def bring_back(driver: Driver, pid: int, pairs: Sequence[tuple[str, str]] = ()) -> None:
     """Bring a process to RUNNING from wherever it is; CudaError when a call fails, or it is FAILED."""
     state = driver.state(pid)
     if state == CHECKPOINTED:
-        driver.restore(pid)
+        driver.restore(pid, pairs)
     if state in (CHECKPOINTED, LOCKED):
         driver.unlock(pid)
     state = driver.state(pid)
     if state != RUNNING:
         raise CudaError(f"the driver says that the process is {_name(state)}")
+
+
+def _bytes(name: str) -> Any:
+    """Return the bytes of a UUID as NVML tells it: GPU-8-4-4-4-12."""
+    return (ctypes.c_ubyte * 16)(*uuid.UUID(name.removeprefix("GPU-")).bytes)
 
 
 def _settled(driver: Driver, pid: int) -> int:
@@ -207,7 +234,7 @@ def alone(proc: ProcId) -> Iterator[None]:
 def out(task: dict[str, Any]) -> dict[str, Any]:
     """Take out the one process of `procs` that uses GPUs; answer which, its bytes, and what failed."""
     driver = Driver()
-    proc, used = choose(_nvml().uses(), [ProcId(*row) for row in task["procs"]])
+    proc, used = choose(load_nvml().uses(), [ProcId(*row) for row in task["procs"]])
     check_host(sum(used.values()), task["cgroups"])
     why = ""
     with alone(proc):
@@ -226,7 +253,7 @@ def back(task: dict[str, Any]) -> dict[str, Any]:
         with alone(proc):
             state = _look(driver, proc, is_known=bool(task["bytes"]))
             if state == CHECKPOINTED:
-                _wait_for_room(task["bytes"], until)
+                wait_for_room(task["bytes"], until)
             if state in (LOCKED, CHECKPOINTED):
                 bring_back(driver, proc.pid)
             if state == FAILED:
@@ -234,17 +261,19 @@ def back(task: dict[str, Any]) -> dict[str, Any]:
     return {"is_out": False, "why": lost}
 
 
-def _wait_for_room(need: dict[str, int], until: float) -> None:
+def wait_for_room(need: dict[str, int], until: float) -> None:
+    """Wait until its GPUs have room for so many bytes, by number; Refused: not by then (time.monotonic())."""
     while True:
         try:
-            return check_gpus(_nvml().free(), need)
+            return check_gpus(load_nvml().free(), need)
         except Refused:
             if time.monotonic() > until:
                 raise
         time.sleep(1)
 
 
-def _nvml() -> nvml.Library:
+def load_nvml() -> nvml.Library:
+    """Return NVML; Refused where it is missing."""
     library = nvml.load()
     if library is None:
         raise Refused("GPU memory cannot be told: NVML, or the extra `nvml`, is missing")
@@ -264,7 +293,7 @@ def _look(driver: Driver, proc: ProcId, is_known: bool) -> int:
 def probe(task: dict[str, Any]) -> dict[str, Any]:
     """Answer why this node's driver cannot do it, "" where it can."""
     Driver()
-    _nvml().free()
+    load_nvml().free()
     return {"is_out": False, "why": ""}
 
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, image_probe, imageable, images, imaging, procs, restoring
+from gandiva_slurm.node import criu, image_cards, image_probe, imageable, images, imaging, procs, restoring
+from gandiva_slurm.node.driver_checkpoint import Refused
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: Deadlines: for the program to start, PyTorch's import included; to go on after a restore; to end.
@@ -57,10 +58,13 @@ class Round:
     restore_s: float
 
 
-def run(root: Path, node: str, user: str, most: int, count: int) -> Iterator[Round]:
+def run(
+    root: Path, node: str, user: str, most: int, count: int, has_card: bool = False
+) -> Iterator[Round]:
     """Yield each of `count` rounds; Failed where one fails.
 
-    `root`: node.image_dir. `user`: as whom the program runs. `most`: bytes of the largest image.
+    `root`: node.image_dir. `user`: as whom the program runs. `most`: bytes of the largest image. `has_card`:
+    it uses the first GPU; rounds enough are the node's proof then (`image_cards`), and a failure ends that.
     """
     why = criu.unfit() or images.why_not(root)
     if why:
@@ -69,9 +73,18 @@ def run(root: Path, node: str, user: str, most: int, count: int) -> Iterator[Rou
         who = pwd.getpwnam(user)
     except KeyError:
         raise Failed(f"this node knows no user {user!r}") from None
-    with own_store(root, node) as store, Probe(store, who, most) as probe:
-        for number in range(count):
-            yield probe.round(JobKey(0, number))
+    try:
+        with own_store(root, node) as store, Probe(store, who, most, has_card) as probe:
+            for number in range(count):
+                yield probe.round(JobKey(0, number))
+        if has_card and count >= image_cards.ROUNDS:
+            image_cards.note_proven(root)
+    except Failed:
+        if has_card:
+            image_cards.forget_proof(root)
+        raise
+    except (Refused, OSError) as err:
+        raise Failed(str(err)) from err
 
 
 @contextlib.contextmanager
@@ -102,8 +115,8 @@ def own_store(root: Path, node: str) -> Iterator[Path]:
 class Probe:
     """The program, wherever it lives now: as it was started, or below a process 1 of its own."""
 
-    def __init__(self, store: Path, who: pwd.struct_passwd, most: int) -> None:
-        self._store, self._most, self._who = store, most, who
+    def __init__(self, store: Path, who: pwd.struct_passwd, most: int, has_card: bool = False) -> None:
+        self._store, self._most, self._who, self._has_card = store, most, who, has_card
         # Its user may write these two, and put no link in their place: the directory is root's.
         self._lines, self._said = store / "lines", store / "said"
         for file in (self._lines, self._said):
@@ -119,6 +132,7 @@ class Probe:
     def __enter__(self) -> Probe:
         plain = ["--reuid", str(self._who.pw_uid), "--regid", str(self._who.pw_gid), "--init-groups"]
         words = [sys.executable, "-m", image_probe.__name__, str(self._lines)]
+        words += ["card"] if self._has_card else []
         self._top = self._start(["setpriv", *plain, *_WITH_US, "--", *words])
         try:
             self._root = procs.read_proc(self._top.pid)
@@ -145,7 +159,9 @@ class Probe:
             self._wait_for_steps(GOES_ON_S)
         by, uid, gid = "check@1", self._who.pw_uid, self._who.pw_gid
         tree = imageable.tree_below(self._root, uid, self._first)
-        imageable.check(tree, gid, (f"{self._store}/",))
+        imageable.check(tree, gid, (f"{self._store}/",), "" if self._has_card else imageable.CARDS_OFF)
+        mine = [proc.id for proc in tree.procs]
+        on_card = {"is_off": False, "procs": mine, "bytes": {}, "cgroups": [], "gpus": [0]}
         made = imaging.make(
             {
                 "image_dir": str(self._store),
@@ -158,6 +174,7 @@ class Probe:
                 "first": tree.first.pid if tree.first else 0,
                 "pids": [proc.pid for proc in tree.procs],
                 "goes_on": False,
+                "card": on_card if self._has_card else None,
                 "facts": {"name": "check", "script": "", "directories": []},
             }
         )
@@ -173,6 +190,7 @@ class Probe:
                 "place": str(place),
                 "task": os.getpid(),
                 "by": by,
+                "gpus": [0],
             }
         )
         images.remove(place)

@@ -17,6 +17,8 @@ class Image:
 
     #: why none can be made; "": one can
     why_not: str = OFF
+    #: it uses GPUs: it goes on on such of the same model alone
+    has_card: bool = False
     #: the program that makes it, while it does
     maker: ProcId | None = None
     #: it is there: until it is deleted the job must not run

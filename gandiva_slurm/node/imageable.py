@@ -20,6 +20,10 @@ FIRST = "gandiva-image"
 #: The most supplementary groups that criu compares.
 MOST_GROUPS = 256
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+#: How the devices of NVIDIA's GPUs begin.
+CARD = "/dev/nvidia"
+#: Why GPU programs cannot be in an image where no one has asked for that.
+CARDS_OFF = "node.process_images_gpu is off"
 _ANONYMOUS = ("[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify")
 #: Directories that each node has its own of.
 _OWN = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/var/lock/")
@@ -73,12 +77,14 @@ def tree_below(root: Proc, uid: int, first: ProcId | None = None) -> Tree:
     return tree
 
 
-def check(tree: Tree, gid: int, besides: tuple[str, ...] = ()) -> None:
+def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARDS_OFF) -> bool:
     """NoImage when something a process has cannot be in an image, or is this node's alone.
 
     `gid`: of its user's own group, as which it is restored. `besides`: how the paths begin that are no matter
-    of the job's: a trial's own files.
+    of the job's: a trial's own files. `cards`: why GPU programs cannot be in an image here, "" where they
+    can. Returns True where one of the processes uses a GPU.
     """
+    has_card = False
     for proc in tree.procs:
         status = procs.read_text(proc.pid, "status")
         words = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -90,11 +96,18 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = ()) -> None:
             raise NoImage("one of its processes is confined by seccomp")
         files = [path for path in _open_files(proc.pid) if not path.startswith(besides)]
         for path in files:
-            why = _why_not(path)
-            if why:
-                raise NoImage(why)
+            is_card = path.startswith(CARD)
+            has_card = has_card or is_card
+            if why := "" if is_card and not cards else _why_not(path):
+                raise NoImage(f"{why}; {cards}" if is_card else why)
         if any(path.startswith("socket:") for path in files):
             _check_sockets(proc.pid, files)
+    return has_card
+
+
+def open_card(pid: int) -> str:
+    """Return a GPU's device that a process has open or mapped; "" where it has none."""
+    return next((path for path in _open_files(pid) if path.startswith(CARD)), "")
 
 
 def script_of(tree: Tree) -> str:

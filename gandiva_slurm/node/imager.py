@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
-from gandiva_slurm.node import criu, imageable, images, imaging, kept_images, leaving, procs
+from gandiva_slurm.node import criu, image_cards, imageable, images, imaging, kept_images, leaving, procs
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.image_state import OFF
@@ -47,6 +47,8 @@ class Imager:
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
         self._spares = Spares(self._drop_spare)
+        #: why GPU programs cannot be in an image here
+        self._cards = imageable.CARDS_OFF
         #: what former gandivads of this node had begun is removed
         self._is_cleared = False
 
@@ -70,8 +72,9 @@ class Imager:
                 fault = fault and await asyncio.to_thread(_prepare, root)
                 if self._node.settings.image_parked and not fault and not self._is_shared:
                     self._note_shared(await asyncio.to_thread(_is_shared, root, self._node.settings.node))
+                self._cards = await asyncio.to_thread(image_cards.why_not, root, self._node)
                 for resident in list(self._node.residents.values()):
-                    resident.image.why_not = fault or _why_not(resident)
+                    resident.image.why_not = fault or _why_not(resident, self._cards)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
                 rows = [resident.image.restoring for resident in self._node.residents.values()]
@@ -191,7 +194,7 @@ class Imager:
         resident.image.is_kept = is_kept
         try:
             tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-            imageable.check(tree, _gid(resident))
+            has_card = imageable.check(tree, _gid(resident), cards=self._cards)
             _check_all_are_in(tree, resident)
         except imageable.NoImage as err:
             resident.image.why_not = str(err)
@@ -208,6 +211,7 @@ class Imager:
             "first": tree.first.pid if tree.first else 0,
             "pids": [proc.pid for proc in tree.procs],
             "goes_on": is_kept,
+            "card": image_cards.of_job(resident) if has_card or resident.away.is_out else None,
             "facts": {
                 "node": settings.node,
                 "name": resident.name,
@@ -226,6 +230,8 @@ class Imager:
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)
+        if has_card:
+            image_cards.note_asked(resident)
         # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()
@@ -249,6 +255,7 @@ class Imager:
                 self._put_away(resident)
             said = {"why": "its job is over" if resident.is_ending else "it was not made in time"}
         resident.image.maker = None
+        image_cards.note_answer(resident, said.pop("card", None))
         if "why" in said:
             self._fail(resident, said["why"], round((time.monotonic() - began_s) * 1e9))
             return
@@ -332,17 +339,18 @@ def _is_shared(root: Path, node: str) -> bool:
         return False
 
 
-def _why_not(resident: Resident) -> str:
-    """Say why no image of a job could be made now."""
+def _why_not(resident: Resident, cards: str) -> str:
+    """Say why no image of a job could be made now; `cards`: why none of a GPU program."""
     if resident.part is not None:
         return imageable.ON_SEVERAL_NODES
     if not resident.ranks:
         return resident.image.why_not if resident.image.why_not != OFF else "no rank has registered"
     try:
         tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-        imageable.check(tree, _gid(resident))
+        has_card = imageable.check(tree, _gid(resident), cards=cards)
     except imageable.NoImage as err:
         return str(err)
+    resident.image.has_card = has_card or resident.away.is_out
     return ""
 
 

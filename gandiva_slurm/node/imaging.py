@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, images, picture, procs, programs
+from gandiva_slurm.node import criu, image_cards, images, picture, procs, programs
 from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
@@ -27,6 +27,9 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     """Dump the tree of `root`, and seal the image; return its bytes and seconds. BadImage, OSError: none."""
     root, key, uid, by = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"], task["by"]
     began_s, who = time.monotonic(), pwd.getpwuid(uid)
+    if card := task.get("card"):
+        image_cards.take_off(card, task["pids"])
+        task["facts"]["card"] = image_cards.facts(card)
     need = sum(_resident(pid) for pid in task["pids"])
     for place in images.outlived(root, key):
         images.remove(place)
@@ -86,12 +89,13 @@ def end(maker: ProcId) -> None:
 
 
 def main() -> None:
-    """Make one image and print the answer as JSON."""
+    """Make one image and print the answer as JSON: `card` is what the driver keeps, whatever became of it."""
+    task = json.loads(sys.argv[1])
     try:
-        said = make(json.loads(sys.argv[1]))
+        said = make(task)
     except (images.BadImage, OSError, KeyError, subprocess.SubprocessError) as err:
         said = {"why": str(err)}
-    print(json.dumps(said))
+    print(json.dumps({**said, "card": task.get("card")}))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,12 @@ class Library(Protocol):
     def uses(self) -> list[Use]:
         """Return which processes have a context on which GPU now."""
 
+    def driver(self) -> str:
+        """Return the driver's version; "" where it is not told."""
+
+    def identities(self) -> tuple[tuple[str, str], ...]:
+        """Return UUID ("GPU-…") and model of each GPU, by its number."""
+
 
 def load() -> Library | None:
     """Return the library, ready to be asked; None where it or the driver is missing."""
@@ -74,6 +80,19 @@ class Nvml:
     def free(self) -> tuple[int, ...]:
         """Return what is free of each GPU's memory now, in bytes."""
         return tuple(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in self._handles)
+
+    def driver(self) -> str:
+        """Return the driver's version; "" where it is not told."""
+        try:
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError as err:
+            log.warning("NVML does not tell the driver's version: %s", err)
+            return ""
+
+    def identities(self) -> tuple[tuple[str, str], ...]:
+        """Return UUID ("GPU-…") and model of each GPU, by its number."""
+        ask, name = self._nvml.nvmlDeviceGetUUID, self._nvml.nvmlDeviceGetName
+        return tuple((_text(ask(handle)), _text(name(handle))) for handle in self._handles)
 
     def uses(self) -> list[Use]:
         """Return which processes have a context on which GPU now."""
@@ -113,3 +132,8 @@ class Nvml:
             self._seen[gpu] = max(self._seen[gpu], int(sample.timeStamp))
             by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
         return {pid: round(sum(values) / len(values)) for pid, values in by_pid.items()}, True
+
+
+def _text(told: str | bytes) -> str:
+    """Return a text of NVML's; nvidia-ml-py before 12 has bytes."""
+    return told.decode(errors="replace") if isinstance(told, bytes) else told

@@ -279,6 +279,7 @@ class Restorer:
             "uid": peer.uid,
             "first": below[0].pid,
             "task": peer.proc.pid,
+            "gpus": list(resident.gpus),
         }
         try:
             running.call = imaging.start("restoring", task)
@@ -314,6 +315,7 @@ class Restorer:
         image, root = resident.image, ProcId(*said["root"])
         image.restoring, image.root = [], f"{root.pid}:{running.manifest['inner']}"
         image.is_restored, image.from_steps = True, resident.steps()
+        image.has_card = bool(running.manifest.get("card"))
         resident.image.spent_ns = int(running.manifest.get("spent_ns", 0))
         if resident.holds:
             node.ledger.cancel_park(resident.key)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, images, picture, procs
+from gandiva_slurm.node import criu, image_cards, images, picture, procs
 from gandiva_slurm.node.imageable import inner_pid
 
 #: Longer than criu's own bound.
@@ -34,7 +34,9 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
     began_s, who = time.monotonic(), pwd.getpwuid(uid)
     place = Path(task["place"])
     manifest = images.read(root, key, uid, place)
+    card, gpus = manifest.get("card"), task["gpus"]
     lack = picture.why_not_here(manifest["picture"]) or _lack_of_script(manifest["script"])
+    lack = lack or (image_cards.why_not_here(card, gpus) if card else "")
     if lack:
         raise images.BadImage(lack)
     images.verify(place, key, manifest)
@@ -73,6 +75,8 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
         raise images.BadImage("its processes ended as soon as they were restored")
     if any(has_rights(procs.read_text(proc.pid, "status")) for proc in found.values()):
         raise images.BadImage("a restored process has rights that its user has not")
+    if card:
+        image_cards.put_on(found[card["inner"]].id, card, gpus)
     times = {"verify_s": verified_s - began_s, "restore_s": time.monotonic() - verified_s}
     return {"root": found[manifest["inner"]].id, "procs": {n: proc.id for n, proc in found.items()}, **times}
 

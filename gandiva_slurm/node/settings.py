@@ -59,6 +59,8 @@ class NodeSettings:
     gpustat_dir: Path | None = None
     #: where images of processes lie; None: none are made (ADR 0054)
     image_dir: Path | None = None
+    #: images of GPU programs are made, too, where the node has proven them
+    image_cards: bool = False
     #: bytes of the largest image
     image_most: int = 64 << 30
     #: now and then one is made of a parked job that knows no other way, in case this node is lost
@@ -107,6 +109,7 @@ class NodeSettings:
             dcgm_mapping_dir=Path(part.dcgm_mapping_dir) if part.dcgm_mapping_dir else None,
             gpustat_dir=Path(part.gpustat_dir) if part.gpustat_dir else None,
             image_dir=Path(part.image_dir) if part.process_images else None,
+            image_cards=part.process_images_gpu,
             image_most=round(part.image_most_gib * (1 << 30)),
             image_parked=part.image_parked,
             are_images_fetched=part.image_store == "nodes",

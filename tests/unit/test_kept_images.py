@@ -178,7 +178,7 @@ def making(floor: Any, monkeypatch: pytest.MonkeyPatch) -> Imager:
     """An imager whose programs answer what `said` is."""
     tree = type("Tree", (), {"root": MAKER, "inner": 9, "first": None, "procs": ()})()
     monkeypatch.setattr(imager.imageable, "find_tree", lambda stepds, uid: tree)
-    monkeypatch.setattr(imager.imageable, "check", lambda tree, gid: None)
+    monkeypatch.setattr(imager.imageable, "check", lambda tree, gid, **how: False)
     monkeypatch.setattr(imager.imageable, "script_of", lambda tree: "")
     monkeypatch.setattr(imager.imageable, "socket_directories", lambda tree: [])
     monkeypatch.setattr(imager, "_check_all_are_in", lambda tree, resident: None)

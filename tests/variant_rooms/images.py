@@ -151,7 +151,7 @@ VARIANTS = (
     Variant(
         "image-unfit-again",
         "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
-        "if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit - closed):",
+        "if unable and any(could_take(at, record, name) for name in nodes.keys() - unable - closed):",
         "if False:",
         "A job goes back to the node that could not restore it.",
         ("tests/unit/test_engine_unrestored.py::test_it_goes_on_on_the_next_node_and_none_is_tried_twice",),
@@ -159,8 +159,8 @@ VARIANTS = (
     Variant(
         "image-unfit-everywhere",
         "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
-        "if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit - closed):",
-        "if unfit:",
+        "if unable and any(could_take(at, record, name) for name in nodes.keys() - unable - closed):",
+        "if unable:",
         "A job that no node could restore is never started again.",
         ("tests/unit/test_engine_unrestored.py::test_where_there_is_no_other_node_any_more_it_is_started_anywhere",),
     ),

@@ -125,9 +125,12 @@ def closed_nodes(at: Cycle, record: JobRecord) -> frozenset[str]:
 
     The latter only while there is a node besides, down as that may be: else it goes where it can begin anew.
     """
-    closed, unfit = frozenset(reserved_nodes(at, record)), record.travels.unfit.keys()
-    if unfit and any(could_take(at, record, name) for name in at.state.nodes.keys() - unfit - closed):
-        closed = closed.union(unfit)
+    closed, travels, nodes = frozenset(reserved_nodes(at, record)), record.travels, at.state.nodes
+    kept = travels.kept_type
+    others = {name for name, each in nodes.items() if each.node.gpu_type != kept} if kept else set[str]()
+    for unable in (others, travels.unfit.keys()):
+        if unable and any(could_take(at, record, name) for name in nodes.keys() - unable - closed):
+            closed = closed.union(unable)
     return closed
 
 

@@ -29,11 +29,16 @@ def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     travels, measured = record.travels, event.measured
+    is_at_work = measured.framework not in ("", ANEW) or event.reason in _AT_WORK
+    if measured.keeps_type and event.node in at.state.nodes:
+        travels.kept_type = at.state.nodes[event.node].node.gpu_type
+    elif is_at_work and not measured.unrestored:
+        travels.kept_type = ""
     if measured.unrestored:
         travels.unfit[event.node] = measured.unrestored
         if measured.is_fit_again and event.node not in travels.unfit_once:
             travels.unfit_once = (*travels.unfit_once, event.node)
-    elif travels.unfit and (measured.framework not in ("", ANEW) or event.reason in _AT_WORK):
+    elif travels.unfit and is_at_work:
         # Where it trains it can be restored, and where it has begun anew any node may be as good.
         is_here = event.node in travels.unfit
         travels.forget_unfit(but=() if is_here else travels.unfit.keys() - {*travels.unfit_once})
@@ -50,13 +55,18 @@ def leave_unfit(at: Cycle) -> None:
 
 def unfit_or(record: JobRecord, reason: Reason) -> Reason:
     """Say why a job has no place: where nodes are closed to it, that they could not restore it."""
-    if reason.code != "Reserved" or not record.travels.unfit:
+    if reason.code != "Reserved" or not (record.travels.unfit or record.travels.kept_type):
         return reason
-    return because("Unfit", unfit=", ".join(f"{name} ({why})" for name, why in _in_order(record)))
+    kept = record.travels.kept_type
+    words = [f"it was on {kept}s, and goes on on such alone"] if kept else []
+    words += [f"{name} ({why})" for name, why in _in_order(record)]
+    return because("Unfit", unfit=", ".join(words))
 
 
 def told(record: JobRecord) -> Iterator[str]:
-    """Say which nodes could not restore it, for `gandiva why`."""
+    """Say which nodes could not restore it, and which may, for `gandiva why`."""
+    if record.travels.kept_type:
+        yield f"it is moved by an image of its processes, to other {record.travels.kept_type}s alone"
     yield from (f"{name} could not restore it from its image: {why}" for name, why in _in_order(record))
 
 

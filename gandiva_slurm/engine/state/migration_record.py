@@ -40,6 +40,8 @@ class Travels:
     peak_bytes: int = 0
     #: nodes that could not restore it from its image, and why
     unfit: dict[str, str] = field(default_factory=dict)
+    #: the GPU type that its image goes on on, where that is of a GPU program; "": any
+    kept_type: str = ""
     #: those of them that may another time, once it trains elsewhere
     unfit_once: tuple[str, ...] = ()
     #: when it ran first, unix time; 0: it has not
