@@ -14,6 +14,14 @@ struct lock_args {
 	uint64_t reserved1[7];
 };
 
+struct restore_args {
+	const struct {
+		unsigned char uuids[32];
+	} *pairs;
+	unsigned int count;
+	unsigned char reserved[52];
+};
+
 static FILE *open_file(const char *format, const char *name, int pid, const char *mode)
 {
 	char path[4096], rest[64];
@@ -106,8 +114,22 @@ int cuCheckpointProcessCheckpoint(int pid, const void *args)
 	return move("Checkpoint", pid, LOCKED, CHECKPOINTED);
 }
 
-int cuCheckpointProcessRestore(int pid, const void *args)
+/* Pairs are noted in hexadecimal. */
+int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
 {
+	char pairs[80 * 8] = "Restore";
+
+	if (args != NULL && args->count > 8)
+		return INVALID_VALUE;
+	for (size_t n = 0; args != NULL && n < sizeof args->reserved; n++)
+		if (args->reserved[n] != 0)
+			return UNKNOWN;
+	for (unsigned int n = 0; args != NULL && n < args->count; n++) {
+		char *at = pairs + sprintf(pairs, "pair:");
+		for (int byte = 0; byte < 32; byte++)
+			at += sprintf(at, "%s%02x", byte == 16 ? "=" : "", args->pairs[n].uuids[byte]);
+		(void)call(pairs, 0);
+	}
 	return move("Restore", pid, CHECKPOINTED, LOCKED);
 }
 

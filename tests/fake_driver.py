@@ -37,6 +37,15 @@ def nvmlDeviceGetMemoryInfo(number):
 def nvmlDeviceGetComputeRunningProcesses(number):
     return [SimpleNamespace(pid=pid, usedGpuMemory=used) for gpu, pid, used in _rows("uses") if gpu == number]
 
+def nvmlSystemGetDriverVersion():
+    return "580.65"
+
+def nvmlDeviceGetUUID(number):
+    return f"GPU-00000000-0000-0000-0000-{number:012x}"
+
+def nvmlDeviceGetName(number):
+    return "V100"
+
 def nvmlDeviceGetProcessUtilization(number, since):
     return []
 """

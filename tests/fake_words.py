@@ -38,6 +38,7 @@ def told(world: FakeWorld, name: str, key: JobKey, proc: Proc) -> ev.ResidentSee
         ooms=world.ooms.get(key.job_id, 0),
         idle_s=world.idle.get(key.job_id, 0),
         saved_s=world.saved_s.get(key.job_id, 0),
+        keeps_type=key.job_id in world.keeps_type and not why,
     )
     stand = (name, key, proc.state, proc.gpus, proc.reason, detail)
     return ev.ResidentSeen(*stand, 0, proc.has_left, measured, proc.has_floor)

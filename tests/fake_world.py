@@ -75,6 +75,8 @@ class FakeWorld:
         self.saves_badly: set[int] = set()
         #: what nodes say saves a job that has a name for it
         self.frameworks: dict[int, str] = {}
+        #: jobs that go on from images of GPU programs
+        self.keeps_type: set[int] = set()
         #: jobs that know no way to be moved once they have begun
         self.wayless: set[int] = set()
         #: jobs that can go on with as many ranks as they have only

@@ -194,6 +194,21 @@ def test_one_that_was_taken_off_and_is_in_no_image_is_put_on_again(job: OnCard) 
     assert job.calls()[:2] == [f"{home} lock", f"{home} checkpoint"] and len(job.calls()) % 4 == 0
 
 
+def test_a_gandivad_killed_while_the_driver_works_leaves_nothing_off_its_gpu(job: OnCard) -> None:
+    job.begin("killed")
+    wait_for(lambda: job.moves_by() == "image", job.story, 30)
+    home = job.node()
+    job.drain(home)
+    wait_for(lambda: job.calls(), job.story, MOVE_S)
+    job.mini.kill(f"gandivad:{home}")
+    job.resume(home)
+    job.mini.start_daemon(f"gandivad:{home}")
+    was = len(job.lines())
+    wait_for(lambda: len(job.lines()) > was + 20, job.story, MOVE_S)
+    assert job.wait_ended()[-1] == "FAILED 7:0", job.file(".out").read_text()
+    assert job.lines() == job.alone()
+
+
 def test_another_driver_is_no_proof(job: OnCard) -> None:
     job.begin("renewed")
     wait_for(lambda: job.moves_by() == "image", job.story, 30)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_out_and_back(fake):
     assert fake.state(PID) == RUNNING and fake.calls()[2:] == ["Restore", "Unlock"]
     dc.bring_back(driver, PID)
     assert len(fake.calls()) == 4, "who runs is left alone"
+
+
+def test_it_comes_back_on_the_gpus_that_stand_for_those_it_was_on(fake):
+    driver, old, new = dc.Driver(), "GPU-00112233-4455-6677-8899-aabbccddeeff", f"GPU-{uuid.UUID(int=1)}"
+    dc.take_out(driver, PID)
+    dc.bring_back(driver, PID, [(old, new), (new, old)])
+    first, second = old.removeprefix("GPU-").replace("-", ""), f"{1:032x}"
+    pairs = [f"pair:{first}={second}", f"pair:{second}={first}"]
+    assert fake.state(PID) == RUNNING and fake.calls()[2:] == [*pairs, "Restore", "Unlock"]
 
 
 @pytest.mark.parametrize(

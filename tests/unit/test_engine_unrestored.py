@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.engine.lifecycle import unrestored
+from gandiva_slurm.engine.lifecycle import placing, unrestored
+from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model import job as states
 from gandiva_slurm.node.elsewhere import STARTED_ANEW
@@ -86,6 +87,47 @@ def test_where_no_other_node_takes_jobs_it_stays_until_its_node_has_it_begin_ane
     world.run(5)
     record = world.engine.jobs[job]
     assert (record.nodes, record.job.restart, record.travels.unfit) == (("n2",), restart, {})
+
+
+def on_card() -> tuple[FakeWorld, int]:
+    """A job that moves by images of a GPU program: of the other nodes the K80 is free, the V100 is not."""
+    settings = EngineSettings(10 * SECOND_NS, slots_per_gpu=4)
+    world = FakeWorld(dict.fromkeys(("n1", "n2", "n3"), 1), settings, move_ns=SECOND_NS)
+    world.types = {"n2": "k80"}
+    world.drained = {"n2": DISK, "n3": DISK}
+    job = world.submit()
+    world.frameworks[job] = "image"
+    world.keeps_type = {job}
+    world.run(5)
+    world.drained = {"n1": DISK, "n3": DISK}
+    world.run(60)
+    return world, job
+
+
+def test_a_gpu_program_goes_on_on_gpus_of_its_type_alone() -> None:
+    world, job = on_card()
+    record = world.engine.jobs[job]
+    assert record.nodes == () or record.nodes == ("n1",), "the K80 is no place for it"
+    assert [*unrestored.told(record)] == ["it is moved by an image of its processes, to other v100s alone"]
+    world.drained = {"n1": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n3",) and record.travels.failures == 0
+    # One that has begun anew, and is in no image, goes anywhere.
+    world.keeps_type.clear()
+    world.drained = {"n1": DISK, "n3": DISK}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.nodes == ("n2",) and record.travels.kept_type == ""
+
+
+def test_a_gpu_program_whose_type_is_gone_may_be_started_anywhere() -> None:
+    world, job = on_card()
+    state, record = world.engine.state, world.engine.jobs[job]
+    at = Cycle(state, world.engine.settings, world.now_ns)
+    assert placing.closed_nodes(at, record) == {"n2"}
+    del state.nodes["n1"], state.nodes["n3"]
+    assert placing.closed_nodes(at, record) == frozenset()
 
 
 def leaving(unfit: tuple[str, ...], nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> tuple[FakeWorld, int]:

@@ -1,10 +1,11 @@
-"""Known-wrong variants. Process images that nodes fetch from each other, or cannot restore."""
+"""Known-wrong variants. Process images that nodes fetch from each other, or cannot restore, or of GPUs."""
 
 from __future__ import annotations
 
 from tests.variant_kit import Variant
 
 _TESTS = "tests/controller/test_image_fetching.py::"
+_CARDS = "tests/unit/test_image_cards.py::"
 _ELSEWHERE = "tests/unit/test_restorer_elsewhere.py::"
 
 VARIANTS = (
@@ -162,6 +163,61 @@ VARIANTS = (
         "if unable and any(could_take(at, record, name) for name in nodes.keys() - unable - closed):",
         "if unable:",
         "A job that no node could restore is never started again.",
-        ("tests/unit/test_engine_unrestored.py::test_where_there_is_no_other_node_any_more_it_is_started_anywhere",),
+        (
+            "tests/unit/test_engine_unrestored.py::test_where_there_is_no_other_node_any_more_it_is_started_anywhere",
+        ),
+    ),
+    Variant(
+        "card-not-proven",
+        "gandiva_slurm/node/image_cards.py:why_not",
+        'return "" if is_proven else why',
+        'return ""',
+        "GPU programs are moved by a driver that nobody has tried.",
+        (_CARDS + "test_a_proof_is_of_one_driver_and_one_model",),
+    ),
+    Variant(
+        "card-not-written-down",
+        "gandiva_slurm/node/image_cards.py:note_asked",
+        "if not away.is_out:",
+        "if False:",
+        "What the driver keeps of a job is forgotten where no image is made: it stays off its GPU.",
+        (_CARDS + "test_what_the_driver_may_keep_is_written_down_before_it_is_asked",),
+    ),
+    Variant(
+        "card-still-open",
+        "gandiva_slurm/node/image_cards.py:take_off",
+        'if left := next(filter(None, map(imageable.open_card, pids)), ""):',
+        'if left := "":',
+        "An image is made of processes that have a GPU open.",
+        (
+            _CARDS
+            + "test_a_process_that_has_the_gpu_open_all_the_same_is_named_and_the_driver_keeps_the_rest",
+        ),
+    ),
+    Variant(
+        "card-of-any-model",
+        "gandiva_slurm/node/image_cards.py:why_not_here",
+        "if models != those:",
+        "if False:",
+        "A GPU program is restored for GPUs of another model.",
+        (_CARDS + "test_it_goes_on_on_gpus_of_the_same_model_by_the_same_driver",),
+    ),
+    Variant(
+        "card-without-a-map",
+        "gandiva_slurm/node/driver_checkpoint.py:Driver.restore",
+        "arguments = ctypes.byref(RestoreArgs(listed, len(pairs))) if pairs else None",
+        "arguments = None",
+        "The driver is not told which GPU stands for the one that a program was on.",
+        (
+            "tests/unit/test_driver_checkpoint.py::test_it_comes_back_on_the_gpus_that_stand_for_those_it_was_on",
+        ),
+    ),
+    Variant(
+        "card-of-any-type",
+        "gandiva_slurm/engine/lifecycle/placing.py:closed_nodes",
+        "if each.node.gpu_type != kept} if kept else set[str]()",
+        "if each.node.gpu_type != kept} if False else set[str]()",
+        "A GPU program is moved to GPUs on which its image cannot go on, and back.",
+        ("tests/unit/test_engine_unrestored.py::test_a_gpu_program_goes_on_on_gpus_of_its_type_alone",),
     ),
 )
