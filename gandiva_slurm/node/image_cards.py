@@ -3,7 +3,7 @@
 NVIDIA's process checkpoint does both (`driver_checkpoint`): what it has taken off its GPUs has no device
 open, and criu sees a plain program. Behind the restore it is told which GPU stands for which, by their UUIDs:
 of the same model, by the same driver. No node does so before its administrator has had it proven there, by
-`gandiva check --process-images`: public threads tell of drivers that hang, or hang the host.
+`gandiva check --process-images 20`: public threads tell of drivers that hang, or hang the host.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gandiva_slurm.node.procs import ProcId
 
 #: Images in a row that a node must have made and restored with its driver.
 ROUNDS = 20
+_HOW = "`gandiva check --process-images 20` there does so"
 #: Where a node's proof lies, below node.image_dir.
 PROOFS = "proven"
 #: How long room on its GPUs is waited for: those that were there before are about to be off them.
@@ -47,8 +48,7 @@ def why_not(root: Path, node: Node) -> str:
         is_proven = proof == {"driver": library.driver(), "models": _models(library)}
     except (OSError, ValueError):
         is_proven = False
-    how = f"`gandiva check --process-images {ROUNDS}` there does so"
-    why = f"images of GPU programs are not proven with this node's driver, {library.driver()}: {how}"
+    why = f"images of GPU programs are not proven with this node's driver, {library.driver()}: {_HOW}"
     if not is_proven:
         warn_once(log, f"node.process_images_gpu is on, and {why}")
     return "" if is_proven else why
