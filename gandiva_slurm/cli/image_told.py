@@ -20,6 +20,7 @@ from gandiva_slurm.node.imageable import NoImage
 
 #: Where criu lies, which is not in every user's PATH.
 _ROOTS_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
+_OF_CARDS = "it uses a GPU: on nodes that have proven their driver, to GPUs of its model (docs/images.md)"
 
 
 def told(node: LoneNode, script: Script, way: str) -> str:
@@ -29,30 +30,31 @@ def told(node: LoneNode, script: Script, way: str) -> str:
     """
     if node.status is not None or node.is_over():
         return "not known: the script was over"
-    why = script_ways.why_never(script) or _why_not(node, script)
+    found, has_card = _look(node, script)
+    why = script_ways.why_never(script) or found
     if why:
         return f"no: {why}"
     if way:
         return f"could be made, and is not needed: it is moved otherwise ({way})"
-    return f"could be made, as far as is seen here; {_of_site()}; {_of_criu()}"
+    words = ("could be made, as far as is seen here", _of_site(), _OF_CARDS * has_card, _of_criu())
+    return "; ".join(filter(None, words))
 
 
-def _why_not(node: LoneNode, script: Script) -> str:
-    """Say what the script has that cannot be in an image, "" where nothing is seen."""
+def _look(node: LoneNode, script: Script) -> tuple[str, bool]:
+    """Say what the script has that cannot be in an image, "" for nothing seen; and whether it uses a GPU."""
     line = script.marks.get("nodes")
     if line:
-        return f"{imageable.ON_SEVERAL_NODES} ({line})"
+        return f"{imageable.ON_SEVERAL_NODES} ({line})", False
     if node.tasks():
-        return imageable.NOT_ONE_STEP
+        return imageable.NOT_ONE_STEP, False
     root = procs.read_proc(node.pid)
     if root is None:
-        return "it ended"
+        return "it ended", False
     try:
         tree = imageable.tree_below(root, os.getuid())
-        imageable.check(tree, _gid(), _not_the_jobs(node, script))
+        return "", imageable.check(tree, _gid(), _not_the_jobs(node, script), _why_no_cards())
     except NoImage as err:
-        return str(err)
-    return ""
+        return str(err), False
 
 
 def _gid() -> int:
@@ -74,6 +76,14 @@ def _not_the_jobs(node: LoneNode, script: Script) -> tuple[str, ...]:
     with contextlib.suppress(OSError):  # closed
         found.append(os.readlink("/proc/self/fd/0"))
     return tuple(found)
+
+
+def _why_no_cards() -> str:
+    """Say why this site makes no images of GPU programs; "" where it does, or is not known."""
+    with contextlib.suppress(ConfigError):
+        settings = load_config().node
+        return "" if settings.process_images_gpu or not settings.process_images else imageable.CARDS_OFF
+    return ""
 
 
 def _of_site() -> str:

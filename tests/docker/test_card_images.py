@@ -19,9 +19,12 @@ from tests.docker.test_images import MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRA
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
-#: Trains as the script beside it does, with a pattern in the GPU's memory that must be there at the end.
+#: Trains as the script beside it does, with a pattern in the GPU's memory that must be there at the end; it
+#: takes its time until it is told that it has been moved.
 ON_CARD = """
-import runpy, sys
+import os, runpy, sys, time
+sleep = time.sleep
+time.sleep = lambda seconds: None if os.path.exists(sys.argv[1] + ".moved") else sleep(seconds)
 from gandiva_slurm.node.image_probe import CardMemory
 pattern = bytes(range(256)) * 4096
 memory = CardMemory(pattern)
@@ -78,10 +81,15 @@ class OnCard(Moving):
         self.name = name
         flags = ("--gandiva-pack=never", "--requeue", "--open-mode=append", "-o", f"{name}.out")
         words = f"export GANDIVA_AUTO_ATTACH=0 FAKE_CARD=/home/card/{name}"
-        lines = f"{words}\nexec python on_card.py {name} {STEPS} 0.05"
+        lines = f"{words}\nexec python on_card.py {name} {STEPS} 0.1"
         self.job = self.fleet.submit("user1", lines, *flags)
         self.fleet.wait_running(self.job)
-        wait_for(lambda: len(self.lines()) > 30, lambda: f"it to train: {self.story()}", 90)
+        wait_for(lambda: len(self.lines()) > 5, lambda: f"it to train: {self.story()}", 90)
+
+    def wait_ended(self) -> list[str]:
+        """Let it go on to its end; return what `Moving` does."""
+        self.file(".moved").touch()
+        return super().wait_ended()
 
     def calls(self) -> list[str]:
         """What the driver was asked to do with it: the node, and the call."""
@@ -103,7 +111,7 @@ class OnCard(Moving):
         self.drain(home)
         wait_for(lambda: self.node() not in ("", home), lambda: f"it to move: {self.story()}", MOVE_S)
         was = len(self.lines())
-        wait_for(lambda: len(self.lines()) > was + 20, lambda: f"it to train: {self.story()}", 60)
+        wait_for(lambda: len(self.lines()) > was + 5, lambda: f"it to train: {self.story()}", 60)
         self.resume(home)
         return home
 
@@ -183,7 +191,7 @@ def test_one_that_was_taken_off_and_is_in_no_image_is_put_on_again(job: OnCard) 
         was, began_s = len(job.lines()), time.monotonic()
         job.resume(home)
         wait_for(
-            lambda: len(job.lines()) > was + 20,
+            lambda: len(job.lines()) > was + 5,
             lambda: f"{time.monotonic() - began_s}: {job.story()}",
             MOVE_S,
         )
@@ -204,7 +212,7 @@ def test_a_gandivad_killed_while_the_driver_works_leaves_nothing_off_its_gpu(job
     job.resume(home)
     job.mini.start_daemon(f"gandivad:{home}")
     was = len(job.lines())
-    wait_for(lambda: len(job.lines()) > was + 20, job.story, MOVE_S)
+    wait_for(lambda: len(job.lines()) > was + 5, job.story, MOVE_S)
     assert job.wait_ended()[-1] == "FAILED 7:0", job.file(".out").read_text()
     assert job.lines() == job.alone()
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gandiva_slurm.node import driver_checkpoint, nvml
+from gandiva_slurm.node import driver_checkpoint, image_cards, imageable, nvml
 from gandiva_slurm.node.procs import read_proc
 from gandiva_slurm.wire.page import TIER_VMM, W_HELD, W_SEQ, W_TIER_USED
 from tests.gpu import device
@@ -168,6 +168,29 @@ def test_parked_rank_is_moved_at_its_boundary(driver, tmp_path):
         job.kill()
         job.wait()
         node.close()
+
+
+def test_a_script_off_its_gpu_has_no_device_open_and_goes_on_where_its_map_says(driver, tmp_path):
+    """As for an image of its processes (ADR 0073), without one: the map leads to the GPU that it was on."""
+    job, out, stop = plain(tmp_path, "mapped", 10**9)
+    try:
+        if job.pid not in {use.pid for use in nvml.load().uses()}:
+            pytest.skip(OTHER_PIDS)
+        assert imageable.open_card(job.pid).startswith(imageable.CARD)
+        proc = read_proc(job.pid).id
+        for _ in range(ROUNDS):
+            card = {"is_off": False, "procs": [proc], "bytes": {}, "cgroups": [], "gpus": [0]}
+            image_cards.take_off(card, [job.pid])
+            image_cards.put_on(proc, image_cards.facts(card), [0])
+            job.stdout.readline()
+        stop.touch()
+        losses = losses_of(job, out)
+        alone, out, _ = plain(tmp_path, "alone", len(losses))
+        assert losses_of(alone, out) == losses
+        figure("process images: off a GPU and on again", f"{ROUNDS} times", "no device open, same losses")
+    finally:
+        job.kill()
+        job.wait()
 
 
 def tell(where, times):

@@ -10,7 +10,7 @@ import pytest
 from gandiva_slurm.cli import image_told, script_ways
 from gandiva_slurm.cli.lone import LoneNode
 from gandiva_slurm.config import CONF_ENV
-from gandiva_slurm.node import criu
+from gandiva_slurm.node import criu, imageable
 from tests.park_harness import wait_until
 
 READY = "print('ready', flush=True); import time; time.sleep(600)\n"
@@ -73,6 +73,22 @@ def test_a_plain_script_could_be_and_what_is_lacking_here_is_told(
 def test_what_the_site_has_set_is_told(tell: Telling, tmp_path: Path, is_on: str, told: str) -> None:
     (tmp_path / "gandiva.yaml").write_text(YAML.format(is_on))
     assert told in tell()
+
+
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        (", process_images_gpu: true", "it uses a GPU: on nodes that have proven their driver"),
+        ("", "no: it has the device /dev/p"),
+    ],
+)
+def test_of_one_that_uses_a_gpu_what_the_site_makes_is_told(
+    tell: Telling, tmp_path: Path, more: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imageable, "CARD", "/dev/p")  # the only device besides that anybody may open
+    text = YAML.format("true").replace(", image_dir", f"{more}, image_dir")
+    (tmp_path / "gandiva.yaml").write_text(text)
+    assert told in tell("import os; f = os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)")
 
 
 @pytest.mark.parametrize(
