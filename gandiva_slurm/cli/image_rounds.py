@@ -13,7 +13,7 @@ from gandiva_slurm.cli.client import to_json
 from gandiva_slurm.config import load_config
 from gandiva_slurm.model.errors import ConfigError, GandivaError, UsageError
 from gandiva_slurm.node import image_rounds
-from gandiva_slurm.node.image_rounds import Round
+from gandiva_slurm.node.image_subject import Failed, Round
 
 #: The parts of a move, by the words of docs/images.md.
 _PARTS = {
@@ -40,7 +40,7 @@ def check(config_path: str | None, count: int, user: str, as_json: bool) -> int:
             made.append(done)
             if not as_json and len(made) in {1, count // 4, count // 2}:
                 click.echo(f"{len(made)} of {count}", err=True)
-    except image_rounds.Failed as err:
+    except Failed as err:
         why = str(err)
     if as_json:
         rounds = [dataclasses.asdict(done) for done in made]

@@ -52,6 +52,17 @@ _BEAT_NS = 500_000_000
 _HOOK = Path(gandiva_slurm.__file__).parent / "client" / "hook"
 
 
+def environment(run: Path) -> dict[str, str]:
+    """What a script that is tried has of ours: its losses go to files that begin with `run`."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name in WISHES or not name.startswith(("GANDIVA", "SLURM_"))
+    }
+    path = [str(_HOOK), *filter(None, [found.get("PYTHONPATH")])]
+    return found | {"GANDIVA_TRIAL": str(run), "PYTHONPATH": os.pathsep.join(path)}
+
+
 class LoneNode:
     """One life of one job: its processes and their pages. Leaves no process behind."""
 
@@ -95,15 +106,9 @@ class LoneNode:
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Start the script; `is_served=False`: alone, only noting its losses. `env`: what Slurm tells it."""
-        own_env = {
-            name: value
-            for name, value in os.environ.items()
-            if name in WISHES or not name.startswith(("GANDIVA", "SLURM_"))
-        }
+        own_env = environment(self.run) | dict(env)
         if shutil.which(command[0]) is None:
             raise GandivaError(f"there is no program {command[0]!r}; name one as in: -- python train.py")
-        path = [str(_HOOK), *filter(None, [own_env.get("PYTHONPATH")])]
-        own_env |= {"GANDIVA_TRIAL": str(self.run), "PYTHONPATH": os.pathsep.join(path), **env}
         programs = stand_in.make(Path(f"{self.run}.bin{self._restart}"), self._notes)
         if env and shutil.which("srun", path=str(programs)) is None:
             raise GandivaError(

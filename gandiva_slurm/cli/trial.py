@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gandiva_slurm.cli import image_told, own_trial, script_ways
+from gandiva_slurm.cli import image_told, image_trial, own_trial, script_ways
 from gandiva_slurm.cli.lone import LoneNode, is_a_try, way_of, why_unmoved
 from gandiva_slurm.cli.number import Number
 from gandiva_slurm.cli.runs import BEHIND, Losses, Trial, check_end, run_alone, train_on
@@ -80,9 +80,11 @@ def prove(trial: Trial) -> str:
     click.echo(f"alone:   {_count(trial.losses('alone'))}")
     run_parked(trial)
     click.echo(f"parked:  {_count(trial.losses('parked'))}, {trial.parks} parks")
-    if trial.image:
-        click.echo(f"image:   {trial.image}")
     verdict = compare(trial, "parked")
+    if trial.image:
+        of_image = _prove_image(trial) if not verdict else ""
+        click.echo(f"image:   {trial.image}")
+        verdict = verdict or of_image
     stays = script_ways.why_never(trial.script)
     if not stays and not trial.by:
         stays = script_ways.why_not_tried(trial.script) if is_own else trial.unmoved + _ADD
@@ -100,6 +102,14 @@ _ADD = (
     "; next: gandiva.attach() in it, or --checkpoint=self where it goes on from its own newest file whenever "
     "it is started, or --checkpoint=signal:USR1 where it saves and requeues itself upon a signal"
 )
+
+
+def _prove_image(trial: Trial) -> str:
+    """Where that can be, have it moved by images, and say what came of it; return the verdict."""
+    if not trial.image.startswith(image_told.COULD) or image_trial.why_not():
+        return ""
+    trial.image, verdict = image_trial.prove(trial)
+    return verdict
 
 
 def run_parked(trial: Trial) -> None:

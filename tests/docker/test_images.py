@@ -236,6 +236,26 @@ def test_doctor_says_before_what_gandivad_would_say(mini: MiniCluster) -> None:
     assert "which only this node has" in told("user1", f"exec 7>/tmp/doctored; {train}")
 
 
+def test_try_as_root_proves_it_by_moving_the_script(mini: MiniCluster) -> None:
+    """The script is its user's, and what it computes the same; where it is not, that is the verdict."""
+
+    def tried(script: str) -> tuple[int, str]:
+        words = f"cd /home/user1; exec gandiva try --steps 60 -- {script} </dev/null"
+        done = mini.exec(["sh", "-c", words], host="n1", check=False)
+        return done.returncode, done.stdout
+
+    mini.exec(["sh", "-c", "cd; touch tried"], user="user1")  # root, as whom the other runs are, would own it
+    code, out = tried("python train.py tried 1000000 0.01")
+    assert code == 0, out
+    found = re.search(
+        r"^image: +proven: moved 2 times by images of its processes, (\d+) losses; dump ", out, re.MULTILINE
+    )
+    assert found and int(found[1]) >= 60, out
+    code, out = tried("sh -c 'exec 7>/tmp/tried; exec python train.py tried 1000000 0.01'")
+    assert code == 0 and re.search(r"^image: +no: it uses /tmp", out, re.MULTILINE), out
+    assert not list((mini.at.root / "images").glob("check-*"))
+
+
 @pytest.mark.parametrize("hostile", ["edited", "another's"])
 def test_an_image_that_was_changed_is_refused_and_the_job_begins_anew(moving: Moving, hostile: str) -> None:
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")

@@ -38,8 +38,8 @@ USER, UID = "user1", 5001
 #: Where the hook for unchanged scripts lies in a container.
 HOOK = "/opt/gandiva-slurm/gandiva_slurm/client/hook"
 HEAD = (
-    "| script | parked | MiB | dump (s) | restore (s) | stood still (s) | losses | files |\n"
-    "|---|---|---|---|---|---|---|---|"
+    "| script | parked | moved | MiB | dump (s) | restore (s) | stood still (s) | losses | files |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -168,7 +168,7 @@ def look_at(mini: MiniCluster, script: Script, place: Path, directory: Path, pyt
     told = compare(public, moved)
     imaged = [one for one in made if one["event"] == "imaged"]
     restored = [one for one in made if one["event"] == "restored"]
-    assert len(imaged) == len(restored) == len(public.still_s) == 2, made
+    assert len(imaged) == len(restored) >= 2, made  # more where it was in the other's way
     size = max(one["bytes"] for one in imaged) >> 20
     seconds = [
         ", ".join(f"{value:.2f}" for value in values)
@@ -176,7 +176,8 @@ def look_at(mini: MiniCluster, script: Script, place: Path, directory: Path, pyt
             [one["dump_s"] for one in imaged], [one["restore_s"] for one in restored], public.still_s,
         )
     ]  # fmt: skip
-    return f"| {label(script)} | {parks} times | {size} | {' | '.join(seconds)} | {' | '.join(told)} |"
+    how_often = f"{parks} times | {len(restored)} times"
+    return f"| {label(script)} | {how_often} | {size} | {' | '.join(seconds)} | {' | '.join(told)} |"
 
 
 def compare(public: Public, moved: Run) -> tuple[str, str]:
@@ -217,7 +218,7 @@ def main(words: Sequence[str]) -> int:
             try:
                 row = look_at(mini, script, place / f"{number:02}", directory, place / "venv/bin/python")
             except AssertionError as err:
-                row = f"| {label(script)} | **{str(err).strip().splitlines()[-1][:300]}** | | | | | | |"
+                row = f"| {label(script)} | **{str(err).strip().splitlines()[-1][:300]}** | | | | | | | |"
                 (place / f"{number:02}.why").write_text(str(err))
             rows.append(row)
             print(row, flush=True)

@@ -111,7 +111,7 @@ VARIANTS = (
     ),
     Variant(
         "doctor-images-what-srun-started",
-        "gandiva_slurm/cli/image_told.py:_why_not",
+        "gandiva_slurm/cli/image_told.py:_look",
         "if node.tasks():",
         "if False:",
         "gandiva doctor says that an image could be made of a job with steps of srun, and it could not.",
