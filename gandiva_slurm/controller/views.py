@@ -245,7 +245,7 @@ def _told(item: Resident, way: str) -> Iterable[str]:
         yield f"it can be moved: it saves itself and goes on from there{by}"
     elif way:
         yield way
-    elif item.ranks:
+    elif item.ranks or (item.unmoved and item.reason == "NoClient"):
         yield f"it cannot be moved: {_unmoved(item)}"
     yield from _told_steps(item)
     if item.duty < 100:

@@ -19,6 +19,8 @@ class Image:
     why_not: str = OFF
     #: it uses GPUs: it goes on on such of the same model alone
     has_card: bool = False
+    #: it has no client: it is frozen whole, not parked, and its image is made of what it is then
+    is_blind: bool = False
     #: the program that makes it, while it does
     maker: ProcId | None = None
     #: it is there: until it is deleted the job must not run

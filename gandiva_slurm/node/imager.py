@@ -29,6 +29,8 @@ from gandiva_slurm.node.spares import Spares
 
 #: Directories of sockets that are made on the target.
 MOST_DIRECTORIES = 16
+#: A requeue's SIGCONT would let such a job run on behind its image, in the midst of whatever it does.
+NOT_FROZEN = "it has no client, and no control group here that can be frozen"
 #: How often it looks at what is to leave, at what may leave, and into the store.
 LOOK_S, CHECK_S, SWEEP_S = 0.1, 5.0, 600.0
 
@@ -74,7 +76,7 @@ class Imager:
                     self._note_shared(await asyncio.to_thread(_is_shared, root, self._node.settings.node))
                 self._cards = await asyncio.to_thread(image_cards.why_not, root, self._node)
                 for resident in list(self._node.residents.values()):
-                    resident.image.why_not = fault or _why_not(resident, self._cards)
+                    resident.image.why_not = fault or _why_not(self._node, resident, self._cards)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
                 rows = [resident.image.restoring for resident in self._node.residents.values()]
@@ -140,6 +142,8 @@ class Imager:
         is_wanted = leaving.is_heard_to_leave(self._node, resident) and not leave.own_save_s
         if image.is_whole and not is_wanted and not resident.is_ending and self._is_planned(resident):
             self._drop(resident)
+        elif image.is_whole and not self._is_planned(resident):
+            leaving.end(self._node, resident)
         if image.kept_steps >= 0:
             self._kept[resident.key] = resident
         if fault or not kept_images.is_ready(resident):
@@ -300,6 +304,8 @@ class Imager:
         resident.image.is_kept = False
         if resident.key in self._node.residents and resident.state == SUSPENDED and not resident.is_ending:
             self._slicer.switcher.shut(resident)
+            if resident.is_frozen:
+                self._slicer.switcher.keep_still(resident)
         self._slicer.fill()
         self._node.save()
 
@@ -339,11 +345,14 @@ def _is_shared(root: Path, node: str) -> bool:
         return False
 
 
-def _why_not(resident: Resident, cards: str) -> str:
+def _why_not(node: Node, resident: Resident, cards: str) -> str:
     """Say why no image of a job could be made now; `cards`: why none of a GPU program."""
     if resident.part is not None:
         return imageable.ON_SEVERAL_NODES
-    if not resident.ranks:
+    resident.image.is_blind = not resident.sets and resident.is_blind(node.settings.client_wait_ns)
+    if resident.image.is_blind and not node.freezer.groups(resident):
+        return NOT_FROZEN
+    if not resident.ranks and not resident.image.is_blind:
         return resident.image.why_not if resident.image.why_not != OFF else "no rank has registered"
     try:
         tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)

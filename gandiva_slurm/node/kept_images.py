@@ -20,8 +20,9 @@ LEAST_HELD_NS = 10_000_000_000
 
 
 def is_ready(resident: Resident) -> bool:
-    """True for a job that is parked and goes on from an image, if from anything."""
-    is_parked = resident.state == SUSPENDED and not resident.is_frozen and resident.counts.suspends > 0
+    """True for a job that is parked (frozen, if it has no client) and goes on from an image, if at all."""
+    is_still = resident.state == SUSPENDED and (not resident.is_frozen or resident.image.is_blind)
+    is_parked = is_still and resident.counts.suspends > 0
     is_parked = is_parked and resident.may_have_turns and not resident.image.keeps_still
     return is_parked and resident.part is None and leaving.is_imageable(resident)
 

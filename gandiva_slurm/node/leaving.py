@@ -9,7 +9,10 @@ controller is heard of for so long that nobody might ever requeue it.
 
 from __future__ import annotations
 
+import signal
+
 from gandiva_slurm.model.job import RUNNING, SUSPENDED, SUSPENDING
+from gandiva_slurm.node import procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
@@ -73,7 +76,8 @@ def is_unfit(node: Node, resident: Resident) -> bool:
 
 def is_imageable(resident: Resident) -> bool:
     """True when it goes on elsewhere from an image of its processes, for it cannot save itself (ADR 0054)."""
-    return not resident.image.why_not and resident.has_client() and not is_movable(resident)
+    image = resident.image
+    return not image.why_not and (resident.has_client() or image.is_blind) and not is_movable(resident)
 
 
 def unmoved(resident: Resident) -> str:
@@ -117,6 +121,18 @@ def has_left(resident: Resident) -> bool:
     if resident.image.is_whole or resident.is_frozen:
         return resident.image.is_whole
     return is_movable(resident) and have_saved(resident.ranks)
+
+
+def end(node: Node, resident: Resident) -> None:
+    """End what Slurm has told to end, and goes on elsewhere: what is frozen would wait for SIGKILL.
+
+    That comes when KillWait is over, and in a control group of version 1 it ends nothing that is frozen.
+    """
+    tasks = [pid for stepd in resident.processes.stepds for pid in procs.children(stepd.pid)]
+    if any(map(procs.is_told_to_end, tasks)):
+        for proc in resident.processes.members():
+            procs.send(proc.id, signal.SIGKILL)
+        node.freezer.open(resident)
 
 
 def is_out(node: Node, resident: Resident) -> bool:

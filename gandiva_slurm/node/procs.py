@@ -110,6 +110,7 @@ def children(pid: int) -> list[int]:
 
 #: Signals that a program may catch to save itself or to end, and that Slurm or its user may send it.
 _CATCHABLE = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+_ENDING = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGKILL - 1)
 _WAKING = sum(1 << (signal.Signals[name] - 1) for name in _CATCHABLE)
 
 
@@ -118,9 +119,22 @@ def has_caught(pid: int) -> bool:
 
     One that stands still in a frozen group is ended by the others.
     """
+    pending, blocked, caught = _signals(pid)
+    return bool(pending & ~blocked & caught & _WAKING)
+
+
+def is_told_to_end(pid: int) -> bool:
+    """True when SIGTERM or SIGKILL waits for a process, as it does for one that stands still."""
+    return bool(_signals(pid)[0] & _ENDING)
+
+
+def _signals(pid: int) -> tuple[int, int, int]:
+    """Which signals wait for a process, which it blocks, and for which it has a handler, as bits."""
     words = dict(line.split(":\t", 1) for line in read_text(pid, "status").splitlines() if ":\t" in line)
-    masks = [int(words.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigCgt")]
-    return bool((masks[0] | masks[1]) & ~masks[2] & masks[3] & _WAKING)
+    own, shared, blocked, caught = (
+        int(words.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigCgt")
+    )
+    return own | shared, blocked, caught
 
 
 def ancestors(pid: int) -> Iterator[Proc]:

@@ -309,6 +309,8 @@ class Restorer:
             group = resident.join(Rank(proc, rank, page, stepd, int(row["fd"])), world, str(row["master"]))
             group.set_mark(now)
             self._watcher.watch(resident, proc)
+        if not running.manifest["ranks"]:  # it had no client, and none is waited for
+            resident.counts.blind_ns = node.settings.client_wait_ns
         for group in resident.sets:
             group.apply(group.form().adopt(group.views(), now))
         # The next gandivad must not end what this one's state says lives.

@@ -89,14 +89,16 @@ def has_rights(status: str) -> bool:
 
 def join_groups(leader: int, pid: int) -> None:
     """Have a process enter the control groups of another; OSError when that fails."""
-    mine = procs.read_text(pid, "cgroup").splitlines()
+    mine, mounts = procs.read_text(pid, "cgroup").splitlines(), _mounts()
     for line in procs.read_text(leader, "cgroup").splitlines():
         if line in mine:
             continue
         _, controllers, path = line.split(":", 2)
         name = controllers.removeprefix("name=").split(",")[0]
         top = Path("/sys/fs/cgroup", name) if name else _unified()
-        (top / path.lstrip("/") / "cgroup.procs").write_text(str(pid))
+        # Within a container what is mounted may begin below the hierarchy's own root.
+        group = top / os.path.relpath(path, mounts.get(str(top), "/"))
+        (group / "cgroup.procs").write_text(str(pid))
 
 
 def take_limits(pid: int) -> None:
@@ -105,6 +107,12 @@ def take_limits(pid: int) -> None:
     for name in (name for name in dir(resource) if name.startswith("RLIMIT_")):
         with contextlib.suppress(OSError, ValueError):  # without CAP_SYS_RESOURCE none is raised
             resource.setrlimit(getattr(resource, name), resource.prlimit(pid, getattr(resource, name)))
+
+
+def _mounts() -> dict[str, str]:
+    """What of its file system is mounted at each place, by /proc/self/mountinfo."""
+    rows = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return {row[4]: row[3] for row in rows}
 
 
 def _unified() -> Path:

@@ -23,7 +23,13 @@ ASKED = [backend for backend in BACKENDS if backend in REQUIRED]
 HERE = Path(__file__).parent
 NODES = "v100:2x2,k80:1x1"
 #: Of process images.
-OF_IMAGES = ("test_images.py", "test_kept_images.py", "test_image_kills.py", "test_card_images.py")
+OF_IMAGES = (
+    "test_images.py",
+    "test_kept_images.py",
+    "test_image_kills.py",
+    "test_card_images.py",
+    "test_image_frozen.py",
+)
 #: Of these files `make soak` alone has the other suites: what they show is of the network and of the node
 #: daemon, and takes two minutes a suite.
 ON_ONE_SUITE = {"test_partitions.py": "docker:trixie"}

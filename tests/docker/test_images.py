@@ -67,14 +67,14 @@ class Moving:
         self.mini, self.fleet, self.job = mini, Fleet(mini), 0
         self.name = f"t{time.monotonic_ns()}"
 
-    def submit(self, script: str, *flags: str) -> None:
-        """Submit the training; OUT stands for the file of its losses."""
+    def submit(self, script: str, *flags: str, told: str = "image of its") -> None:
+        """Submit the training, and wait until this is said; OUT stands for the file of its losses."""
         text = f"export GANDIVA_AUTO_ATTACH=0\n{script.replace('OUT', self.name)}"
         more = ("--gandiva-pack=never", "--requeue", "--open-mode=append", "-o", f"{self.name}.out", *flags)
         self.job = self.fleet.submit("user1", text, *more)
         self.fleet.wait_running(self.job)
         wait_for(lambda: len(self.lines()) > 30, "it to train", 90)
-        wait_for(lambda: "image of its" in self.story(), lambda: f"a word on images: {self.story()}")
+        wait_for(lambda: told in self.story(), lambda: f"a word on images: {self.story()}", 90)
 
     def node(self) -> str:
         """Where Slurm has it; "" where nowhere."""
@@ -154,14 +154,14 @@ class Moving:
         self.mini.exec(["sh", "-c", words], user="user1", check=False)
         return self.file(".alone").read_text().splitlines()
 
-    def processes(self, node: str) -> list[dict[str, str]]:
+    def processes(self, node: str, script: bytes = b"train.py") -> list[dict[str, str]]:
         """/proc/PID/status of its processes on a node."""
         base = Path(f"/proc/{self.mini.pids[node]}/root/proc")
         found = []
         for entry in filter(lambda entry: entry.name.isdigit(), base.iterdir()):
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"train.py" in words and self.name.encode() in words:
+                if script in words and self.name.encode() in words:
                     rows = (line.split(":", 1) for line in (entry / "status").read_text().splitlines())
                     found.append({name: value.strip() for name, value in rows})
         return found

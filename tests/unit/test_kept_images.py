@@ -13,6 +13,7 @@ import pytest
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import guard, imager, images, imaging, kept_images, leaving
+from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
 from tests.unit.test_images import BY, KEY, ME, MOST, left, sealed, take
@@ -268,3 +269,22 @@ def test_the_guard_ends_its_maker_and_leaves_the_older_one(store: Path) -> None:
     assert guard._take_image({**row, "image": [*row["image"], True]}, str(store))  # type: ignore[misc]
     assert images.has_any(store, 1)
     assert MOST
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+async def test_one_without_a_client_has_one_where_it_can_be_frozen(
+    floor: Any, making: Imager, is_frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of its step: a signal of Slurm's must not let it run on behind its image."""
+    resident = parked(floor)
+    resident.sets.clear()
+    node, wait_ns = floor.node, floor.node.settings.client_wait_ns
+    monkeypatch.setattr(node.freezer, "groups", lambda resident: [Path("/group")] * is_frozen)
+    resident.is_frozen, resident.image.why_not = True, OFF
+    assert imager._why_not(node, resident, "") == "no rank has registered", "it may yet"
+    resident.counts.blind_ns = wait_ns
+    resident.image.why_not = imager._why_not(node, resident, "")
+    assert resident.image.why_not == ("" if is_frozen else imager.NOT_FROZEN)
+    assert leaving.is_imageable(resident) == kept_images.is_ready(resident) == is_frozen
+    resident.image.is_blind = False
+    assert not leaving.is_imageable(resident)

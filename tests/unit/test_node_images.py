@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +49,39 @@ async def test_it_is_movable_by_an_image_and_says_so(floor):
     resident.image.why_not = ""
     told = floor.told(1)
     assert (told.is_movable, told.framework, told.unmoved) == (True, leaving.IMAGE, "")
+
+
+@pytest.mark.parametrize(
+    ("is_planned", "is_told", "ends"), [(False, True, True), (True, True, False), (False, False, False)]
+)
+async def test_what_goes_on_elsewhere_is_ended_when_slurm_says_so(
+    floor, monkeypatch, is_planned, is_told, ends
+):
+    """Not upon SIGTERM alone, which its user may send: its requeue is seen, and no plan has it any more."""
+    resident = hooked(floor)
+    floor.plan(1, is_leaving=True)
+    resident.image.is_whole, resident.leave.is_told = True, not is_planned
+    blocks = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {15}); print('', flush=True)"
+    task = subprocess.Popen([sys.executable, "-c", f"{blocks}; time.sleep(60)"], stdout=subprocess.PIPE)
+    task.stdout.readline()
+    try:
+        if is_told:
+            task.terminate()
+        proc = procs.read_proc(task.pid)
+        monkeypatch.setattr(resident.processes, "members", lambda: [proc])
+        monkeypatch.setattr(resident.processes, "stepds", {MAKER})
+        monkeypatch.setattr(leaving.procs, "children", lambda pid: [task.pid])
+        opened = []
+        monkeypatch.setattr(floor.node.freezer, "open", opened.append)
+        making = Imager(floor.node, floor.slicer)
+        monkeypatch.setattr(making, "_is_planned", lambda resident: is_planned)
+        monkeypatch.setattr(making, "_drop", lambda resident: None)
+        making._look_at(resident, "")
+        assert opened == [resident] * ends
+        assert (task.wait(10) == -signal.SIGKILL) if ends else task.poll() is None
+    finally:
+        task.kill()
+        task.communicate()
 
 
 async def test_an_attached_one_keeps_its_own_way(floor):
