@@ -22,7 +22,7 @@ from gandiva_slurm.node.imageable import NoImage
 _ROOTS_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
 #: What is told where nothing stands in its way.
 COULD = "could be made, as far as is seen here"
-_OF_CARDS = "it uses a GPU: on nodes that have proven their driver, to GPUs of its model (docs/images.md)"
+OF_CARDS = "it uses a GPU: on nodes that have proven their driver, to GPUs of its model (docs/images.md)"
 
 
 def told(node: LoneNode, script: Script, way: str) -> str:
@@ -38,7 +38,7 @@ def told(node: LoneNode, script: Script, way: str) -> str:
         return f"no: {why}"
     if way:
         return f"could be made, and is not needed: it is moved otherwise ({way})"
-    words = (COULD, _of_site(), _OF_CARDS * has_card, _of_criu())
+    words = (COULD, _of_site(), OF_CARDS * has_card, _of_criu())
     return "; ".join(filter(None, words))
 
 

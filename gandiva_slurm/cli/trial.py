@@ -55,6 +55,12 @@ def try_(steps: int, seed: int, deadline: float, checkpoint: str | None, command
     """
     script = script_ways.read(command)
     options = own_way(script, checkpoint)
+    if who := image_trial.user():
+        words = ["--steps", str(steps), "--seed", str(seed), "--deadline", str(deadline)]
+        words += ["--checkpoint", checkpoint] if checkpoint else []
+        config = click.get_current_context().obj
+        words = [*(["-f", config] if config else []), "try", *words, "--", *command]
+        return image_trial.by_root(who, words, script, deadline)
     with tempfile.TemporaryDirectory(prefix="gandiva-try-") as path:
         trial = Trial(script, Path(path), steps, deadline, random.Random(seed), options)
         verdict = prove(trial)
@@ -80,11 +86,9 @@ def prove(trial: Trial) -> str:
     click.echo(f"alone:   {_count(trial.losses('alone'))}")
     run_parked(trial)
     click.echo(f"parked:  {_count(trial.losses('parked'))}, {trial.parks} parks")
-    verdict = compare(trial, "parked")
     if trial.image:
-        of_image = _prove_image(trial) if not verdict else ""
         click.echo(f"image:   {trial.image}")
-        verdict = verdict or of_image
+    verdict = compare(trial, "parked")
     stays = script_ways.why_never(trial.script)
     if not stays and not trial.by:
         stays = script_ways.why_not_tried(trial.script) if is_own else trial.unmoved + _ADD
@@ -102,14 +106,6 @@ _ADD = (
     "; next: gandiva.attach() in it, or --checkpoint=self where it goes on from its own newest file whenever "
     "it is started, or --checkpoint=signal:USR1 where it saves and requeues itself upon a signal"
 )
-
-
-def _prove_image(trial: Trial) -> str:
-    """Where that can be, have it moved by images, and say what came of it; return the verdict."""
-    if not trial.image.startswith(image_told.COULD) or image_trial.why_not():
-        return ""
-    trial.image, verdict = image_trial.prove(trial)
-    return verdict
 
 
 def run_parked(trial: Trial) -> None:

@@ -38,9 +38,15 @@ log = logging.getLogger(__name__)
 
 def why_not(root: Path, node: Node) -> str:
     """Say why no GPU program of this node can be in an image; "" where it can."""
-    library = node.nvml
     if not node.settings.image_cards:
         return imageable.CARDS_OFF
+    why = _why_not_proven(root, node.nvml)
+    if why:
+        warn_once(log, f"node.process_images_gpu is on, and {why}")
+    return why
+
+
+def _why_not_proven(root: Path, library: nvml.Library | None) -> str:
     if library is None:
         return "NVML, or the extra `nvml`, is missing on this node"
     try:
@@ -49,8 +55,6 @@ def why_not(root: Path, node: Node) -> str:
     except (OSError, ValueError):
         is_proven = False
     why = f"images of GPU programs are not proven with this node's driver, {library.driver()}: {_HOW}"
-    if not is_proven:
-        warn_once(log, f"node.process_images_gpu is on, and {why}")
     return "" if is_proven else why
 
 
@@ -90,10 +94,12 @@ def note_proven(root: Path) -> None:
     os.replace(new, path)
 
 
-def forget_proof(root: Path) -> None:
-    """A round failed: it is no proof any more."""
+def forget_proof(root: Path) -> bool:
+    """It is no proof any more; True where it was one, of the driver that is here now."""
+    was_proven = not _why_not_proven(root, nvml.load())
     with contextlib.suppress(OSError):
         _proof(root).unlink()
+    return was_proven
 
 
 def take_off(card: dict[str, Any], pids: Sequence[int]) -> None:
@@ -102,6 +108,9 @@ def take_off(card: dict[str, Any], pids: Sequence[int]) -> None:
     `card`: its processes, control groups, and whether the driver keeps its memory already. `pids`: all
     processes of the image, none of which may have a GPU open then. BadImage: they have, or it failed.
     """
+    if card["is_off"] and not card["bytes"]:
+        # Its driver was asked, and has not answered: the job's next turn finds out, and brings it back.
+        raise BadImage("whether its driver has taken it off its GPU is not known; it is put on again first")
     if not card["is_off"]:
         try:
             said = driver_checkpoint.out({"procs": card["procs"], "cgroups": card["cgroups"]})
@@ -126,11 +135,16 @@ def facts(card: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def why_not_here(card: Mapping[str, Any], gpus: Sequence[int]) -> str:
-    """Say why a program of these GPUs (`facts`) cannot go on on those of these numbers; "" where it can."""
+def why_not_here(card: Mapping[str, Any], gpus: Sequence[int], root: Path | None) -> str:
+    """Say why a program of these GPUs (`facts`) cannot go on on those of these numbers; "" where it can.
+
+    `root`: node.image_dir, where this node's proof lies; None: it is being proven.
+    """
     library = nvml.load()
     if library is None:
         return "it used a GPU, and there is no NVML here"
+    if why := _why_not_proven(root, library) if root is not None else "":
+        return why
     here = library.identities()
     if library.driver() != card["driver"]:
         return f"this node's driver is {library.driver()}, and it ran with {card['driver']}"

@@ -33,7 +33,8 @@ def run(
     """Yield each of `count` rounds; Failed where one fails.
 
     `root`: node.image_dir. `user`: as whom the program runs. `most`: bytes of the largest image. `has_card`:
-    it uses the first GPU; rounds enough are the node's proof then (`image_cards`), and a failure ends that.
+    it uses the first GPU; rounds enough are the node's proof then (`image_cards`), and what ends before them
+    ends an older proof.
     """
     why = criu.unfit() or images.why_not(root)
     if why:
@@ -44,14 +45,12 @@ def run(
         raise Failed(f"this node knows no user {user!r}") from None
     try:
         with own_store(root, node) as store, Probe(store, who, most, has_card) as probe:
+            # A driver that hangs, or takes the host along, leaves none behind.
+            was_proven = has_card and image_cards.forget_proof(root)
             for number in range(count):
                 yield probe.round(JobKey(0, number))
-        if has_card and count >= image_cards.ROUNDS:
-            image_cards.note_proven(root)
-    except Failed:
-        if has_card:
-            image_cards.forget_proof(root)
-        raise
+            if has_card and (was_proven or count >= image_cards.ROUNDS):
+                image_cards.note_proven(root)
     except (Refused, OSError) as err:
         raise Failed(str(err)) from err
 

@@ -69,8 +69,9 @@ class Subject:
     def own_file(self, name: str) -> Path:
         """Make a file that its user may write, and put no link in the place of: the directory is root's."""
         file = self._store / name
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        os.chown(file, self._who.pw_uid, self._who.pw_gid)
+        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        os.fchown(handle, self._who.pw_uid, self._who.pw_gid)
+        os.close(handle)
         return file
 
     def as_user(self) -> list[str]:
@@ -80,7 +81,8 @@ class Subject:
     def start(
         self, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | str = "/"
     ) -> None:
-        """Start it."""
+        """Start it, as itself: below no process 1."""
+        self._first = None
         self._top = self._start(words, env or {**os.environ, "HOME": self._who.pw_dir}, cwd)
         self._root = procs.read_proc(self._top.pid)
 
@@ -120,6 +122,7 @@ class Subject:
                 "first": tree.first.pid if tree.first else 0,
                 "pids": [proc.pid for proc in tree.procs],
                 "goes_on": False,
+                "groups": [],
                 "card": on_card if self.has_card else None,
                 "facts": {"name": "check", "script": "", "directories": directories},
             }
@@ -137,6 +140,8 @@ class Subject:
                 "task": os.getpid(),
                 "by": _BY,
                 "gpus": [0],
+                "cards": "",
+                "is_check": True,
             }
         )
         images.remove(place)

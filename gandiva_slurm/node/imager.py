@@ -8,6 +8,7 @@ before. What failed is told, and the job takes its turns again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pwd
 import signal
@@ -198,7 +199,7 @@ class Imager:
         resident.image.is_kept = is_kept
         try:
             tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-            has_card = imageable.check(tree, _gid(resident), cards=self._cards)
+            has_card = _has_card(tree, resident, self._cards)
             _check_all_are_in(tree, resident)
         except imageable.NoImage as err:
             resident.image.why_not = str(err)
@@ -215,7 +216,8 @@ class Imager:
             "first": tree.first.pid if tree.first else 0,
             "pids": [proc.pid for proc in tree.procs],
             "goes_on": is_kept,
-            "card": image_cards.of_job(resident) if has_card or resident.away.is_out else None,
+            "groups": [str(group) for group in node.freezer.groups(resident)],
+            "card": image_cards.of_job(resident) if has_card else None,
             "facts": {
                 "node": settings.node,
                 "name": resident.name,
@@ -246,7 +248,7 @@ class Imager:
         following.add_done_callback(self._makers.discard)
 
     async def _follow(self, resident: Resident, tree: imageable.Tree, call: subprocess.Popen[str]) -> None:
-        began_s, said, steps = time.monotonic(), None, resident.steps()
+        began_s, said, steps = time.monotonic(), None, kept_images.done(resident)
         until_s, is_kept = began_s + imaging.MOST_S, resident.image.is_kept
         while said is None and time.monotonic() < until_s and not resident.is_ending:
             await asyncio.sleep(0.02)
@@ -322,10 +324,7 @@ def _prepare(root: Path) -> str:
 
 
 def _clear(root: Path, by: str, kept: Collection[Path] = ()) -> set[JobKey]:
-    """Remove what a gandivad that was killed had begun, and had claimed, but what is kept for another start.
-
-    Return the incarnations whose images it had claimed.
-    """
+    """Remove what a killed gandivad had begun, and had claimed, but `kept`; return whose it had claimed."""
     claimed = set()
     try:
         for place in [place for place in images.left_behind(root, by) if place not in kept]:
@@ -338,11 +337,9 @@ def _clear(root: Path, by: str, kept: Collection[Path] = ()) -> set[JobKey]:
 
 
 def _is_shared(root: Path, node: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return images.is_shared(root, node)
-    except OSError as err:
-        log.error("node.image_dir: %s: %s", root, err.strerror)
-        return False
+    return False
 
 
 def _why_not(node: Node, resident: Resident, cards: str) -> str:
@@ -356,11 +353,18 @@ def _why_not(node: Node, resident: Resident, cards: str) -> str:
         return resident.image.why_not if resident.image.why_not != OFF else "no rank has registered"
     try:
         tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-        has_card = imageable.check(tree, _gid(resident), cards=cards)
+        resident.image.has_card = _has_card(tree, resident, cards)
     except imageable.NoImage as err:
         return str(err)
-    resident.image.has_card = has_card or resident.away.is_out
     return ""
+
+
+def _has_card(tree: imageable.Tree, resident: Resident, cards: str) -> bool:
+    """True for a program that uses a GPU, or did until its driver took it off; NoImage: there can be none."""
+    has_card = imageable.check(tree, _gid(resident), cards=cards) or resident.away.is_out
+    if has_card and cards:
+        raise imageable.NoImage(f"its driver keeps its GPU's memory; {cards}")
+    return has_card
 
 
 def _gid(resident: Resident) -> int:

@@ -33,6 +33,8 @@ from typing import Any
 from gandiva_slurm.model.ids import JobKey
 
 VERSION = 1
+#: Of one of a GPU program, which a release before this would not put onto its GPU.
+OF_CARD = 2
 MANIFEST = "manifest.json"
 #: A manifest is smaller than this; an image has fewer files.
 MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
@@ -143,7 +145,8 @@ def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[s
         for name in names:
             size, digest = _copy(work / name, new / name, uid, most - total)
             files[name], total = [size, digest], total + size
-        manifest = {"version": VERSION, "job": str(key), "uid": uid, "files": files, **facts}
+        version = OF_CARD if facts.get("card") else VERSION
+        manifest = {"version": version, "job": str(key), "uid": uid, "files": files, **facts}
         finish(root, key, new, manifest)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -269,7 +272,7 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
     except (OSError, ValueError) as err:
         raise BadImage(f"the image of job {key} cannot be read ({err})") from err
     told = (manifest.get("version"), manifest.get("job"), manifest.get("uid"))
-    if told != (VERSION, str(key), uid):
+    if told != (OF_CARD if manifest.get("card") else VERSION, str(key), uid):
         raise BadImage(f"the image of job {key} is another job's, or another version's")
     return manifest
 

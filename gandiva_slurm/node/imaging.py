@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, image_cards, images, picture, procs, programs
+from gandiva_slurm.node import cgroups, criu, image_cards, images, picture, procs, programs
 from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
@@ -53,6 +53,8 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
             late = " in time" if done.returncode in (124, 137) else ""
             why = images.why_full(work) or criu.why(work / "dump.log")
             raise images.BadImage(f"criu did not make it{late}: {why}")
+        if not task["goes_on"]:
+            _keep_still(task["groups"], task["pids"])
         if not procs.is_alive(ProcId(*task["root"])):
             raise images.BadImage("its processes ended")
         facts = {**task["facts"], "inner": task["inner"], "mono_ns": stopped_ns, "picture": shape}
@@ -61,6 +63,15 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}
+
+
+def _keep_still(groups: list[str], pids: list[int]) -> None:
+    """Freeze what criu has left stopped, before a signal lets it run; BadImage where one has already."""
+    for group in groups:
+        cgroups.freeze(Path(group), True)
+    found = [procs.read_proc(pid) for pid in pids]
+    if any(proc is not None and proc.state not in "Tt" and proc.state not in procs.ENDED for proc in found):
+        raise images.BadImage("a signal has let it run on behind its image")
 
 
 def _resident(pid: int) -> int:
@@ -95,6 +106,8 @@ def main() -> None:
         said = make(task)
     except (images.BadImage, OSError, KeyError, subprocess.SubprocessError) as err:
         said = {"why": str(err)}
+    except Exception as err:  # the driver's or NVML's own: what they have done is told all the same
+        said = {"why": f"{type(err).__name__}: {err}"}
     print(json.dumps({**said, "card": task.get("card")}))
 
 

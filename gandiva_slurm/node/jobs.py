@@ -273,7 +273,8 @@ class Resident:
 
     def is_blind(self, client_wait_ns: int) -> bool:
         """True when it has run so long without a client that it is frozen whole instead of parked."""
-        return not self.has_client() and self.counts.blind_ns >= client_wait_ns
+        is_silent = not self.has_client() and self.counts.blind_ns >= client_wait_ns
+        return is_silent and not self.image.restoring
 
     def is_to_freeze(self) -> bool:
         """True when it is stopped whole if it is to leave: it has no client, or did not park for too long."""
@@ -285,6 +286,8 @@ class Resident:
             return self.state == RESUMING
         if self.image.unfit:
             return False
+        if self.image.restoring:
+            return True
         is_paused = self.pause_quanta > 0 and not self.is_refusing
         return is_paused or not (self.has_client() or self.is_blind(client_wait_ns))
 

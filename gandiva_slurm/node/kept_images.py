@@ -23,7 +23,8 @@ def is_ready(resident: Resident) -> bool:
     """True for a job that is parked (frozen, if it has no client) and goes on from an image, if at all."""
     is_still = resident.state == SUSPENDED and (not resident.is_frozen or resident.image.is_blind)
     is_parked = is_still and resident.counts.suspends > 0
-    is_parked = is_parked and resident.may_have_turns and not resident.image.keeps_still
+    is_free = not resident.image.keeps_still and not resident.image.restoring
+    is_parked = is_parked and resident.may_have_turns and is_free
     return is_parked and resident.part is None and leaving.is_imageable(resident)
 
 
@@ -35,8 +36,13 @@ def is_due(resident: Resident, now: int) -> bool:
     image = resident.image
     if not resident.is_requeueable:
         return False
-    has_trained = resident.steps() > image.kept_steps and resident.counts.held_ns >= LEAST_HELD_NS
+    has_trained = done(resident) > image.kept_steps and resident.counts.held_ns >= LEAST_HELD_NS
     return has_trained and now >= image.next_ns and not resident.awake_until_ns
+
+
+def done(resident: Resident) -> int:
+    """Return how far it is, as a number that grows: mini-batches, or turns where nothing tells of these."""
+    return resident.counts.suspends if resident.image.is_blind else resident.steps()
 
 
 def note_made(resident: Resident, now: int, took_ns: int, steps: int) -> None:

@@ -70,6 +70,13 @@ class Nvml:
         self._nvml = pynvml
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
         self._cards = tuple(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in self._handles)
+        self._driver, self._identities = "", tuple[tuple[str, str], ...]()
+        try:
+            self._driver = _text(pynvml.nvmlSystemGetDriverVersion())
+            ask, name = pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetName
+            self._identities = tuple((_text(ask(handle)), _text(name(handle))) for handle in self._handles)
+        except (AttributeError, pynvml.NVMLError) as err:
+            log.warning("NVML does not tell its driver, or what a GPU is: %s", err)
         #: by GPU: the driver's time stamp of the newest sample seen
         self._seen = [0] * len(self._handles)
 
@@ -83,16 +90,11 @@ class Nvml:
 
     def driver(self) -> str:
         """Return the driver's version; "" where it is not told."""
-        try:
-            return _text(self._nvml.nvmlSystemGetDriverVersion())
-        except self._nvml.NVMLError as err:
-            log.warning("NVML does not tell the driver's version: %s", err)
-            return ""
+        return self._driver
 
     def identities(self) -> tuple[tuple[str, str], ...]:
-        """Return UUID ("GPU-…") and model of each GPU, by its number."""
-        ask, name = self._nvml.nvmlDeviceGetUUID, self._nvml.nvmlDeviceGetName
-        return tuple((_text(ask(handle)), _text(name(handle))) for handle in self._handles)
+        """Return UUID ("GPU-…") and model of each GPU, by its number; () where one does not tell."""
+        return self._identities
 
     def uses(self) -> list[Use]:
         """Return which processes have a context on which GPU now."""

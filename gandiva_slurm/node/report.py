@@ -106,7 +106,7 @@ def _resident(node: Node, job: Job) -> Resident:
         unrestored=job.image.unfit,
         is_fit_again=job.image.unfit == STARTED_ANEW,
         is_doubted=is_doubted,
-        keeps_type=job.image.has_card and not leaving.is_movable(job),
+        keeps_type=job.image.has_card and (leaving.is_imageable(job) or job.image.is_whole),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING
-from gandiva_slurm.node import images, imaging, leaving, procs, restoring
+from gandiva_slurm.node import images, imaging, kept_images, leaving, procs, restoring
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.elsewhere import (
@@ -32,7 +32,7 @@ from gandiva_slurm.node.elsewhere import (
 )
 from gandiva_slurm.node.fetching import Fetch
 from gandiva_slurm.node.hello import MAX_WORLD
-from gandiva_slurm.node.imageable import FIRST
+from gandiva_slurm.node.imageable import CARDS_OFF, FIRST
 from gandiva_slurm.node.jobs import MAX_RANKS, Resident
 from gandiva_slurm.node.members import batch_job_above
 from gandiva_slurm.node.pages import Page, incarnation
@@ -280,6 +280,7 @@ class Restorer:
             "first": below[0].pid,
             "task": peer.proc.pid,
             "gpus": list(resident.gpus),
+            "cards": "" if self._node.settings.image_cards else CARDS_OFF,
         }
         try:
             running.call = imaging.start("restoring", task)
@@ -335,7 +336,7 @@ class Restorer:
             if is_spare:
                 image.spare_until_ns = self._node.clock.mono() + SPARE_NS
             else:
-                image.kept_steps = resident.steps()
+                image.kept_steps = kept_images.done(resident)
         except (OSError, ValueError) as err:
             log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 

@@ -36,7 +36,8 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
     manifest = images.read(root, key, uid, place)
     card, gpus = manifest.get("card"), task["gpus"]
     lack = picture.why_not_here(manifest["picture"]) or _lack_of_script(manifest["script"])
-    lack = lack or (image_cards.why_not_here(card, gpus) if card else "")
+    if card and not lack:
+        lack = task["cards"] or image_cards.why_not_here(card, gpus, None if task.get("is_check") else root)
     if lack:
         raise images.BadImage(lack)
     images.verify(place, key, manifest)

@@ -222,6 +222,8 @@ def test_another_driver_is_no_proof(job: OnCard) -> None:
     wait_for(lambda: job.moves_by() == "image", job.story, 30)
     home = job.node()
     job.mini.exec(["sh", "-c", "echo 590.1 >/etc/fake-driver"], host=home)
+    job.mini.kill(f"gandivad:{home}")
+    job.mini.start_daemon(f"gandivad:{home}")
     try:
         wait_for(lambda: "not proven with this node's driver, 590.1" in job.story(), job.story, 30)
     finally:

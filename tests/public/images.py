@@ -11,6 +11,7 @@ DIR and WORDS are those of tests/public/run.py; build/public/SUITE/venv is the P
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ START_S, END_S, ALONE_S = 120.0, 60.0, 300.0
 USER, UID = "user1", 5001
 #: Where the hook for unchanged scripts lies in a container.
 HOOK = "/opt/gandiva-slurm/gandiva_slurm/client/hook"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d")
 HEAD = (
     "| script | parked | moved | MiB | dump (s) | restore (s) | stood still (s) | losses | files |\n"
     "|---|---|---|---|---|---|---|---|---|"
@@ -141,10 +143,11 @@ class Public(Moving):
         return Run(self.lines(run), self.files(run), code if is_over else None)
 
     def files(self, run: str) -> dict[str, str]:
-        """The digests of the files in a run's directory, but for what Python compiles."""
+        """The digests of the files in a run's directory, but for what Python compiles; no dates in names."""
         base = self.place / run
         found = (path for path in base.rglob("*") if path.is_file() and path.suffix != ".pyc")
-        return {str(path.relative_to(base)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+        named = ((_DATE.sub("DATE", str(path.relative_to(base))), path) for path in found)
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named}
 
 
 def look_at(mini: MiniCluster, script: Script, place: Path, directory: Path, python: Path) -> str:
@@ -200,8 +203,8 @@ def compare(public: Public, moved: Run) -> tuple[str, str]:
         return "not deterministic: two runs alone differ too", files
     if not is_same:
         return f"**differ**: {count} compared, exit codes {moved.code} and {alone.code}", files
-    new = {name for name in moved.files if alone.files.get(name) == again.files.get(name)}
-    wrong = [name for name in (*changed, *gone) if name in new]
+    known = {name for name in alone.files if alone.files[name] == again.files.get(name)}
+    wrong = [name for name in (*changed, *gone) if name in known or name not in alone.files]
     return losses, f"**differ**: {', '.join(wrong)}" if wrong else "the same, but for those that differ alone"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.node import driver_checkpoint as dc
-from gandiva_slurm.node import image_cards, imageable, nvml, procs
+from gandiva_slurm.node import image_cards, imageable, imager, nvml, procs
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.images import BadImage
 from gandiva_slurm.node.procs import ProcId
@@ -90,9 +90,25 @@ def test_it_goes_on_on_gpus_of_the_same_model_by_the_same_driver(
     library: Library | None, gpus: list[int], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml, "load", lambda: library)
-    assert why in image_cards.why_not_here(CARD, gpus) and bool(why) == bool(
-        image_cards.why_not_here(CARD, gpus)
-    )
+    told = image_cards.why_not_here(CARD, gpus, None)
+    assert why in told and bool(why) == bool(told)
+
+
+def test_it_goes_on_where_the_driver_is_proven_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "load", Library)
+    monkeypatch.setattr(dc, "load_nvml", Library)
+    assert "are not proven" in image_cards.why_not_here(CARD, [0], tmp_path)
+    image_cards.note_proven(tmp_path)
+    assert image_cards.why_not_here(CARD, [0], tmp_path) == ""
+    assert image_cards.forget_proof(tmp_path) and not image_cards.forget_proof(tmp_path)
+
+
+def test_what_a_former_program_has_asked_of_the_driver_is_found_out_first(driver: FakeDriver) -> None:
+    """It may be off its GPU, or not, and which process it is nobody knows."""
+    card = card_of(os.getpid()) | {"is_off": True}
+    with pytest.raises(BadImage, match="is not known; it is put on again first"):
+        image_cards.take_off(card, [os.getpid()])
+    assert driver.calls() == []
 
 
 @pytest.fixture
@@ -224,6 +240,7 @@ async def test_what_the_driver_may_keep_is_written_down_before_it_is_asked(
     monkeypatch.setattr(floor.node, "save", lambda: saved.append(resident.away.is_out))
     monkeypatch.setattr(making._slicer.switcher, "wake", lambda of: written.extend(saved[-1:]))
     floor.plan(1, is_leaving=True)
+    making._cards = ""
     making._look_at(resident, "")
     (task,) = tasks
     assert task["card"] == {**off, "is_off": False, "bytes": {}, "gpus": list(resident.gpus)}
@@ -236,6 +253,20 @@ async def test_what_the_driver_may_keep_is_written_down_before_it_is_asked(
         {"0": 5 * MIB},
     )
     assert resident.image.is_whole == is_made
+
+
+async def test_what_the_driver_keeps_is_in_no_image_where_that_is_off(
+    floor: Any, making: Imager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tier `driver` leaves no device open."""
+    resident = parked(floor)
+    resident.away.is_out, resident.image.why_not = True, ""
+    floor.plan(1, is_leaving=True)
+    monkeypatch.setattr(making._slicer.switcher, "wake", lambda of: pytest.fail("it is let go"))
+    making._look_at(resident, "")
+    assert imageable.CARDS_OFF in resident.image.why_not
+    assert imageable.CARDS_OFF in imager._why_not(floor.node, resident, imageable.CARDS_OFF)
+    assert imager._why_not(floor.node, resident, "") == "" and resident.image.has_card
 
 
 async def test_its_node_says_that_it_goes_on_on_the_same_model_alone(floor: Any) -> None:

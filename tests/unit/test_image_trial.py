@@ -1,55 +1,74 @@
-"""What `gandiva try` makes of a script that images have moved; tests/docker/test_images.py moves one."""
+"""What `gandiva try` by root makes of a script; that images move it is tests/docker/test_images.py's."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
-from gandiva_slurm.cli import image_trial, script_ways
-from gandiva_slurm.cli.runs import Trial
-from gandiva_slurm.client.trial import BEGIN
+from gandiva_slurm.cli import image_told, image_trial, script_ways
+from gandiva_slurm.model.errors import ConfigError
 
 LOSSES = [float(n).hex() for n in range(50)]
 
 
-@pytest.fixture
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    """One that was run alone, as far as it goes."""
-    (tmp_path / "alone.0").write_text(BEGIN + "\n".join(LOSSES[:30]) + "\n")
-
-    def run_alone(trial: Trial, name: str, count: int) -> None:
-        (tmp_path / f"{name}.0").write_text(BEGIN + "\n".join(LOSSES[:count]) + "\n")
-
-    monkeypatch.setattr(image_trial.runs, "run_alone", run_alone)
-    return Trial(script_ways.read(["true"]), tmp_path, 20, 60.0, random.Random(0))
-
-
-def test_losses_that_differ_anywhere_are_the_verdict(trial: Trial) -> None:
-    assert image_trial._compare(trial, LOSSES[:25]) == ""
-    assert image_trial._compare(trial, [*LOSSES[:25], "0x1.8p"]) == "", "the last may be half written"
+def test_losses_that_differ_anywhere_are_the_verdict() -> None:
+    assert image_trial.compare(LOSSES[:25], LOSSES[:25]) == ""
     for at in (0, 24):
-        got = [*LOSSES[:at], LOSSES[49], *LOSSES[at + 1 : 26]]
-        assert image_trial._compare(trial, got).endswith(f"it computes something else, from loss {at} on")
-    doubled = [*LOSSES[:10], *LOSSES[9:26]]
-    assert image_trial._compare(trial, doubled).endswith("from loss 10 on")
-
-
-def test_it_is_run_alone_as_far_as_it_has_come(trial: Trial) -> None:
-    assert image_trial._compare(trial, LOSSES[:41]) == "" and trial.alone == "alone-imaged"
-    assert image_trial._compare(trial, [*LOSSES[:39], LOSSES[0], LOSSES[40]]) != ""
+        got = [*LOSSES[:at], LOSSES[49], *LOSSES[at + 1 : 25]]
+        assert image_trial.compare(LOSSES[:25], got).endswith(f"something else, from loss {at} on")
+    doubled = [*LOSSES[:10], *LOSSES[9:24]]
+    assert image_trial.compare(LOSSES[:25], doubled).endswith("from loss 10 on")
+    assert image_trial.compare(LOSSES[:20], LOSSES[:25]).endswith("from loss 20 on"), "it did not come as far"
 
 
 def test_no_process_of_roots_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SUDO_UID", raising=False)
-    monkeypatch.setattr(image_trial.criu, "unfit", lambda: "")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert image_trial.why_not() == "root alone can prove it"
+    assert image_trial.user() is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     if tmp_path.stat().st_uid == 0:
-        assert "sudo from your own account" in image_trial.why_not()
+        assert image_trial.user() is None
     monkeypatch.setenv("SUDO_UID", "65534")
-    assert image_trial.why_not() == ""
-    monkeypatch.setattr(image_trial.criu, "unfit", lambda: "this node has no program criu")
-    assert image_trial.why_not() == "this node has no program criu"
+    who = image_trial.user()
+    assert who is not None and who.pw_name == "nobody"
+    monkeypatch.setenv("SUDO_UID", "4000000")
+    assert image_trial.user() is None, "a number without a name"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone becomes another user")
+@pytest.mark.parametrize(
+    ("line", "code", "is_proven"),
+    [
+        (f"image:   {image_told.COULD}; criu 4.1 is here", 0, True),
+        (f"image:   {image_told.COULD}; {image_told.OF_CARDS}; criu 4.1 is here", 0, False),
+        ("image:   no: it has a socket of the network open (tcp)", 0, False),
+        (f"image:   {image_told.COULD}; criu 4.1 is here", 1, False),
+    ],
+)
+def test_the_script_is_its_users_and_what_could_be_is_proven(
+    line: str, code: int, is_proven: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "65534")
+    who = image_trial.user()
+    assert who is not None
+    monkeypatch.setattr(image_trial, "COMMAND", ("sh", "-c", f'id -u; echo "{line}"; exit {code}', "sh"))
+    monkeypatch.setattr(image_trial, "prove", lambda *_: ("proven", "" if code else "it differs"))
+    monkeypatch.chdir("/")
+    assert image_trial.by_root(who, [], script_ways.read(["true"]), 60.0) == (1 if is_proven else code)
+    told = capfd.readouterr().out.splitlines()
+    assert told == ["65534", line, *(["image:   proven", "it differs"] if is_proven else [])]
+
+
+def test_a_store_that_others_may_write_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_config() -> None:
+        raise ConfigError("none here")
+
+    monkeypatch.setattr(image_trial, "load_config", no_config)
+    monkeypatch.setattr(image_trial, "DIRECTORY", tmp_path / "store")
+    monkeypatch.setattr(image_trial.criu, "unfit", lambda: "")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o777)
+    who = image_trial.pwd.getpwnam("nobody")
+    told, verdict = image_trial.prove(who, script_ways.read(["true"]), 1.0)
+    assert told.startswith("not proven: ") and str(tmp_path) in told and verdict == ""

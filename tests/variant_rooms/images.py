@@ -193,15 +193,15 @@ VARIANTS = (
     ),
     Variant(
         "try-image-any-losses",
-        "gandiva_slurm/cli/image_trial.py:_compare",
-        "if place is None and len(want) >= len(got):",
+        "gandiva_slurm/cli/image_trial.py:compare",
+        "if place is None and len(alone) >= len(moved):",
         "if True:",
         "`gandiva try` proves images of a script that computes something else behind them.",
         ("tests/unit/test_image_trial.py::test_losses_that_differ_anywhere_are_the_verdict",),
     ),
     Variant(
         "card-not-proven",
-        "gandiva_slurm/node/image_cards.py:why_not",
+        "gandiva_slurm/node/image_cards.py:_why_not_proven",
         'return "" if is_proven else why',
         'return ""',
         "GPU programs are moved by a driver that nobody has tried.",

@@ -321,8 +321,8 @@ def _give_back(at: Cycle, record: JobRecord) -> None:
     else:
         if record.travels.is_moving:  # its target's node is lost, or its owner asked for it: no failed move
             record.travels.give_up()
-        else:
-            record.travels.kept_type = ""
+        elif not any(at.state.nodes[name].is_down for name in nodes if name in at.state.nodes):
+            record.travels.kept_type = ""  # its owner's wish: its image is deleted
         record.travels.forget_unfit()  # whether there is an image of it yet is not known
         record.move(states.HELD, because("Requeued", restart), at.now_ns)
     record.failures = record.hold_asked_ns = 0

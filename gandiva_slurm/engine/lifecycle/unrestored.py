@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gandiva_slurm.engine.lifecycle.moving import ANEW, begin_move
+from gandiva_slurm.engine.lifecycle.moving import ANEW, IMAGE, begin_move, moves_by
 from gandiva_slurm.engine.lifecycle.owners import lacks_vc
 from gandiva_slurm.engine.lifecycle.placing import closed_nodes, could_take
 from gandiva_slurm.engine.state.cycle import Cycle
@@ -30,9 +30,9 @@ def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
         return
     travels, measured = record.travels, event.measured
     is_at_work = measured.framework not in ("", ANEW) or event.reason in _AT_WORK
-    if measured.keeps_type and event.node in at.state.nodes:
+    if measured.keeps_type and event.node in at.state.nodes and moves_by(at.state, record) == IMAGE:
         travels.kept_type = at.state.nodes[event.node].node.gpu_type
-    elif is_at_work and not measured.unrestored:
+    elif is_at_work and not measured.unrestored and record.state != states.CHECKPOINTING:
         travels.kept_type = ""
     if measured.unrestored:
         travels.unfit[event.node] = measured.unrestored
