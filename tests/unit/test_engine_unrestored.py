@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gandiva_slurm.engine.lifecycle import placing, unrestored
+from gandiva_slurm.engine.lifecycle import draining, placing, unrestored
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import EngineSettings, EngineState
 from gandiva_slurm.model import job as states
@@ -119,6 +119,22 @@ def test_a_gpu_program_goes_on_on_gpus_of_its_type_alone() -> None:
     world.run(60)
     record = world.engine.jobs[job]
     assert record.nodes == ("n2",) and record.travels.kept_type == ""
+
+
+def test_a_gpu_program_stays_on_a_drained_node_while_no_other_of_its_type_takes_jobs() -> None:
+    world, job = on_card()
+    world.drained = {}
+    world.run(60)
+    (home,) = world.engine.jobs[job].nodes
+    other = {"n1": "n3", "n3": "n1"}[home]
+    world.drained = {home: DISK, other: "no disk"}
+    world.run(30)
+    at = Cycle(world.engine.state, world.engine.settings, world.now_ns)
+    assert draining.why_stays(at, world.engine.jobs[job]) == "no other v100 takes jobs now"
+    assert world.engine.jobs[job].nodes == (home,)
+    world.drained = {home: DISK}
+    world.run(60)
+    assert world.engine.jobs[job].nodes == (other,)
 
 
 def test_a_gpu_program_whose_type_is_gone_may_be_started_anywhere() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gandiva_slurm.engine.lifecycle.moving import begin_move, why_bound
+from gandiva_slurm.engine.lifecycle.unrestored import has_other
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import JobRecord, NodeRecord
 from gandiva_slurm.model import job as states
@@ -63,7 +64,10 @@ def why_stays(at: Cycle, record: JobRecord) -> str:
         return "it is set aside"
     if record.state == states.STARTING:
         return "it is just being started"
-    return "" if record.state == states.CHECKPOINTING else why_bound(at, record)
+    if record.state == states.CHECKPOINTING:
+        return ""
+    why, kept = why_bound(at, record), record.travels.kept_type
+    return why or (f"no other {kept} takes jobs now" if kept and not has_other(at, record) else "")
 
 
 def drain_of(at: Cycle, name: str) -> Drain | None:

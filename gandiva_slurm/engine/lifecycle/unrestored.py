@@ -49,7 +49,7 @@ def leave_unfit(at: Cycle) -> None:
     told = [record for record in at.state.jobs.values() if record.travels.unfit]
     for record in sorted(told, key=lambda record: record.order):
         why = why_unfit(at.state.sightings, record.key, record.nodes)
-        if why and record.state in states.SLICED and _may_leave(at, record) and _has_other(at, record):
+        if why and record.state in states.SLICED and _may_leave(at, record) and has_other(at, record):
             begin_move(at, record, {}, why, "Unrestored")
 
 
@@ -82,7 +82,9 @@ def _may_leave(at: Cycle, record: JobRecord) -> bool:
     return is_heard and is_ours and record.travels.wait_until_ns <= at.now_ns
 
 
-def _has_other(at: Cycle, record: JobRecord) -> bool:
+def has_other(at: Cycle, record: JobRecord) -> bool:
+    """True when another node takes jobs, and could take this one with its image."""
     closed = closed_nodes(at, record) | record.travels.unfit.keys()
+    closed |= record.places.keys()
     others = (name for name, node in at.state.nodes.items() if node.is_open and name not in closed)
     return any(could_take(at, record, name) for name in others)
