@@ -67,9 +67,10 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
 
 def _keep_still(groups: list[str], pids: list[int]) -> None:
     """Freeze what criu has left stopped, before a signal lets it run; BadImage where one has already."""
+    found = [procs.read_proc(pid) for pid in pids]
+    # Looked at before: what is stopped, and frozen in a group of version 1, shows another state.
     for group in groups:
         cgroups.freeze(Path(group), True)
-    found = [procs.read_proc(pid) for pid in pids]
     if any(proc is not None and proc.state not in "Tt" and proc.state not in procs.ENDED for proc in found):
         raise images.BadImage("a signal has let it run on behind its image")
 
