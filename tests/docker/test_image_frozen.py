@@ -19,6 +19,7 @@ with open(sys.argv[1], "a", buffering=1) as out:
         time.sleep(float(sys.argv[3]))
 """
 SCRIPT = b"blind.py"
+THAW = "for state in /sys/fs/cgroup/freezer/gandiva/*/job_*/freezer.state; do echo THAWED >$state; done"
 #: How long Slurm waits between SIGTERM and SIGKILL.
 KILL_WAIT_S = 30.0
 
@@ -28,7 +29,12 @@ def mini() -> Iterator[MiniCluster]:
     """As in test_images."""
     with two_nodes("frozen") as cluster:
         cluster.path("/home/user1/blind.py").write_text(BLIND)
-        yield cluster
+        try:
+            yield cluster
+        finally:  # Docker ends nothing that is frozen
+            for node in TYPES:
+                cluster.kill(f"gandivad:{node}")
+                cluster.exec(["sh", "-c", THAW], host=node, check=False)
 
 
 def submitted(mini: MiniCluster, told: str) -> Moving:
