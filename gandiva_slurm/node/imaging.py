@@ -21,6 +21,8 @@ from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
 MOST_S = criu.DUMP_S + 180.0
+#: How long what criu leaves stopped may take until it shows that, on a busy machine.
+_STOP_S = 5.0
 
 
 def make(task: dict[str, Any]) -> dict[str, Any]:
@@ -67,12 +69,19 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
 
 def _keep_still(groups: list[str], pids: list[int]) -> None:
     """Freeze what criu has left stopped, before a signal lets it run; BadImage where one has already."""
-    found = [procs.read_proc(pid) for pid in pids]
+    until_s = time.monotonic() + _STOP_S
+    while not (is_still := all(map(_is_stopped, pids))) and time.monotonic() < until_s:
+        time.sleep(0.002)
     # Looked at before: what is stopped, and frozen in a group of version 1, shows another state.
     for group in groups:
         cgroups.freeze(Path(group), True)
-    if any(proc is not None and proc.state not in "Tt" and proc.state not in procs.ENDED for proc in found):
+    if not is_still:
         raise images.BadImage("a signal has let it run on behind its image")
+
+
+def _is_stopped(pid: int) -> bool:
+    proc = procs.read_proc(pid)
+    return proc is None or proc.state in procs.ENDED or proc.state in "Tt"
 
 
 def _resident(pid: int) -> int:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import image_probe, image_rounds, procs
 from gandiva_slurm.node.image_rounds import Failed, Probe, own_store
+from gandiva_slurm.node.image_subject import Round
 from tests import patience
 
 NODE, USER, MOST = "n1", "nobody", 1 << 30
@@ -77,3 +79,57 @@ def test_where_it_is_killed_its_program_ends_and_the_next_removes_its_store(root
     assert (root / f"check-{NODE}/lines").exists()
     with own_store(root, NODE) as store:
         assert not (store / "lines").exists()
+
+
+class Rounds:
+    """A program whose rounds are over at once; the one of number `fails` fails."""
+
+    fails = -1
+
+    def __init__(self, *_: object) -> None:
+        self.number = 0
+
+    def __enter__(self) -> "Rounds":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def round(self, key: JobKey) -> Round:
+        if key.restart == self.fails:
+            raise Failed("the driver hangs")
+        return Round(1, 0.1, 0.1, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "was_proven", "fails", "is_proven"),
+    [
+        (20, False, -1, True),
+        (19, False, -1, False),
+        (2, True, -1, True),
+        (20, True, 7, False),
+        (20, False, 19, False),
+    ],
+)
+def test_rounds_enough_prove_a_driver_and_one_that_fails_ends_that(
+    root: Path, rounds: int, was_proven: bool, fails: int, is_proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven, begun = [was_proven], list[bool]()
+    monkeypatch.setattr(image_rounds, "Probe", Rounds)
+    monkeypatch.setattr(Rounds, "fails", fails)
+    monkeypatch.setattr(image_rounds.criu, "unfit", lambda: "")
+    monkeypatch.setattr(image_rounds.images, "why_not", lambda root: "")
+    monkeypatch.setattr(image_rounds.image_cards, "note_proven", lambda root: proven.append(True))
+
+    def forget(root: Path) -> bool:
+        before = proven[-1]
+        proven.append(False)
+        return before
+
+    monkeypatch.setattr(image_rounds.image_cards, "forget_proof", forget)
+    try:
+        for _ in image_rounds.run(root, NODE, USER, MOST, rounds, has_card=True):
+            begun.append(proven[-1])
+    except Failed as err:
+        assert str(err) == "the driver hangs"
+    assert proven[-1] == is_proven and not any(begun), "a driver that hangs leaves no proof behind"
