@@ -86,10 +86,10 @@ class OnCard(Moving):
         self.fleet.wait_running(self.job)
         wait_for(lambda: len(self.lines()) > 5, lambda: f"it to train: {self.story()}", 90)
 
-    def wait_ended(self) -> list[str]:
+    def wait_ended(self, until_swept: bool = False) -> list[str]:
         """Let it go on to its end; return what `Moving` does."""
         self.file(".moved").touch()
-        return super().wait_ended()
+        return super().wait_ended(until_swept)
 
     def calls(self) -> list[str]:
         """What the driver was asked to do with it: the node, and the call."""

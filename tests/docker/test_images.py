@@ -135,8 +135,8 @@ class Moving:
         root = self.mini.at.root / "images"
         return [str(path) for name in ("work", "whole") for path in (root / name).glob(f"*{self.job}.*")]
 
-    def wait_ended(self) -> list[str]:
-        """Wait for its end; return Slurm's accounting of each run, "STATE EXIT"."""
+    def wait_ended(self, until_swept: bool = True) -> list[str]:
+        """Wait for its end, and for its images to be deleted; return Slurm's accounting of each run."""
         over = ("GONE", "FAILED", "COMPLETED")
         wait_for(lambda: self.fleet.slurm_state(self.job) in over, lambda: f"its end: {self.story()}", END_S)
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,ExitCode"]
@@ -145,7 +145,8 @@ class Moving:
             return self.mini.exec(words).stdout.replace("|", " ").split("\n")[:-1]
 
         wait_for(lambda: "RUNNING" not in told()[-1], "its end in the accounting")
-        wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}", GONE_S)
+        if until_swept:
+            wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}", GONE_S)
         return told()
 
     def alone(self, workers: int = 0) -> list[str]:
