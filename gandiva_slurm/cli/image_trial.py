@@ -111,7 +111,7 @@ class _Runs:
         return losses_of((store / "imaged.0").read_text())[:-1], made
 
     def alone(self, subject: Subject, store: Path, programs: Path, wanted: int) -> list[str]:
-        """Return so many losses of a run that nothing is done to."""
+        """Return the first `wanted` losses of a run that stays where it is."""
         count = self._start(subject, store, programs, "alone")
         try:
             subject.wait(lambda: count() > wanted, _NO_LOSSES, self._deadline_s)

@@ -262,7 +262,7 @@ def back(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_for_room(need: dict[str, int], until: float) -> None:
-    """Wait until its GPUs have room for so many bytes, by number; Refused: not by then (time.monotonic())."""
+    """Wait until each GPU has room for the bytes of `need`; Refused: one has not at `until` (monotonic)."""
     while True:
         try:
             return check_gpus(load_nvml().free(), need)

@@ -8,7 +8,6 @@ before. What failed is told, and the job takes its turns again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import pwd
 import signal
@@ -337,9 +336,11 @@ def _clear(root: Path, by: str, kept: Collection[Path] = ()) -> set[JobKey]:
 
 
 def _is_shared(root: Path, node: str) -> bool:
-    with contextlib.suppress(OSError):
+    try:
         return images.is_shared(root, node)
-    return False
+    except OSError as err:
+        log.error("node.image_dir: %s: %s", root, err.strerror)
+        return False
 
 
 def _why_not(node: Node, resident: Resident, cards: str) -> str:

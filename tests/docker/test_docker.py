@@ -34,11 +34,8 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 def left_of(at: Layout) -> list[str]:
     """What the engine and this machine still have of a cluster."""
     engine, only = Engine.find(), ["--filter", f"label={PROJECT_LABEL}={project_of(at)}"]
-    found = [
-        line
-        for words in (("ps", "-aq"), ("network", "ls", "-q"), ("volume", "ls", "-q"))
-        for line in engine.call(*words, *only).split()
-    ]
+    found = [line for words in (("ps", "-aq"), ("network", "ls", "-q"), ("volume", "ls", "-q"))
+             for line in engine.call(*words, *only).split()]
     if at.root.exists():
         found.append(str(at.root))
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -50,14 +47,8 @@ def left_of(at: Layout) -> list[str]:
 
 def gandiva(*words: str, name: str, **how) -> subprocess.CompletedProcess[str]:
     """The command line, as a user types it."""
-    return subprocess.run(
-        [str(layout.bin_dir() / "gandiva"), *words],
-        text=True,
-        capture_output=True,
-        env=os.environ | {"GANDIVA_MINI": name},
-        timeout=300,
-        **how,
-    )
+    return subprocess.run([str(layout.bin_dir() / "gandiva"), *words], text=True, capture_output=True,
+                          env=os.environ | {"GANDIVA_MINI": name}, timeout=300, **how)
 
 
 @pytest.fixture
@@ -71,18 +62,8 @@ def own_name(backend: str) -> Iterator[str]:
 def test_command_line_up_exec_down_leave_only_the_image(backend: str, own_name: str) -> None:
     suite, at = backend.partition(":")[2], Layout.of(own_name)
     began = time.monotonic()
-    up = gandiva(
-        "mini",
-        "up",
-        "--backend",
-        "docker",
-        "--suite",
-        suite,
-        "--no-daemons",
-        "--nodes",
-        "k80:1x1",
-        name=own_name,
-    )
+    up = gandiva("mini", "up", "--backend", "docker", "--suite", suite, "--no-daemons", "--nodes", "k80:1x1",
+                 name=own_name)
     assert up.returncode == 0, up.stderr
     assert time.monotonic() - began < UP_BOUND_S
     script = ("sh", "-c", "cat; id -un; exit 9")
@@ -102,12 +83,8 @@ def test_command_line_up_exec_down_leave_only_the_image(backend: str, own_name: 
 def test_it_is_the_suite_s_slurm_with_a_machine_for_each_node(mini: MiniCluster) -> None:
     assert f" {SUITES[suite_of(mini.spec)]}." in mini.exec(["sinfo", "-V"]).stdout
     lines = mini.exec(["sinfo", "-h", "-N", "-o", "%P %N %G"]).stdout.split("\n")
-    assert {
-        "plain* p1 (null)",
-        "gandiva n1 gpu:v100:8",
-        "gandiva n2 gpu:v100:8",
-        "gandiva n3 gpu:k80:4",
-    } <= set(lines)
+    assert {"plain* p1 (null)", "gandiva n1 gpu:v100:8", "gandiva n2 gpu:v100:8",
+            "gandiva n3 gpu:k80:4"} <= set(lines)
     addresses = {host: mini.exec(["hostname", "-i"], host=host).stdout.strip() for host in mini.pids}
     assert len(set(addresses.values())) == len(addresses) == 6
     assert addresses["n1"] == mini.site.nodes["n1"].ip
@@ -129,10 +106,8 @@ def test_users_run_ordinary_jobs_on_the_node_without_gpus(mini: MiniCluster) -> 
     assert {f"{name}|1" for name in USERS} <= set(told.split())
     mini.exec(["sbatch", "--wait", "-o", "plain-out", "--wrap", "id -un; hostname"], user="user2")
     assert mini.path("/home/user2/plain-out").read_text() == "user2\np1\n"
-    eventually(
-        lambda: "COMPLETED" in mini.exec(["sacct", "-nX", "-u", "user2", "-o", "state"]).stdout,
-        "the job in the accounting",
-    )
+    eventually(lambda: "COMPLETED" in mini.exec(["sacct", "-nX", "-u", "user2", "-o", "state"]).stdout,
+               "the job in the accounting")
 
 
 def test_flags_are_known_checked_and_recorded(mini: MiniCluster) -> None:
@@ -144,17 +119,8 @@ def test_flags_are_known_checked_and_recorded(mini: MiniCluster) -> None:
     assert elsewhere.returncode != 0 and "partition plain is not Gandiva's" in elsewhere.stderr
     many = mini.exec(["sbatch", "-p", "gandiva", "--gres=gpu:3", "--wrap", "true"], user="user1", check=False)
     assert many.returncode != 0 and "3 GPUs asked, the largest node" in many.stderr
-    words = [
-        "sbatch",
-        "--parsable",
-        "--gandiva-tickets=7",
-        "--gres=gpu:2",
-        "-o",
-        "flags-out",
-        "--wait",
-        "--wrap",
-        "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $GANDIVA_NODE",
-    ]
+    words = ["sbatch", "--parsable", "--gandiva-tickets=7", "--gres=gpu:2", "-o", "flags-out", "--wait",
+             "--wrap", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $GANDIVA_NODE"]
     job = mini.exec(words, user="user1").stdout.strip()
     node, devices, said = mini.path("/home/user1/flags-out").read_text().split()
     assert node == said and devices == "0,1"
@@ -178,11 +144,8 @@ def test_two_jobs_of_two_users_take_turns_on_one_gpu(mini: MiniCluster) -> None:
             fleet.stop(user, "light")
         assert {fleet.wait_ended(job) for job in jobs} <= {"COMPLETED", "GONE"}
         wait_for(lambda: not fleet.holders("n3"), "n3 to note that they gave their GPU back")
-        held = sorted(
-            (event["mono_ns"], event["event"])
-            for event in fleet.events("n3")
-            if event["event"] in ("grant", "release")
-        )
+        held = sorted((event["mono_ns"], event["event"]) for event in fleet.events("n3")
+                      if event["event"] in ("grant", "release"))
         assert [word for _, word in held] == ["grant", "release"] * (len(held) // 2)
     finally:
         fleet.finish()

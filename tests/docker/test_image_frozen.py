@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import wait_for
+from tests.cluster.fleet import set_slurm, wait_for
 from tests.docker.test_images import TYPES, Moving, two_nodes
 
 #: Nothing that gandivad has a word with. Each line is written once, or there was more than one of it.
@@ -20,8 +20,8 @@ with open(sys.argv[1], "a", buffering=1) as out:
 """
 SCRIPT = b"blind.py"
 THAW = "for state in /sys/fs/cgroup/freezer/gandiva/*/job_*/freezer.state; do echo THAWED >$state; done"
-#: How long Slurm waits between SIGTERM and SIGKILL.
-KILL_WAIT_S = 30.0
+#: How long Slurm waits between SIGTERM and SIGKILL, where that is asked for: 3 s is a mini cluster's own.
+KILL_WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,8 @@ def test_it_goes_on_in_the_midst_of_its_step_and_nothing_of_it_runs_twice(mini: 
 
 
 def test_a_training_that_is_frozen_is_not_waited_for(mini: MiniCluster) -> None:
-    """Slurm kills what stands still after KillWait, 30 s: its node ends what goes on elsewhere before."""
+    """Slurm kills what stands still after KillWait: its node ends what goes on elsewhere before."""
+    set_slurm(mini, KillWait=KILL_WAIT_S)
     moving = Moving(mini)
     moving.submit("exec python train.py OUT 1000000 0.02")
     for _ in range(2):
@@ -80,6 +81,5 @@ def test_a_training_that_is_frozen_is_not_waited_for(mini: MiniCluster) -> None:
     still_s = [
         (there["mono_ns"] - made["mono_ns"]) / 1e9 for made, there in zip(imaged, restored, strict=True)
     ]
-    print("from image to restored:", still_s)
-    assert min(still_s) < KILL_WAIT_S, still_s
+    assert max(still_s) < KILL_WAIT_S, still_s
     moving.fleet.finish()

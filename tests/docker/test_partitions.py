@@ -118,7 +118,6 @@ def wait_turns(fleet: Fleet, jobs: dict[int, str], more: int = 2) -> None:
 
 def check_accounts(fleet: Fleet, job: int, *nodes: str) -> None:
     """An ended job's GPU time in `gandiva acct` is what its nodes noted, cut off or not."""
-
     def noted_s() -> float:
         mine = [hold for node in nodes for hold in holds(fleet, node, job)]
         return sum((hold.t1_ns - hold.t0_ns) * len(hold.gpus) for hold in mine) / 1e9
@@ -246,11 +245,8 @@ class LongCut:
         fleet = self.fleet
         for job, next_node in ((self.gang, "n1"), (self.lost, "n1")):
             old = [hold for hold in holds(fleet, "n2", job) if hold.restart == 0]
-            new = [
-                line
-                for line in fleet.events(next_node)
-                if line["event"] == "grant" and (line["job"], line["restart"]) == (job, 1)
-            ]
+            new = [line for line in fleet.events(next_node)
+                   if line["event"] == "grant" and (line["job"], line["restart"]) == (job, 1)]
             assert old[-1].t1_ns < new[0]["mono_ns"]
 
 
@@ -267,11 +263,8 @@ def test_jobs_of_a_node_cut_off_for_long_run_elsewhere_and_one_incarnation_at_a_
     wait_for(lambda: node_row(fleet, "n2")["state"] == "up", "n2 to be back", MENDED_S)
     wait_for(lambda: gang_steps(fleet, 1) > 20, "the gang to go on", MENDED_S)
     wait_turns(fleet, {at.gang: "n2"})
-    assert not [
-        e
-        for e in fleet.events("n2")
-        if e["mono_ns"] > last_ns and e["event"] == "grant" and e.get("restart") == 0
-    ]
+    assert not [e for e in fleet.events("n2") if e["mono_ns"] > last_ns and e["event"] == "grant"
+                and e.get("restart") == 0]
     end(fleet, at.gang, at.stays, at.lost)
     at.check_old()
     for job in (at.gang, at.stays, at.lost):

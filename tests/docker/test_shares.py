@@ -29,23 +29,9 @@ def test_jobs_run_where_their_user_stands_and_in_what_is_shared(
 ) -> None:
     suite = backend.partition(":")[2]
     with places() as place:
-        up = gandiva(
-            "mini",
-            "up",
-            "--backend",
-            "docker",
-            "--suite",
-            suite,
-            "--no-daemons",
-            "--nodes",
-            "k80:1x1",
-            "--share",
-            str(place["shared"]),
-            "--keep-logs",
-            str(tmp_path / "logs"),
-            name=name,
-            cwd=place["here"],
-        )
+        up = gandiva("mini", "up", "--backend", "docker", "--suite", suite, "--no-daemons",
+                     "--nodes", "k80:1x1", "--share", str(place["shared"]),
+                     "--keep-logs", str(tmp_path / "logs"), name=name, cwd=place["here"])
         assert up.returncode == 0, up.stderr
         check_jobs(name, place)
         check_sentences(name, place)
@@ -61,7 +47,6 @@ def test_a_share_that_is_swapped_while_it_comes_up_is_refused(
 ) -> None:
     judge = shares.pin
     with places() as place:
-
         def judge_and_swap(spec: MiniSpec) -> list[shares.Share]:
             judged = judge(spec)
             place["here"].rename(place["here"].with_name("was"))
@@ -69,9 +54,8 @@ def test_a_share_that_is_swapped_while_it_comes_up_is_refused(
             return judged
 
         monkeypatch.setattr(docker.shares, "pin", judge_and_swap)
-        spec = MiniSpec(
-            name, parse_nodes("k80:1x1"), daemons=False, backend=backend, shares=(str(place["here"]),)
-        )
+        spec = MiniSpec(name, parse_nodes("k80:1x1"), daemons=False, backend=backend,
+                        shares=(str(place["here"]),))
         with pytest.raises(GandivaError, match="was changed while the cluster came up"):
             MiniCluster.up(spec)
         place["here"].unlink()

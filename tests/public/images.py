@@ -32,7 +32,7 @@ from tests.public.scripts import Script
 #: How much longer an optimizer step takes until the job has been moved twice, in seconds.
 PACE_S = 0.4
 PACE = Path(__file__).with_name("pace")
-#: It computes so many losses at least before its first move, and behind each.
+#: Losses that a script computes at least before its first move, and behind each move.
 FEW = 5
 START_S, END_S, ALONE_S = 120.0, 60.0, 300.0
 USER, UID = "user1", 5001
