@@ -49,6 +49,7 @@ def try_(steps: int, seed: int, deadline: float, checkpoint: str | None, command
 
     COMMAND is a command, or a script as sbatch or Python takes it. It is moved by what its ranks save
     (gandiva.attach, or a framework), else by its own checkpoint: upon its signal, or killed (self).
+    Root has it run by the user who called sudo, else by the owner of this directory.
 
     Exit 0: the losses are the same. 1: they are not, it cannot be parked, or its own checkpoint would not
     move it; the sentence says which rule.
