@@ -13,6 +13,7 @@ from gandiva_slurm.engine.engine import Engine
 from gandiva_slurm.engine.lifecycle import (
     draining,
     idleness,
+    moves_told,
     moving,
     own_files,
     owners,
@@ -194,7 +195,7 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     yield from owners.told(record, engine.settings)
     yield from cells.told(record, engine.nodes, engine.settings.cells)
     yield from time_limits.told(record, world.engine.state.givings.get(job.job_id))
-    yield from moving.told(record, world.now_ns)
+    yield from moves_told.told(record, world.now_ns)
     yield from idleness.told(engine.settings, engine.state, record, world.now_ns)
     yield from own_files.told(engine.state, record, world.now_ns)
     yield from draining.told(world.cycle, record)
@@ -213,14 +214,14 @@ def _evidence(world: World, record: JobRecord) -> Iterable[str]:
     if unmoved and not moving.moves_by(engine.state, record):
         near = {place.key.job_id for name in record.nodes for place in engine.plan_jobs(name)}
         others = (engine.jobs[job_id] for job_id in sorted(near & engine.jobs.keys()))
-        yield from moving.told_shared(others, record, unmoved)
+        yield from moves_told.told_shared(others, record, unmoved)
     for name, gpus in record.places.items():
         yield f"node {name}, GPUs {','.join(map(str, gpus)) or 'not known yet'}"
         link = world.links.get(name)
         if link is not None and link.is_silent:
             yield f"gandivad on {name} does not answer: {link.error}"
         if name in seen:
-            yield from _told(seen[name], "" if fixed else moving.told_way(engine.settings, record))
+            yield from _told(seen[name], "" if fixed else moves_told.told_way(engine.settings, record))
         for row in _strangers(world.reports.get(name)):
             if row["job_id"] == job.job_id:
                 yield f"its process {row['pid']} is on GPU {row['gpu']} of {name}, which was not given to it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gandiva_slurm.engine.lifecycle import moving
+from gandiva_slurm.engine.lifecycle import moves_told
 from gandiva_slurm.engine.state.records import EngineSettings
 from tests.builders import SECOND_NS
 from tests.fake_world import FakeWorld
@@ -53,7 +53,7 @@ def test_one_that_cannot_be_moved_is_told_with_how_many_it_shares_and_what_would
     world.rigid.update(firm)
     world.run(20)
     jobs = world.engine.jobs
-    told = [*moving.told_shared(jobs.values(), jobs[firm[4]], "its framework is not known")]
+    told = [*moves_told.told_shared(jobs.values(), jobs[firm[4]], "its framework is not known")]
     here = [job for job in firm if jobs[job].places == jobs[firm[4]].places]
     ((name, gpus),) = jobs[firm[4]].places.items()
     others = {2: "one other", 3: "two others"}[len(here)]
@@ -63,4 +63,4 @@ def test_one_that_cannot_be_moved_is_told_with_how_many_it_shares_and_what_would
         "--gandiva-checkpoint=signal|self"
     ]
     alone = next(job for job in firm if sum(jobs[job].places == jobs[each].places for each in firm) == 1)
-    assert not [*moving.told_shared(jobs.values(), jobs[alone], "never")]
+    assert not [*moves_told.told_shared(jobs.values(), jobs[alone], "never")]

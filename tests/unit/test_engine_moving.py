@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gandiva_slurm.engine.lifecycle.moving import begin_move, told
+from gandiva_slurm.engine.lifecycle.moves_told import told
+from gandiva_slurm.engine.lifecycle.moving import begin_move
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.engine.state.records import OWNER_HOLD_S, EngineSettings
 from gandiva_slurm.model import job as states

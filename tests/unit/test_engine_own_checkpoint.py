@@ -8,7 +8,8 @@ import pytest
 
 from gandiva_slurm.controller.books import moves_among
 from gandiva_slurm.engine.lifecycle import own_files
-from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, told_way, watch_moves, why_bound
+from gandiva_slurm.engine.lifecycle.moves_told import told_way
+from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, watch_moves, why_bound
 from gandiva_slurm.engine.state.cycle import Cycle
 from gandiva_slurm.model import job as states
 from gandiva_slurm.model.action import Requeue, Signal
@@ -241,6 +242,37 @@ def test_one_that_ends_non_zero_upon_its_signal_is_requeued() -> None:
     assert kinds(world.run(30)) == ["Signal", "Requeue"]
     record = world.engine.jobs[1]
     assert (record.state, record.places, record.job.restart) == (states.RUNNING, TARGET, 1)
+
+
+@pytest.mark.parametrize("lost", ({"n2"}, {"n1", "n2"}))
+def test_one_that_ends_non_zero_upon_its_signal_while_nodes_are_down_is_requeued(lost: set[str]) -> None:
+    """For moments, behind a start of slurmctld, all nodes are down: it has not ended for good."""
+    world = leaving(TO_BATCH)
+    world.remembers_failed = True
+
+    def end(job_id: int) -> None:
+        world.finish(job_id, "FAILED")
+        world.down |= lost
+
+    world.on_signal = end
+    assert kinds(world.run(6)) == ["Signal", "Requeue"]
+    world.down.clear()
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert (record.state, record.job.restart, world.signals) == (states.RUNNING, 1, [(1, "TERM")])
+
+
+@pytest.mark.parametrize("lost", ({"n2"}, {"n1", "n2"}))
+def test_one_that_saves_itself_while_nodes_are_down_is_signalled_once(lost: set[str]) -> None:
+    world = leaving(SIGNAL)
+    world.on_signal = lambda job_id: world.down.update(lost)
+    assert kinds(world.run(6)) == ["Signal"]
+    world.down.clear()
+    world.requeue(1)
+    world.run(60)
+    record = world.engine.jobs[1]
+    assert (record.state, record.places, world.signals) == (states.RUNNING, TARGET, [(1, "USR1")])
+    assert "TargetLost" not in codes(world)
 
 
 @pytest.mark.parametrize("state", ("COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"))

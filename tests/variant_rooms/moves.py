@@ -54,7 +54,7 @@ VARIANTS = (
     Variant(
         "begun-before-it-left",
         "gandiva_slurm/engine/lifecycle/moving.py:_hopeless",
-        "if travels.by == ANEW and not _has_left(at, record) and moves_by(at.state, record) != ANEW:",
+        "if travels.by == ANEW and not has_left and moves_by(at.state, record) != ANEW:",
         "if False:",
         "A move of a job whose first turn came first waits for its deadline.",
         ("tests/unit/test_engine_anew.py::test_a_move_is_given_up_when_its_turn_came_first",),
@@ -73,7 +73,7 @@ VARIANTS = (
     Variant(
         "save-waited-for-without-end",
         "gandiva_slurm/engine/lifecycle/moving.py:_hopeless",
-        "if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):",
+        "if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not has_left:",
         "if False:",
         "A job that cannot save itself is to leave for ever.",
         ("tests/unit/test_engine_moving.py::test_nodes_plan_says_leaving_as_long_as_it_is_so",),

@@ -281,4 +281,12 @@ VARIANTS = (
         "A gang that goes on from its own file is told to save itself, by rounds over its nodes.",
         (f"{OWN}::test_of_several_nodes_it_is_moved_by_its_own_file",),
     ),
+    Variant(
+        "signalled-then-given-up",
+        "gandiva_slurm/engine/lifecycle/moving.py:_hopeless",
+        "is_signalled = travels.signalled_ns > 0",
+        "is_signalled = False",
+        "A job that saves itself upon its signal while its nodes are down for a moment has ended for good.",
+        (f"{OWN}::test_one_that_ends_non_zero_upon_its_signal_while_nodes_are_down_is_requeued",),
+    ),
 )

@@ -37,7 +37,7 @@ VARIANTS = (
     ),
     Variant(
         "sharing-for-good-not-told",
-        "gandiva_slurm/engine/lifecycle/moving.py:told_shared",
+        "gandiva_slurm/engine/lifecycle/moves_told.py:told_shared",
         "if others:",
         "if False:",
         "`gandiva why` does not say what would let a job leave the GPUs that it shares.",

@@ -12,7 +12,7 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from gandiva_slurm.engine.lifecycle import own_files
 from gandiva_slurm.engine.lifecycle.event_handlers import (
@@ -47,7 +47,6 @@ IMAGE = "image"
 ANEW = "anew"
 #: What of a node's words says that a job has not come to train yet.
 _NOT_BACK = ("WarmingUp", *UNBORN)
-_COUNTS = {1: "one", 2: "two", 3: "three"}
 #: Nodes, each with GPUs there.
 Places = Mapping[str, tuple[int, ...]]
 
@@ -119,17 +118,6 @@ def own_signal(settings: EngineSettings, record: JobRecord) -> OwnSignal | None:
     """Return the signal upon which a job saves itself; it has no longer for it than the site gives a move."""
     own, most_s = record.options.own_signal, settings.move_deadline_ns // SECOND_NS
     return own._replace(grace_s=min(own.grace_s, most_s)) if own is not None else None
-
-
-def told_way(settings: EngineSettings, record: JobRecord) -> str:
-    """Say how a job saves itself where its ranks do not, "" where it does not."""
-    own, how = own_signal(settings, record), record.options.saves_by
-    if how == "self":
-        return "it can be moved: it goes on from its own newest file, and does again what it did since"
-    if not how or own is None:
-        return ""
-    to = "its batch shell" if own.to_batch else "its steps"
-    return f"it can be moved: upon SIG{own.name} to {to} it saves itself ({how}), within {own.grace_s} s"
 
 
 def begin_move(at: Cycle, record: JobRecord, target: Places, why: str, code: str = "Leaving") -> None:
@@ -211,42 +199,6 @@ def _lose_target(at: Cycle, record: JobRecord, lost: str) -> None:
     record.retry_ns = at.now_ns + REQUEUE_PAUSE_NS
 
 
-def told(record: JobRecord, now_ns: int) -> Iterator[str]:
-    """Say what is known of a job's moves, for `gandiva why`."""
-    travels = record.travels
-    if record.target:
-        yield f"kept for it: {record.target_text}"
-    lately = travels.lately(now_ns)
-    if lately:
-        cost = f", the last one cost {travels.cost_ns / SECOND_NS:.1f} s" if travels.cost_ns else ""
-        yield f"moves in the last hour: {len(lately)}{cost}"
-    if travels.wait_until_ns > now_ns:
-        wait_s = (travels.wait_until_ns - now_ns) // SECOND_NS
-        yield f"moves that failed in a row: {travels.failures}, none for {wait_s} s"
-    if len(travels.rates) > 1:
-        rates = ", ".join(f"{kind} {rate:.3g}/s" for kind, rate in sorted(travels.rates.items()))
-        yield f"measured alone: {rates}"
-
-
-def told_shared(jobs: Iterable[JobRecord], record: JobRecord, why: str) -> Iterator[str]:
-    """Say of a job that cannot be moved, for `why`, with how many it shares its GPUs, and what would help."""
-    shared: dict[str, set[int]] = {}
-    others = set[int]()
-    for other in jobs:
-        for name in record.places.keys() & other.places.keys() if other is not record else ():
-            both = set(record.places[name]).intersection(other.places[name])
-            shared.setdefault(name, set()).update(both)
-            others |= {other.job.job_id} if both else set()
-    if others:
-        count = _COUNTS.get(len(others), str(len(others)))
-        gpus_of = {name: ",".join(map(str, sorted(gpus))) for name, gpus in sorted(shared.items()) if gpus}
-        where = ", ".join(f"{name} GPU {gpus}" for name, gpus in gpus_of.items())
-        facts = {"where": where, "others": f"{count} other{'s' * (len(others) > 1)}"}
-        fixed = why_fixed(record)
-        reason = because("SharesForGood", **facts, why=fixed or why)
-        yield reason.text if fixed else f"{reason.text}; {reason.next}"
-
-
 def _watch_leaving(at: Cycle, record: JobRecord) -> None:
     travels, has_ended = record.travels, is_coming_back(record, record.job.state)
     if record.job.state not in ON_NODE and not has_ended:
@@ -265,29 +217,33 @@ def _watch_leaving(at: Cycle, record: JobRecord) -> None:
 def _hopeless(at: Cycle, record: JobRecord) -> str:
     """Why a job that leaves is to stay after all; "" while there is hope."""
     travels, own = record.travels, own_signal(at.settings, record)
+    has_left = _has_left(at, record)
+    # A signal cannot be taken back: what was sent one comes back, wherever it is then placed. For moments,
+    # behind a start of slurmctld, all nodes are down.
+    is_signalled = travels.signalled_ns > 0 and (not has_left or is_coming_back(record, record.job.state))
     down = [name for name in record.nodes if name not in at.state.nodes or at.state.nodes[name].is_down]
-    if down:
+    if down and not is_signalled:
         return f"its node {','.join(down)} is down"
-    if not travels.asked_ns and _has_left(at, record) and lost_size(at, record):
+    if not travels.asked_ns and has_left and lost_size(at, record):
         return lost_size(at, record)
     if travels.asked_ns:
         is_late = at.now_ns - travels.left_ns >= at.settings.start_deadline_ns
         waited_s = at.settings.start_deadline_ns // SECOND_NS
         return f"not requeued within {waited_s} s{_colon(travels.error)}" if is_late else ""
     closed = lost_target(at, record)
-    if closed:
+    if closed and not is_signalled:
         return f"{closed} takes no jobs now"
     if lacks_vc(at, record):
         return f"gandiva.yaml has no {told_vc(record.vc)} any more"
-    if travels.by == ANEW and not _has_left(at, record) and moves_by(at.state, record) != ANEW:
+    if travels.by == ANEW and not has_left and moves_by(at.state, record) != ANEW:
         return "it has begun"
-    if travels.signalled_ns and own is not None and not _has_left(at, record):
+    if travels.signalled_ns and own is not None and not has_left:
         if travels.error:
             return f"SIG{own.name} could not be sent: {travels.error}"
         is_late = at.now_ns - travels.signalled_ns >= own.grace_s * SECOND_NS
         late = f"it neither requeued itself nor ended within {own.grace_s} s of SIG{own.name}"
         return late if is_late else ""
-    if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not _has_left(at, record):
+    if at.now_ns - record.since_ns >= at.settings.move_deadline_ns and not has_left:
         seen = [at.state.sightings.get((name, record.key)) for name in record.nodes]
         told = ", ".join(sighting.detail for sighting in seen if sighting is not None and sighting.detail)
         waited_s = at.settings.move_deadline_ns // SECOND_NS
