@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.procs import ProcId
 
 #: Why no image can be made where none is wanted.
@@ -19,6 +20,8 @@ class Image:
     why_not: str = OFF
     #: it uses GPUs: it goes on on such of the same model alone
     has_card: bool = False
+    #: its files of this node alone, which are in its image
+    along: list[Carried] = field(default_factory=list)
     #: it has no client: it is frozen whole, not parked, and its image is made of what it is then
     is_blind: bool = False
     #: the program that makes it, while it does

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, imageable, images, imaging, procs, restoring
+from gandiva_slurm.node import carried, criu, imageable, images, imaging, procs, restoring
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: How long what is ended may take.
@@ -106,10 +106,12 @@ class Subject:
         uid, gid = self._who.pw_uid, self._who.pw_gid
         tree = imageable.tree_below(self._root, uid, self._first)
         cards = "" if self.has_card else imageable.CARDS_OFF
-        imageable.check(tree, gid, (f"{self._store}/", *besides), cards)
+        besides = (f"{self._store}/", *besides)
+        imageable.check(tree, gid, besides, cards)
         mine = [proc.id for proc in tree.procs]
         on_card = {"is_off": False, "procs": mine, "bytes": {}, "cgroups": [], "gpus": [0]}
         directories = imageable.socket_directories(tree)
+        files = carried.facts(imageable.files_of(tree, besides))
         made = imaging.make(
             {
                 "image_dir": str(self._store),
@@ -124,7 +126,7 @@ class Subject:
                 "goes_on": False,
                 "groups": [],
                 "card": on_card if self.has_card else None,
-                "facts": {"name": "check", "script": "", "directories": directories},
+                "facts": {"name": "check", "script": "", "directories": directories, "files_of_node": files},
             }
         )
         self.end()

@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gandiva_slurm.node import members, procs
+from gandiva_slurm.node import carried, members, procs
+from gandiva_slurm.node.carried import OWN, Carried, is_own
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: What process 1 of a restored job calls itself.
@@ -25,9 +26,6 @@ CARD = "/dev/nvidia"
 #: Why GPU programs cannot be in an image where no one has asked for that.
 CARDS_OFF = "node.process_images_gpu is off"
 _ANONYMOUS = ("[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify")
-#: Directories that each node has its own of.
-_OWN = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/var/lock/")
-_DELETED = " (deleted)"
 _NET = ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet", "netlink", "sctp/assocs", "sctp/eps")
 
 
@@ -84,7 +82,7 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
     of the job's: a trial's own files. `cards`: why GPU programs cannot be in an image here, "" where they
     can. Returns True where one of the processes uses a GPU.
     """
-    has_card = False
+    has_card, along = False, {file.path for file in files_of(tree, besides)}
     for proc in tree.procs:
         status = procs.read_text(proc.pid, "status")
         words = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -98,11 +96,20 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
         for path in files:
             is_card = path.startswith(CARD)
             has_card = has_card or is_card
-            if why := "" if is_card and not cards else _why_not(path):
+            if why := "" if (is_card and not cards) or path in along else _why_not(path):
                 raise NoImage(f"{why}; {cards}" if is_card else why)
         if any(path.startswith("socket:") for path in files):
             _check_sockets(proc.pid, files)
     return has_card
+
+
+def files_of(tree: Tree, besides: tuple[str, ...] = ()) -> list[Carried]:
+    """Return its files of this node alone, which go along; NoImage where one cannot (`check`)."""
+    uid, _ = procs.uids(tree.root.pid) or (-1, -1)
+    try:
+        return carried.find([proc.pid for proc in tree.procs], uid, besides)
+    except carried.NotCarried as err:
+        raise NoImage(str(err)) from None
 
 
 def open_card(pid: int) -> str:
@@ -124,7 +131,7 @@ def socket_directories(tree: Tree) -> list[str]:
     for line in procs.read_text(tree.root.pid, "net/unix", members.MOST_SOCKETS).splitlines()[1:]:
         # Num: RefCount Protocol Flags Type St Inode Path (proc_pid_net(5))
         words = line.split(maxsplit=7)
-        if len(words) == 8 and words[6] in mine and words[7].startswith(_OWN):
+        if len(words) == 8 and words[6] in mine and words[7].startswith(OWN):
             found.add(os.path.dirname(words[7]))
     return sorted(found)
 
@@ -148,13 +155,8 @@ def _open_files(pid: int) -> Iterable[str]:
     """Yield what a process has open, and where it works."""
     with contextlib.suppress(OSError):
         yield os.readlink(f"/proc/{pid}/cwd") + "/"
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                yield os.readlink(f"/proc/{pid}/fd/{name}")
-    for line in procs.read_text(pid, "maps", 1 << 23).splitlines():
-        words = line.split(maxsplit=5)
-        if len(words) == 6 and words[5].startswith("/"):
-            yield words[5]
+    yield from (path for _, path in procs.descriptors(pid))
+    yield from (path for path, _ in procs.mappings(pid))
 
 
 def _why_not(path: str) -> str:
@@ -162,7 +164,7 @@ def _why_not(path: str) -> str:
         return f"it has {path.removeprefix('anon_inode:')} open"
     if path.startswith("/dev/") and not path.startswith("/dev/shm/") and path not in _DEVICES:
         return f"it has the device {path[:60]} open"
-    if path.startswith(_OWN) and not path.endswith(_DELETED):
+    if is_own(path):
         return f"it uses {path[:60]}, which only this node has"
     return ""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pwd
 import signal
 import subprocess
 import time
@@ -18,19 +17,26 @@ from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
-from gandiva_slurm.node import criu, image_cards, imageable, images, imaging, kept_images, leaving, procs
+from gandiva_slurm.node import (
+    carried,
+    criu,
+    image_cards,
+    image_task,
+    imageable,
+    images,
+    imaging,
+    kept_images,
+    leaving,
+    procs,
+)
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
-from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
+from gandiva_slurm.node.left_files import LeftFiles
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.spares import Spares
 
-#: Directories of sockets that are made on the target.
-MOST_DIRECTORIES = 16
-#: A requeue's SIGCONT would let such a job run on behind its image, in the midst of whatever it does.
-NOT_FROZEN = "it has no client, and no control group here that can be frozen"
 #: How often it looks at what is to leave, at what may leave, and into the store.
 LOOK_S, CHECK_S, SWEEP_S = 0.1, 5.0, 600.0
 
@@ -49,6 +55,7 @@ class Imager:
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
         self._spares = Spares(self._drop_spare)
+        self._left = LeftFiles()
         #: why GPU programs cannot be in an image here
         self._cards = imageable.CARDS_OFF
         #: what former gandivads of this node had begun is removed
@@ -76,7 +83,7 @@ class Imager:
                     self._note_shared(await asyncio.to_thread(_is_shared, root, self._node.settings.node))
                 self._cards = await asyncio.to_thread(image_cards.why_not, root, self._node)
                 for resident in list(self._node.residents.values()):
-                    resident.image.why_not = fault or _why_not(self._node, resident, self._cards)
+                    resident.image.why_not = fault or image_task.why_not(self._node, resident, self._cards)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
                 rows = [resident.image.restoring for resident in self._node.residents.values()]
@@ -93,6 +100,7 @@ class Imager:
                 except OSError as err:  # it stays as it is, and is looked at again
                     log.error("job %s: the image of its processes: %s", resident.key, err)
             self._drop_ended()
+            self._left.look(self._node)
             self._spares.look(self._node.residents, self._live(), self._node.clock.mono())
             await asyncio.sleep(LOOK_S)
 
@@ -174,7 +182,7 @@ class Imager:
     def _drop(self, resident: Resident) -> None:
         """It does not leave: it may only run when its image is gone."""
         self._put_away(resident)
-        resident.image.is_whole = False
+        resident.image.is_whole, resident.image.along = False, []
         self._node.note("image_dropped", resident)
         self._slicer.fill()
         self._node.save()
@@ -194,39 +202,18 @@ class Imager:
             asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
 
     def _begin(self, resident: Resident, is_kept: bool = False) -> None:
-        node, settings = self._node, self._node.settings
+        node = self._node
         resident.image.is_kept = is_kept
         try:
-            tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-            has_card = _has_card(tree, resident, self._cards)
-            _check_all_are_in(tree, resident)
+            subject = image_task.subject_of(resident, self._cards)
         except imageable.NoImage as err:
             resident.image.why_not = str(err)
             self._fail(resident, str(err))
             return
-        task = {
-            "image_dir": str(settings.image_dir),
-            "most": settings.image_most,
-            "key": str(resident.key),
-            "by": node.images_by,
-            "uid": resident.processes.uid,
-            "root": tree.root,
-            "inner": tree.inner,
-            "first": tree.first.pid if tree.first else 0,
-            "pids": [proc.pid for proc in tree.procs],
-            "goes_on": is_kept,
-            "groups": [str(group) for group in node.freezer.groups(resident)],
-            "card": image_cards.of_job(resident) if has_card else None,
-            "facts": {
-                "node": settings.node,
-                "name": resident.name,
-                "script": imageable.script_of(tree),
-                "directories": imageable.socket_directories(tree)[:MOST_DIRECTORIES],
-                "ranks": _ranks(resident),
-                "steps": resident.steps(),
-                "spent_ns": resident.image.spent_ns + resident.counts.held_ns,
-            },
-        }
+        if is_kept and (fixed := carried.why_not_kept(subject.files)):
+            self._fail(resident, fixed)
+            return
+        tree, task = subject.tree, image_task.task_of(node, resident, subject)
         try:
             call = imaging.start("imaging", task)
         except OSError as err:
@@ -235,8 +222,9 @@ class Imager:
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)
-        if has_card:
+        if subject.has_card:
             image_cards.note_asked(resident)
+        resident.image.along = [] if is_kept else subject.files
         # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()
@@ -341,59 +329,3 @@ def _is_shared(root: Path, node: str) -> bool:
     except OSError as err:
         log.error("node.image_dir: %s: %s", root, err.strerror)
         return False
-
-
-def _why_not(node: Node, resident: Resident, cards: str) -> str:
-    """Say why no image of a job could be made now; `cards`: why none of a GPU program."""
-    if resident.part is not None:
-        return imageable.ON_SEVERAL_NODES
-    resident.image.is_blind = not resident.sets and resident.is_blind(node.settings.client_wait_ns)
-    if resident.image.is_blind and not node.freezer.groups(resident):
-        return NOT_FROZEN
-    if not resident.ranks and not resident.image.is_blind:
-        return resident.image.why_not if resident.image.why_not != OFF else "no rank has registered"
-    try:
-        tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
-        resident.image.has_card = _has_card(tree, resident, cards)
-    except imageable.NoImage as err:
-        return str(err)
-    return ""
-
-
-def _has_card(tree: imageable.Tree, resident: Resident, cards: str) -> bool:
-    """True for a program that uses a GPU, or did until its driver took it off; NoImage: there can be none."""
-    has_card = imageable.check(tree, _gid(resident), cards=cards) or resident.away.is_out
-    if has_card and cards:
-        raise imageable.NoImage(f"its driver keeps its GPU's memory; {cards}")
-    return has_card
-
-
-def _gid(resident: Resident) -> int:
-    try:
-        return pwd.getpwuid(resident.processes.uid).pw_gid
-    except KeyError:
-        raise imageable.NoImage("this node does not know its user") from None
-
-
-def _check_all_are_in(tree: imageable.Tree, resident: Resident) -> None:
-    """NoImage when a process of the job is not below its root: it would be left behind."""
-    inside = {proc.pid for proc in tree.procs}
-    outside = [proc.pid for proc in resident.processes.members() if proc.pid not in inside]
-    heads = {pid for stepd in resident.processes.stepds for pid in procs.children(stepd.pid)}
-    if set(outside) - heads:
-        raise imageable.NoImage("one of its processes has left its tree")
-
-
-def _ranks(resident: Resident) -> list[dict[str, object]]:
-    return [
-        {
-            "rank": rank.rank,
-            "world": group.world,
-            "master": group.master,
-            "inner": imageable.inner_pid(rank.proc.pid),
-            "fd": rank.remote_fd,
-        }
-        for group in resident.sets
-        for rank in group.in_order()
-        if rank.is_alive
-    ]

@@ -26,7 +26,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +134,22 @@ def place_of(root: Path, key: JobKey) -> Path:
     return newer if newer.exists() else place
 
 
-def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
-    """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
+def seal(
+    work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any], besides: Mapping[str, Path]
+) -> int:
+    """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then.
+
+    `work`: as `new_work` made it. `besides`: what else belongs to the image, by its name in there.
+    """
+    root = work.parents[1]
     new = begin(root, work.name)
     try:
         files, total = {}, 0
-        names = sorted(os.listdir(work))
-        if len(names) > MOST_FILES:
-            raise BadImage(f"it has {len(names)} files")
-        for name in names:
-            size, digest = _copy(work / name, new / name, uid, most - total)
+        sources = {**{name: work / name for name in sorted(os.listdir(work))}, **besides}
+        if len(sources) > MOST_FILES:
+            raise BadImage(f"it has {len(sources)} files")
+        for name, source in sources.items():
+            size, digest = _copy(source, new / name, uid, most - total)
             files[name], total = [size, digest], total + size
         version = OF_CARD if facts.get("card") else VERSION
         manifest = {"version": version, "job": str(key), "uid": uid, "files": files, **facts}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import cgroups, criu, image_cards, images, picture, procs, programs
+from gandiva_slurm.node import carried, cgroups, criu, image_cards, images, picture, procs, programs
 from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
@@ -36,7 +36,8 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     for place in images.outlived(root, key):
         images.remove(place)
     images.check_room(root, need, task["most"])
-    shape = picture.take(procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"])
+    along = {path for _, path, *_ in task["facts"]["files_of_node"]}
+    shape = picture.take((procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"]), along)
     work = images.new_work(root, key, by, uid, who.pw_gid)
     try:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
@@ -61,7 +62,8 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
             raise images.BadImage("its processes ended")
         facts = {**task["facts"], "inner": task["inner"], "mono_ns": stopped_ns, "picture": shape}
         dumped_s = time.monotonic()
-        size = images.seal(root, work, key, uid, task["most"], facts)
+        files = carried.sources(task["root"][0], facts["files_of_node"])
+        size = images.seal(work, key, uid, task["most"], facts, files)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 #: Files without a build id are compared by their bytes up to this size, larger ones by their size alone.
@@ -64,9 +64,12 @@ def cpu_flags(cpuinfo: str) -> set[str]:
     return set(match[1].split()) if match else set()
 
 
-def take(maps: Iterable[str]) -> dict[str, object]:
-    """Return the picture of processes by their /proc/PID/maps; OSError when a file cannot be read."""
-    files = {path for text in maps for path in mapped_files(text)}
+def take(maps: Iterable[str], along: Collection[str] = ()) -> dict[str, object]:
+    """Return the picture of processes by their /proc/PID/maps; OSError when a file cannot be read.
+
+    `along`: what the target need not have, for it goes along (`carried`).
+    """
+    files = {path for text in maps for path in mapped_files(text)}.difference(along)
     flags = cpu_flags(Path("/proc/cpuinfo").read_text())
     return {"files": {path: build_id(path) for path in sorted(files)}, "cpu": sorted(flags)}
 

@@ -176,6 +176,22 @@ def read_text(pid: int, name: str, limit: int = 256 * 1024) -> str:
         return ""
 
 
+def descriptors(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield the number of each descriptor of a process, and what it is of, as far as this may be seen."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield number, os.readlink(f"/proc/{pid}/fd/{number}")
+
+
+def mappings(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file that a process has mapped, and the rights of that, as "rw-s"."""
+    for line in read_text(pid, "maps", 1 << 23).splitlines():
+        words = line.split(maxsplit=5)
+        if len(words) == 6 and words[5].startswith("/"):
+            yield words[5], words[1]
+
+
 def open_pidfd(proc: ProcId) -> int | None:
     """Return a descriptor that means this very process, None when it is gone; OSError: none can be had."""
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, image_cards, images, picture, procs
+from gandiva_slurm.node import carried, criu, image_cards, images, picture, procs
 from gandiva_slurm.node.imageable import inner_pid
 
 #: Longer than criu's own bound.
@@ -53,6 +53,8 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
         _mount(first, ["mount", "--bind", str(place), str(here)])
         for directory in manifest["directories"]:
             _make_directory(first, who.pw_name, who.pw_gid, directory)
+        if lack := carried.put(first, who.pw_name, who.pw_gid, place, manifest.get("files_of_node", ())):
+            raise images.BadImage(lack)
         # Even clocks only go on: whole seconds are rounded up.
         ahead_s = -(-(manifest["mono_ns"] - time.monotonic_ns()) // 10**9)
         inside = [*criu.within(first), *criu.shifted(ahead_s), *criu.as_user(who.pw_name, who.pw_gid)]

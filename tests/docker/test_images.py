@@ -212,7 +212,7 @@ def test_a_cancelled_one_ends_with_all_that_was_restored(moving: Moving) -> None
 
 
 def test_what_cannot_be_in_an_image_is_said_before(moving: Moving) -> None:
-    moving.submit(f"exec 7>/tmp/OUT.own; exec python train.py OUT {STEPS} 0.02")
+    moving.submit(f"cd /dev/shm; exec python $HOME/train.py $HOME/OUT {STEPS} 0.02")
     pattern = r"no image of its processes can be made: (it uses .*)"
     told = wait_for(lambda: re.search(pattern, moving.story()), "a reason", 20)
     assert "which only this node has" in told[1]
@@ -234,7 +234,8 @@ def test_doctor_says_before_what_gandivad_would_say(mini: MiniCluster) -> None:
     assert told("user1", train).startswith(could)
     of_root = told("root", train)
     assert re.search(r"; criu 4[\d.]+ is here, and (passes its check|its check finds: \w)", of_root), of_root
-    assert "which only this node has" in told("user1", f"exec 7>/tmp/doctored; {train}")
+    assert "which only this node has" in told("user1", f"cd /tmp; {train}")
+    assert told("user1", f"exec 7>/tmp/doctored; {train}").startswith(could)
 
 
 def test_try_as_root_proves_it_by_moving_the_script(mini: MiniCluster) -> None:

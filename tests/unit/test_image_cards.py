@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.node import driver_checkpoint as dc
-from gandiva_slurm.node import image_cards, imageable, imager, nvml, procs
+from gandiva_slurm.node import image_cards, image_task, imageable, nvml, procs
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.images import BadImage
 from gandiva_slurm.node.procs import ProcId
@@ -265,8 +265,8 @@ async def test_what_the_driver_keeps_is_in_no_image_where_that_is_off(
     monkeypatch.setattr(making._slicer.switcher, "wake", lambda of: pytest.fail("it is let go"))
     making._look_at(resident, "")
     assert imageable.CARDS_OFF in resident.image.why_not
-    assert imageable.CARDS_OFF in imager._why_not(floor.node, resident, imageable.CARDS_OFF)
-    assert imager._why_not(floor.node, resident, "") == "" and resident.image.has_card
+    assert imageable.CARDS_OFF in image_task.why_not(floor.node, resident, imageable.CARDS_OFF)
+    assert image_task.why_not(floor.node, resident, "") == "" and resident.image.has_card
 
 
 async def test_its_node_says_that_it_goes_on_on_the_same_model_alone(floor: Any) -> None:

@@ -185,7 +185,7 @@ VARIANTS = (
     ),
     Variant(
         "image-of-what-runs-on",
-        "gandiva_slurm/node/imager.py:_why_not",
+        "gandiva_slurm/node/image_task.py:why_not",
         "if resident.image.is_blind and not node.freezer.groups(resident):",
         "if False:",
         "A program without a client runs on behind its image: what it does is done twice.",
