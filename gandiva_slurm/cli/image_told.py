@@ -53,8 +53,10 @@ def _look(node: LoneNode, script: Script) -> tuple[str, bool]:
     if root is None:
         return "it ended", False
     try:
-        tree = imageable.tree_below(root, os.getuid())
-        return "", imageable.check(tree, _gid(), _not_the_jobs(node, script), _why_no_cards())
+        tree, besides = imageable.tree_below(root, os.getuid()), _not_the_jobs(node, script)
+        has_card = imageable.check(tree, _gid(), besides, _why_no_cards())
+        imageable.files_of(tree, besides)
+        return "", has_card
     except NoImage as err:
         return str(err), False
 

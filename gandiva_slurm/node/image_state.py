@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.procs import ProcId
 
 #: Why no image can be made where none is wanted.
@@ -20,8 +19,8 @@ class Image:
     why_not: str = OFF
     #: it uses GPUs: it goes on on such of the same model alone
     has_card: bool = False
-    #: its files of this node alone, which are in its image
-    along: list[Carried] = field(default_factory=list)
+    #: what it has left of its files on nodes that it was moved from (`carried.Carried`), by node
+    left: dict[str, list[list[Any]]] = field(default_factory=dict)
     #: it has no client: it is frozen whole, not parked, and its image is made of what it is then
     is_blind: bool = False
     #: the program that makes it, while it does

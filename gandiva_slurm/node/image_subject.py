@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import carried, criu, imageable, images, imaging, procs, restoring
+from gandiva_slurm.node import criu, imageable, images, imaging, procs, restoring
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: How long what is ended may take.
@@ -111,7 +111,7 @@ class Subject:
         mine = [proc.id for proc in tree.procs]
         on_card = {"is_off": False, "procs": mine, "bytes": {}, "cgroups": [], "gpus": [0]}
         directories = imageable.socket_directories(tree)
-        files = carried.facts(imageable.files_of(tree, besides))
+        imageable.files_of(tree, besides)
         made = imaging.make(
             {
                 "image_dir": str(self._store),
@@ -124,9 +124,10 @@ class Subject:
                 "first": tree.first.pid if tree.first else 0,
                 "pids": [proc.pid for proc in tree.procs],
                 "goes_on": False,
+                "besides": besides,
                 "groups": [],
                 "card": on_card if self.has_card else None,
-                "facts": {"name": "check", "script": "", "directories": directories, "files_of_node": files},
+                "facts": {"name": "check", "script": "", "directories": directories},
             }
         )
         self.end()

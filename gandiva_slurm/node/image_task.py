@@ -6,8 +6,7 @@ import pwd
 from dataclasses import dataclass
 from typing import Any
 
-from gandiva_slurm.node import carried, image_cards, imageable, procs
-from gandiva_slurm.node.carried import Carried
+from gandiva_slurm.node import image_cards, imageable, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Resident
@@ -20,11 +19,10 @@ NOT_FROZEN = "it has no client, and no control group here that can be frozen"
 
 @dataclass(frozen=True)
 class Subject:
-    """What an image is made of: the processes, whether they use a GPU, their files of this node alone."""
+    """What an image is made of: the processes, and whether they use a GPU."""
 
     tree: imageable.Tree
     has_card: bool
-    files: list[Carried]
 
 
 def subject_of(resident: Resident, cards: str) -> Subject:
@@ -32,7 +30,7 @@ def subject_of(resident: Resident, cards: str) -> Subject:
     tree = imageable.find_tree(resident.processes.stepds, resident.processes.uid)
     has_card = _has_card(tree, resident, cards)
     _check_all_are_in(tree, resident)
-    return Subject(tree, has_card, imageable.files_of(tree))
+    return Subject(tree, has_card)
 
 
 def task_of(node: Node, resident: Resident, subject: Subject) -> dict[str, Any]:
@@ -49,6 +47,7 @@ def task_of(node: Node, resident: Resident, subject: Subject) -> dict[str, Any]:
         "first": tree.first.pid if tree.first else 0,
         "pids": [proc.pid for proc in tree.procs],
         "goes_on": resident.image.is_kept,
+        "besides": [],
         "groups": [str(group) for group in node.freezer.groups(resident)],
         "card": image_cards.of_job(resident) if subject.has_card else None,
         "facts": {
@@ -56,7 +55,7 @@ def task_of(node: Node, resident: Resident, subject: Subject) -> dict[str, Any]:
             "name": resident.name,
             "script": imageable.script_of(tree),
             "directories": imageable.socket_directories(tree)[:MOST_DIRECTORIES],
-            "files_of_node": carried.facts(subject.files),
+            "left": resident.image.left,
             "ranks": _ranks(resident),
             "steps": resident.steps(),
             "spent_ns": resident.image.spent_ns + resident.counts.held_ns,

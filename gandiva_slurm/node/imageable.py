@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gandiva_slurm.node import carried, members, procs
-from gandiva_slurm.node.carried import OWN, Carried, is_own
+from gandiva_slurm.node.carried import OWN, Carried, is_own, may_be_carried
 from gandiva_slurm.node.procs import Proc, ProcId
 
 #: What process 1 of a restored job calls itself.
 FIRST = "gandiva-image"
 #: The most supplementary groups that criu compares.
 MOST_GROUPS = 256
+#: The most files that a process has open or mapped: gandivad looks at each every few seconds.
+MOST_OPEN = 8192
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 #: How the devices of NVIDIA's GPUs begin.
 CARD = "/dev/nvidia"
@@ -80,9 +82,10 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
 
     `gid`: of its user's own group, as which it is restored. `besides`: how the paths begin that are no matter
     of the job's: a trial's own files. `cards`: why GPU programs cannot be in an image here, "" where they
-    can. Returns True where one of the processes uses a GPU.
+    can. Returns True where one of the processes uses a GPU. Files are judged by their names alone: to look at
+    one, as `files_of` does, may hang.
     """
-    has_card, along = False, {file.path for file in files_of(tree, besides)}
+    has_card, along = False, set[str]()
     for proc in tree.procs:
         status = procs.read_text(proc.pid, "status")
         words = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -93,6 +96,9 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
         if words.get("Seccomp", "0").strip() != "0":
             raise NoImage("one of its processes is confined by seccomp")
         files = [path for path in _open_files(proc.pid) if not path.startswith(besides)]
+        if len(files) > MOST_OPEN:
+            raise NoImage(f"one of its processes has more than {MOST_OPEN} files open or mapped")
+        along.update(path for path in files if is_own(path) and may_be_carried(path))
         for path in files:
             is_card = path.startswith(CARD)
             has_card = has_card or is_card
@@ -100,11 +106,15 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
                 raise NoImage(f"{why}; {cards}" if is_card else why)
         if any(path.startswith("socket:") for path in files):
             _check_sockets(proc.pid, files)
+    try:
+        carried.check_count(len(along))
+    except carried.NotCarried as err:
+        raise NoImage(str(err)) from None
     return has_card
 
 
 def files_of(tree: Tree, besides: tuple[str, ...] = ()) -> list[Carried]:
-    """Return its files of this node alone, which go along; NoImage where one cannot (`check`)."""
+    """Return its files of this node alone, which go along; NoImage where one cannot. `besides` as `check`."""
     uid, _ = procs.uids(tree.root.pid) or (-1, -1)
     try:
         return carried.find([proc.pid for proc in tree.procs], uid, besides)
@@ -164,7 +174,7 @@ def _why_not(path: str) -> str:
         return f"it has {path.removeprefix('anon_inode:')} open"
     if path.startswith("/dev/") and not path.startswith("/dev/shm/") and path not in _DEVICES:
         return f"it has the device {path[:60]} open"
-    if is_own(path):
+    if is_own(path) and not may_be_carried(path):
         return f"it uses {path[:60]}, which only this node has"
     return ""
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import (
-    carried,
     criu,
     image_cards,
     image_task,
@@ -32,7 +31,6 @@ from gandiva_slurm.node import (
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Leave, Resident
-from gandiva_slurm.node.left_files import LeftFiles
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.spares import Spares
@@ -55,7 +53,6 @@ class Imager:
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
         self._spares = Spares(self._drop_spare)
-        self._left = LeftFiles()
         #: why GPU programs cannot be in an image here
         self._cards = imageable.CARDS_OFF
         #: what former gandivads of this node had begun is removed
@@ -100,7 +97,6 @@ class Imager:
                 except OSError as err:  # it stays as it is, and is looked at again
                     log.error("job %s: the image of its processes: %s", resident.key, err)
             self._drop_ended()
-            self._left.look(self._node)
             self._spares.look(self._node.residents, self._live(), self._node.clock.mono())
             await asyncio.sleep(LOOK_S)
 
@@ -182,7 +178,7 @@ class Imager:
     def _drop(self, resident: Resident) -> None:
         """It does not leave: it may only run when its image is gone."""
         self._put_away(resident)
-        resident.image.is_whole, resident.image.along = False, []
+        resident.image.is_whole = False
         self._node.note("image_dropped", resident)
         self._slicer.fill()
         self._node.save()
@@ -210,9 +206,6 @@ class Imager:
             resident.image.why_not = str(err)
             self._fail(resident, str(err))
             return
-        if is_kept and (fixed := carried.why_not_kept(subject.files)):
-            self._fail(resident, fixed)
-            return
         tree, task = subject.tree, image_task.task_of(node, resident, subject)
         try:
             call = imaging.start("imaging", task)
@@ -224,7 +217,6 @@ class Imager:
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)
         if subject.has_card:
             image_cards.note_asked(resident)
-        resident.image.along = [] if is_kept else subject.files
         # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()

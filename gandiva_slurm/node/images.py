@@ -26,7 +26,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from gandiva_slurm.model.ids import JobKey
 VERSION = 1
 #: Of one of a GPU program, which a release before this would not put onto its GPU.
 OF_CARD = 2
+#: Of one with files of its node alone, which a release before this would not put there.
+OF_FILES = 3
 MANIFEST = "manifest.json"
 #: A manifest is smaller than this; an image has fewer files.
 MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
@@ -134,30 +136,29 @@ def place_of(root: Path, key: JobKey) -> Path:
     return newer if newer.exists() else place
 
 
-def seal(
-    work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any], besides: Mapping[str, Path]
-) -> int:
-    """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then.
-
-    `work`: as `new_work` made it. `besides`: what else belongs to the image, by its name in there.
-    """
-    root = work.parents[1]
+def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[str, Any]) -> int:
+    """Copy what criu wrote into the store; return the bytes. BadImage or OSError: there is none then."""
     new = begin(root, work.name)
     try:
         files, total = {}, 0
-        sources = {**{name: work / name for name in sorted(os.listdir(work))}, **besides}
-        if len(sources) > MOST_FILES:
-            raise BadImage(f"it has {len(sources)} files")
-        for name, source in sources.items():
-            size, digest = _copy(source, new / name, uid, most - total)
+        names = sorted(os.listdir(work))
+        if len(names) > MOST_FILES:
+            raise BadImage(f"it has {len(names)} files")
+        for name in names:
+            size, digest = _copy(work / name, new / name, uid, most - total)
             files[name], total = [size, digest], total + size
-        version = OF_CARD if facts.get("card") else VERSION
+        version = _version(facts)
         manifest = {"version": version, "job": str(key), "uid": uid, "files": files, **facts}
         finish(root, key, new, manifest)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return total
+
+
+def _version(manifest: dict[str, Any]) -> int:
+    """The oldest that says all that an image needs."""
+    return OF_FILES if manifest.get("files_of_node") else OF_CARD if manifest.get("card") else VERSION
 
 
 def begin(root: Path, name: str) -> Path:
@@ -278,7 +279,7 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
     except (OSError, ValueError) as err:
         raise BadImage(f"the image of job {key} cannot be read ({err})") from err
     told = (manifest.get("version"), manifest.get("job"), manifest.get("uid"))
-    if told != (OF_CARD if manifest.get("card") else VERSION, str(key), uid):
+    if told != (_version(manifest), str(key), uid):
         raise BadImage(f"the image of job {key} is another job's, or another version's")
     return manifest
 

@@ -36,8 +36,7 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     for place in images.outlived(root, key):
         images.remove(place)
     images.check_room(root, need, task["most"])
-    along = {path for _, path, *_ in task["facts"]["files_of_node"]}
-    shape = picture.take((procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"]), along)
+    shape = picture.take(procs.read_text(pid, "maps", 1 << 23) for pid in task["pids"])
     work = images.new_work(root, key, by, uid, who.pw_gid)
     try:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
@@ -61,12 +60,26 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
         if not procs.is_alive(ProcId(*task["root"])):
             raise images.BadImage("its processes ended")
         facts = {**task["facts"], "inner": task["inner"], "mono_ns": stopped_ns, "picture": shape}
+        facts |= _files_of_node(task, work)
         dumped_s = time.monotonic()
-        files = carried.sources(task["root"][0], facts["files_of_node"])
-        size = images.seal(work, key, uid, task["most"], facts, files)
+        size = images.seal(root, work, key, uid, task["most"], facts)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}
+
+
+def _files_of_node(task: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Copy what only this node has, now that it stands still; BadImage where that cannot be."""
+    root, uid, facts = task["root"][0], task["uid"], task["facts"]
+    try:
+        files = carried.find([root, *(proc.pid for proc in procs.below([root]))], uid, tuple(task["besides"]))
+        if task["goes_on"] and (why := carried.why_not_kept(files)):
+            raise images.BadImage(why)
+        carried.copy(root, files, uid, work)
+    except carried.NotCarried as err:
+        raise images.BadImage(str(err)) from None
+    left = {**facts.get("left", {}), facts.get("node", ""): files}
+    return {"files_of_node": files, "left": {node: there for node, there in left.items() if there}}
 
 
 def _keep_still(groups: list[str], pids: list[int]) -> None:

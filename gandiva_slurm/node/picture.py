@@ -10,8 +10,10 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+
+from gandiva_slurm.node.carried import is_own, may_be_carried
 
 #: Files without a build id are compared by their bytes up to this size, larger ones by their size alone.
 MOST_HASHED = 16 << 20
@@ -64,12 +66,13 @@ def cpu_flags(cpuinfo: str) -> set[str]:
     return set(match[1].split()) if match else set()
 
 
-def take(maps: Iterable[str], along: Collection[str] = ()) -> dict[str, object]:
+def take(maps: Iterable[str]) -> dict[str, object]:
     """Return the picture of processes by their /proc/PID/maps; OSError when a file cannot be read.
 
-    `along`: what the target need not have, for it goes along (`carried`).
+    What goes along (`carried`) the target need not have.
     """
-    files = {path for text in maps for path in mapped_files(text)}.difference(along)
+    mapped = {path for text in maps for path in mapped_files(text)}
+    files = {path for path in mapped if not (is_own(path) and may_be_carried(path))}
     flags = cpu_flags(Path("/proc/cpuinfo").read_text())
     return {"files": {path: build_id(path) for path in sorted(files)}, "cpu": sorted(flags)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
@@ -176,10 +177,17 @@ def read_text(pid: int, name: str, limit: int = 256 * 1024) -> str:
         return ""
 
 
+#: A process may have hundreds of thousands, and to read them takes a minute.
+MOST_DESCRIPTORS = 10_000
+
+
 def descriptors(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield the number of each descriptor of a process, and what it is of, as far as this may be seen."""
+    """Yield the number of each descriptor of a process, and what it is of, as far as this may be seen.
+
+    Of more than MOST_DESCRIPTORS these.
+    """
     with contextlib.suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/fd"):
+        for number in itertools.islice(os.listdir(f"/proc/{pid}/fd"), MOST_DESCRIPTORS):
             with contextlib.suppress(OSError):
                 yield number, os.readlink(f"/proc/{pid}/fd/{number}")
 

@@ -280,6 +280,7 @@ class Restorer:
             "first": below[0].pid,
             "task": peer.proc.pid,
             "gpus": list(resident.gpus),
+            "node": self._node.settings.node,
             "cards": "" if self._node.settings.image_cards else CARDS_OFF,
         }
         try:
@@ -316,6 +317,7 @@ class Restorer:
             group.apply(group.form().adopt(group.views(), now))
         # The next gandivad must not end what this one's state says lives.
         image, root = resident.image, ProcId(*said["root"])
+        image.left = running.manifest.get("left", {})
         image.restoring, image.root = [], f"{root.pid}:{running.manifest['inner']}"
         image.is_restored, image.from_steps = True, resident.steps()
         image.has_card = bool(running.manifest.get("card"))

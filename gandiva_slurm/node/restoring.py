@@ -1,6 +1,6 @@
 """Restoring an image below the new slurmstepd's task: a program of its own, as `imaging`.
 
-    slurmstepd ─ task, waits and hands on signals (the user) ─ process 1 of new namespaces (root) ─ the root
+slurmstepd ─ task, waits and hands on signals (the user) ─ process 1 of new namespaces (root) ─ the root
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import carried, criu, image_cards, images, picture, procs
+from gandiva_slurm.node import criu, image_cards, images, picture, procs, put_files
+from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.imageable import inner_pid
 
 #: Longer than criu's own bound.
@@ -53,7 +54,9 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
         _mount(first, ["mount", "--bind", str(place), str(here)])
         for directory in manifest["directories"]:
             _make_directory(first, who.pw_name, who.pw_gid, directory)
-        if lack := carried.put(first, who.pw_name, who.pw_gid, place, manifest.get("files_of_node", ())):
+        left = [Carried(*row) for row in manifest.get("left", {}).get(task.get("node", ""), ())]
+        files = [Carried(*row) for row in manifest.get("files_of_node", ())]
+        if lack := put_files.put(first, who, place, files, key.job_id, left):
             raise images.BadImage(lack)
         # Even clocks only go on: whole seconds are rounded up.
         ahead_s = -(-(manifest["mono_ns"] - time.monotonic_ns()) // 10**9)
@@ -140,8 +143,12 @@ def _make_directory(first: int, user: str, gid: int, directory: str) -> None:
 
 def _mount(first: int, words: list[str]) -> None:
     done = subprocess.run(
-        [*criu.within(first), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=_MOUNT_S, check=False,
+        [*criu.within(first), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_MOUNT_S,
+        check=False,
     )
     if done.returncode != 0:
         raise images.BadImage(f"{' '.join(words)}: {done.stderr.strip()[:120]}")

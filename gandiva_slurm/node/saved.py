@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.span import HeldTime
-from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.clock import host_boot
 from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.jobs import Away, Counts, Leave, Resident, Words
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 #: What of an image's state must survive, in this order; the guard reads the first three.
 _IMAGE = (
     "maker", "is_whole", "is_kept", "kept_steps", "is_restored", "from_steps", "spent_ns", "spare_until_ns",
-    "unfit", "unfit_ns", "restoring", "root", "has_card", "along",
+    "unfit", "unfit_ns", "restoring", "root", "has_card", "left",
 )  # fmt: skip
 
 
@@ -145,7 +144,6 @@ def _image(row: list[Any] | None) -> Image:
     # A row of another release may be shorter.
     image = Image(**dict(zip(_IMAGE, row or (), strict=False)))
     image.maker = ProcId(*image.maker) if image.maker else None
-    image.along = [Carried(*file) for file in image.along]
     return image
 
 

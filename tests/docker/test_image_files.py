@@ -61,46 +61,54 @@ def end(moving: Moving) -> str:
     return node
 
 
-def test_they_are_there_and_back_again_and_nowhere_twice(moving: Moving) -> None:
+def test_they_are_there_and_back_again_and_again(moving: Moving) -> None:
     moving.submit("exec python own.py OUT")
-    home = moving.node()
+    home, log, deep = moving.node(), f"/tmp/{moving.name}.log", f"/tmp/{moving.name}.d/deep"
     moving.move()
-    away = moving.node()
-    log, deep = f"/tmp/{moving.name}.log", f"/tmp/{moving.name}.d/deep"
-    wait_for(lambda: of_node(moving, home, log) is None, "what it wrote at home to be removed")
-    assert of_node(moving, home, f"/dev/shm/{moving.name}.count") is None
-    assert of_node(moving, home, deep) is None
-    assert of_node(moving, home, f"/tmp/{moving.name}.cache") == "\x03" * 4096
-    assert of_node(moving, away, f"/tmp/{moving.name}.cache") == "\x03" * 4096
+    assert of_node(moving, moving.node(), f"/tmp/{moving.name}.cache") == "\x03" * 4096
     moving.move()
-    assert end(moving) == home
-    assert (of_node(moving, home, log) or "").split() == moving.lines()
-    assert of_node(moving, home, deep) == "whole" and of_node(moving, away, log) is None
+    moving.move()
+    away = end(moving)
+    assert away != home and (of_node(moving, away, log) or "").split() == moving.lines()
+    assert of_node(moving, away, deep) == "whole"
     assert not moving.events("unrestored", "unimaged")
+    for node in TYPES:
+        told = moving.mini.exec(["sh", "-c", f"ls -A /tmp /dev/shm | grep {moving.name}"], host=node).stdout
+        assert len(told.split()) == 4, f"what it had left itself is put away: {told}"
 
 
 def test_its_output_is_one_file_where_it_is_of_the_node(moving: Moving) -> None:
     """slurmstepd makes an empty one there, before what is restored has it."""
     out = f"/tmp/{moving.name}.said"
     moving.submit("exec python own.py OUT", "-o", out)
-    home = moving.node()
     moving.move()
-    assert of_node(moving, home, out) is None
     away = end(moving)
     assert (of_node(moving, away, out) or "").split() == moving.lines()
 
 
-def test_where_another_file_is_there_it_goes_on_elsewhere_and_that_stays(moving: Moving) -> None:
+def test_what_its_user_has_there_is_set_aside(moving: Moving) -> None:
     moving.submit("exec python own.py OUT")
     home, log = moving.node(), f"/tmp/{moving.name}.log"
     (other,) = TYPES.keys() - {home}
     moving.mini.exec(["sh", "-c", f"echo another >{log}"], host=other, user="user1")
+    moving.move()
+    assert end(moving) == other
+    assert of_node(moving, other, f"{log}.before-{moving.job}") == "another\n"
+    assert (of_node(moving, other, log) or "").split() == moving.lines()
+
+
+def test_where_another_user_has_a_file_there_it_goes_on_elsewhere(moving: Moving) -> None:
+    """It is refused, however like the job's own it is."""
+    moving.submit("exec python own.py OUT")
+    home, cache = moving.node(), f"/tmp/{moving.name}.cache"
+    (other,) = TYPES.keys() - {home}
+    made = f"umask 0; printf '\\003%.0s' $(seq 4096) >{cache}; wc -c <{cache}"
+    assert moving.mini.exec(["sh", "-c", made], host=other, user="user2").stdout.strip() == "4096"
     crowd = moving.crowd()
     wait_for(lambda: moving.events("unrestored"), lambda: f"a word: {moving.story()}", 90)
-    assert "another file is there" in moving.events("unrestored")[0]["why"]
+    assert "another user's file" in moving.events("unrestored")[0]["why"]
     moving.mini.exec(["scancel", str(crowd)])
     was = len(moving.lines())
     wait_for(lambda: len(moving.lines()) > was + 20, lambda: f"it to train: {moving.story()}", 120)
     assert end(moving) == home
-    assert of_node(moving, other, log) == "another\n"
-    assert (of_node(moving, home, log) or "").split() == moving.lines()
+    assert (of_node(moving, home, f"/tmp/{moving.name}.log") or "").split() == moving.lines()

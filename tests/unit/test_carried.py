@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gandiva_slurm.node import carried
+from gandiva_slurm.node import carried, put_files
 from gandiva_slurm.node.carried import Carried, NotCarried
 
 ME, GID = os.getuid(), os.getgid()
@@ -43,7 +44,7 @@ def start() -> Iterator[Start]:
         ]
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
-            user=user if user != ME else None,
+            **({"user": user, "group": user} if user != ME else {}),
         )  # fmt: skip
         made.append(process)
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -123,58 +124,115 @@ def test_what_another_program_has_open_is_refused_where_it_is_written(own: Path,
         carried.find([writes], ME)
 
 
-def stored(place: Path, text: str, path: Path, mode: int = 0o640) -> list[list[Any]]:
+def stored(place: Path, text: str, path: Path, mode: int = 0o640) -> list[Carried]:
     """A file of an image, as its manifest tells of it."""
-    (place / "carried-0").write_text(text)
-    return carried.facts([Carried(str(path), mode, 1_000_000, True, 0, 0)])
+    (place / carried.name(0)).write_text(text)
+    return [Carried(str(path), mode, 10**15, len(text), 1, True)]
 
 
-def put(place: Path, told: list[list[Any]]) -> str:
+def put(place: Path, files: list[Carried], left: Collection[Carried] = ()) -> str:
     """Put it where this process sees it, as nobody."""
-    return carried.put(os.getpid(), str(NOBODY), NOBODY, place, told)
+    return put_files.put(os.getpid(), pwd.getpwuid(NOBODY), place, files, 7, left)
+
+
+def given(path: Path, text: str = "") -> Path:
+    """A file of nobody's."""
+    path.write_text(text)
+    os.chown(path, NOBODY, NOBODY)
+    return path
+
+
+@pytest.fixture
+def open_to_all(own: Path) -> Path:
+    """A directory like /tmp."""
+    own.chmod(0o1777)
+    return own
 
 
 @AS_ROOT
 @pytest.mark.parametrize("there", ["nothing", "no directory", "an empty file", "the same"])
-def test_a_file_is_put_where_it_was(own: Path, tmp_path: Path, there: str) -> None:
-    path = own / "deep/er/file" if there == "no directory" else own / "it's $(here) file"
+def test_a_file_is_put_where_it_was(open_to_all: Path, tmp_path: Path, there: str) -> None:
+    path = open_to_all / ("deep/er/file" if there == "no directory" else "it's $(here) file\udcff")
     if there in ("an empty file", "the same"):
-        path.write_text("" if there == "an empty file" else "12345")
-        os.chown(path, NOBODY, NOBODY)
+        given(path, "" if there == "an empty file" else "12345").chmod(0o666)
     assert put(tmp_path, stored(tmp_path, "12345", path)) == ""
     status = path.stat()
-    assert (path.read_text(), status.st_uid) == ("12345", NOBODY)
-    if there != "the same":
-        assert (status.st_mode & 0o777, status.st_mtime) == (0o640, 1_000_000)
+    assert (path.read_text(), status.st_uid, status.st_nlink) == ("12345", NOBODY, 1)
+    assert (status.st_mode & 0o777, status.st_mtime) == (0o640, 1_000_000)
+    assert [path.name for path in path.parent.iterdir()] == [path.name]
 
 
 @AS_ROOT
-@pytest.mark.parametrize(
-    "there", ["another", "of root's", "a link", "a link to nothing", "a fifo", "a directory"]
-)
-def test_what_is_there_is_never_written_over(own: Path, tmp_path: Path, there: str) -> None:
-    """A hostile user puts something there meanwhile: what is put is put with that user's rights alone."""
-    path, other = own / "file", tmp_path / "root's"
+@pytest.mark.parametrize("there", ["the same of another's", "of root's", "a link", "a fifo", "a directory"])
+def test_what_is_anothers_or_no_file_stays(open_to_all: Path, tmp_path: Path, there: str) -> None:
+    """A hostile user puts something there before: what is put is put with its user's rights alone."""
+    path, other = open_to_all / "file", tmp_path / "root's"
     other.write_text("")
-    if there in ("another", "of root's"):
-        path.write_text("54321" if there == "another" else "")
-        path.chmod(0o600)
-    elif there.startswith("a link"):
-        path.symlink_to(other if there == "a link" else tmp_path / "none")
+    if there in ("the same of another's", "of root's"):
+        path.write_text("12345" if there.startswith("the") else "")
+        path.chmod(0o666)
+        os.chown(path, 12345 if there.startswith("the") else 0, 0)
+    elif there == "a link":
+        path.symlink_to(other)
     elif there == "a fifo":
         os.mkfifo(path)
     else:
         path.mkdir()
-    before = sorted(own.iterdir())
+    before = [path.lstat() for path in open_to_all.iterdir()]
     assert "cannot be put here" in put(tmp_path, stored(tmp_path, "12345", path))
-    assert sorted(own.iterdir()) == before and other.read_text() == "" and not (tmp_path / "none").exists()
-    if there == "another":
-        assert path.read_text() == "54321"
+    assert [path.lstat() for path in open_to_all.iterdir()] == before and other.read_text() == ""
+
+
+@AS_ROOT
+@pytest.mark.parametrize("way", ["writable by others", "of another's", "a link"])
+def test_its_directory_is_its_own(open_to_all: Path, tmp_path: Path, way: str) -> None:
+    """Another user would have a file there that the job then maps."""
+    directory, elsewhere = open_to_all / "d", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    elsewhere.chmod(0o777)
+    if way == "a link":
+        directory.symlink_to(elsewhere)
+    else:
+        directory.mkdir()
+        os.chown(directory, NOBODY if way == "writable by others" else 12345, 0)
+        directory.chmod(0o777 if way == "writable by others" else 0o755)
+    assert "cannot be put here" in put(tmp_path, stored(tmp_path, "12345", directory / "file"))
+    assert not [*directory.iterdir()] and not [*elsewhere.iterdir()]
+
+
+@AS_ROOT
+def test_what_its_user_has_there_is_set_aside_and_what_it_left_itself_is_not(
+    open_to_all: Path, tmp_path: Path
+) -> None:
+    path = given(open_to_all / "file", "mine")
+    files = stored(tmp_path, "12345", path)
+    for number in range(3):
+        assert put(tmp_path, files) == "" and path.read_text() == "12345"
+        if number < 2:
+            path.write_text(f"changed {number}")
+    found = {one.name: one.read_text() for one in open_to_all.iterdir()}
+    aside = {"file.before-7": "mine", "file.before-7.1": "changed 0", "file.before-7.2": "changed 1"}
+    assert found == {"file": "12345", **aside}
+    given(path, "stale")
+    status = path.stat()
+    mine = Carried(str(path), 0o600, status.st_mtime_ns, status.st_size, status.st_ino, True)
+    assert put(tmp_path, files, [mine]) == "" and path.read_text() == "12345"
+    assert len([*open_to_all.iterdir()]) == 4
+
+
+@AS_ROOT
+def test_what_another_program_of_its_user_has_open_stays(
+    open_to_all: Path, tmp_path: Path, start: Start
+) -> None:
+    path = given(open_to_all / "file", "mine")
+    start(f"f = open({str(path)!r}, 'r+')", NOBODY)
+    assert "another program uses it" in put(tmp_path, stored(tmp_path, "12345", path))
+    assert path.read_text() == "mine" and len([*open_to_all.iterdir()]) == 1
 
 
 @AS_ROOT
 def test_a_full_disk_leaves_nothing_behind(own: Path, tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k,mode=777", "none", str(own)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k,mode=1777", "none", str(own)], check=True)
     try:
         why = put(tmp_path, stored(tmp_path, "x" * 100_000, own / "file"))
         assert "No space left" in why and not any(own.iterdir())
@@ -183,20 +241,28 @@ def test_a_full_disk_leaves_nothing_behind(own: Path, tmp_path: Path) -> None:
 
 
 @AS_ROOT
-def test_what_was_written_is_removed_and_what_has_taken_its_place_is_not(own: Path) -> None:
-    texts = {"written": "r+", "read": "r", "replaced": "r+", "roots": "r+"}
-    for name in texts:
-        (own / name).write_text("x")
-        if name != "roots":
-            os.chown(own / name, NOBODY, NOBODY)
-    own.chmod(0o1777)
-    files = [
-        Carried(
-            str(own / name), 0o600, 0, mode == "r+", (own / name).stat().st_dev, (own / name).stat().st_ino
-        )
-        for name, mode in texts.items()
-    ]
-    (own / "new").write_text("another's")
-    (own / "new").rename(own / "replaced")
-    carried.remove(str(NOBODY), NOBODY, files)
-    assert sorted(path.name for path in own.iterdir()) == ["read", "replaced", "roots"]
+def test_one_that_hangs_is_ended(open_to_all: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_files, "MOST_S", 1)
+    monkeypatch.setattr(put_files, "_put", lambda *_: time.sleep(60))
+    assert "within 1 s" in put(tmp_path, stored(tmp_path, "12345", open_to_all / "file"))
+
+
+def test_they_are_copied_as_they_stand_and_not_by_a_link(own: Path, tmp_path: Path, start: Start) -> None:
+    (own / "file").write_text("12345")
+    pid = start(f"f = open({str(own / 'file')!r})")
+    files = carried.find([pid], ME)
+    carried.copy(pid, files, ME, tmp_path)
+    assert (tmp_path / carried.name(0)).read_text() == "12345"
+    (tmp_path / carried.name(0)).unlink()
+    (own / "file").write_text("123456")
+    with pytest.raises(NotCarried, match="changed meanwhile"):
+        carried.copy(pid, files, ME, tmp_path)
+    (tmp_path / carried.name(0)).unlink()
+    own.rename(moved := own.with_name(own.name + ".moved"))
+    own.symlink_to(moved)
+    try:
+        with pytest.raises(NotCarried):
+            carried.copy(pid, files, ME, tmp_path)
+    finally:
+        own.unlink()
+        moved.rename(own)

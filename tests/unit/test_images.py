@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import criu, images, picture
+from gandiva_slurm.node import carried, criu, images, picture
 
 KEY = JobKey(7, 1)
 ME = os.getuid()
@@ -33,7 +33,7 @@ def sealed(store: Path, key: JobKey = KEY, **files: bytes) -> Path:
     work = images.new_work(store, key, BY, ME, os.getgid())
     for name, data in (files or {"pages": b"p" * 5000, "core": b"c"}).items():
         (work / name).write_bytes(data)
-    images.seal(work, key, ME, MOST, {"name": "job"}, {})
+    images.seal(store, work, key, ME, MOST, {"name": "job"})
     shutil.rmtree(work)
     return images.place_of(store, key)
 
@@ -92,7 +92,7 @@ def test_what_criu_does_not_write_is_not_sealed(store: Path) -> None:
     ):
         make(work / "pages")
         with pytest.raises((images.BadImage, OSError)):
-            images.seal(work, KEY, ME, MOST, {}, {})
+            images.seal(store, work, KEY, ME, MOST, {})
         assert not images.place_of(store, KEY).exists() and not list((store / "whole").iterdir())
         shutil.rmtree(work)
         work.mkdir()
@@ -104,7 +104,7 @@ def test_an_image_is_bounded_and_a_full_disk_leaves_none(
     work = images.new_work(store, KEY, BY, ME, os.getgid())
     (work / "pages").write_bytes(b"p" * 5000)
     with pytest.raises(images.BadImage, match="image_most_gib"):
-        images.seal(work, KEY, ME, 4999, {}, {})
+        images.seal(store, work, KEY, ME, 4999, {})
 
     def full(source: Path, target: Path, uid: int, most: int) -> tuple[int, str]:
         target.write_bytes(b"half")
@@ -112,7 +112,7 @@ def test_an_image_is_bounded_and_a_full_disk_leaves_none(
 
     monkeypatch.setattr(images, "_copy", full)
     with pytest.raises(OSError, match="No space"):
-        images.seal(work, KEY, ME, MOST, {}, {})
+        images.seal(store, work, KEY, ME, MOST, {})
     assert not list((store / "whole").iterdir())
     with pytest.raises(images.BadImage, match="allows"):
         images.check_room(store, MOST + 1, MOST)
@@ -217,11 +217,12 @@ def test_a_build_is_told_from_another(tmp_path: Path) -> None:
         assert picture.build_id(tmp_path / "text").startswith("bytes ")
 
 
-def test_a_picture_names_what_a_node_lacks(tmp_path: Path) -> None:
+def test_a_picture_names_what_a_node_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "_CARRIED", ("/dev/shm/",))
     file = tmp_path / "lib.so"
     file.write_text("one")
     maps = f"7f00-7f01 r-xp 0 08:01 1 {file}\n7f00-7f01 rw-s 0 08:01 1 /dev/shm/x (deleted)\n"
-    maps += "7f-80 rw-p 0 0:0 0 [heap]\n"
+    maps += "7f-80 rw-p 0 0:0 0 [heap]\n7f00-7f01 rw-s 0 08:01 1 /dev/shm/goes_along\n"
     taken = json.loads(json.dumps(picture.take([maps])))
     assert set(taken["files"]) == {str(file)} and picture.why_not_here(taken) == ""
     file.write_text("two")

@@ -13,7 +13,6 @@ import pytest
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
 from gandiva_slurm.node import guard, image_task, imager, images, imaging, kept_images, leaving
-from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
@@ -22,8 +21,6 @@ from tests.unit.test_node_images import Floor, hooked, left_row
 
 S = 1_000_000_000
 MAKER = ProcId(4194303, 1)
-#: What a job has of its node's alone.
-FILES: list[Carried] = []
 
 
 @pytest.fixture
@@ -187,7 +184,6 @@ def making(floor: Any, monkeypatch: pytest.MonkeyPatch) -> Imager:
     monkeypatch.setattr(imager.imageable, "socket_directories", lambda tree: [])
     monkeypatch.setattr(image_task, "_check_all_are_in", lambda tree, resident: None)
     monkeypatch.setattr(image_task, "_gid", lambda resident: 0)
-    monkeypatch.setattr(imager.imageable, "files_of", lambda tree: FILES)
     made = Imager(floor.node, floor.slicer)
     made._is_shared = True
     return made
@@ -256,23 +252,6 @@ async def test_where_the_store_is_of_this_node_alone_none_is_made(floor: Any, ma
     resident, making._is_shared = parked(floor), False
     making._look_at(resident, "")
     assert not resident.image.keeps_still
-
-
-async def test_none_is_made_of_what_writes_to_a_file_of_its_node_meanwhile(
-    floor: Any, making: Imager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it writes behind criu's look would be in the image, and be written twice."""
-    resident = parked(floor)
-    files = [Carried("/tmp/log", 0o600, 0, True, 1, 1)]
-    monkeypatch.setattr(imager.imageable, "files_of", lambda tree: files)
-    making._look_at(resident, "")
-    assert not resident.image.keeps_still and not kept_images.is_due(resident, floor.node.clock.mono())
-    assert resident.image.why_not == "", "it can be moved all the same"
-    files[0] = files[0]._replace(is_written=False)
-    resident.image.next_ns = 0
-    task = await _make(making, resident, monkeypatch, {"bytes": 5, "dump_s": 0.5, "seal_s": 0.5})
-    assert task["facts"]["files_of_node"] == [["carried-0", "/tmp/log", 0o600, 0]]
-    assert not resident.image.along, "it goes on here, and needs it"
 
 
 async def test_a_gandivad_begins_by_removing_what_a_former_one_left(floor: Any, making: Imager) -> None:
