@@ -20,6 +20,9 @@ from gandiva_slurm.node import procs
 OWN = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/var/lock/")
 #: What can be carried is below these: what lies elsewhere is a service's, which has its own there.
 _CARRIED = ("/tmp/", "/var/tmp/", "/dev/shm/")
+#: glibc makes a semaphore under another name and links it: its maker has mapped what is deleted and yet has a
+#: name, which criu cannot dump as a user (Python 3.14's workers; criu 4.2.1: "Can't link remap").
+_SEMAPHORES = "/dev/shm/sem."
 DELETED = " (deleted)"
 #: The most files of a job, and their bytes in all.
 MOST_FILES, MOST_BYTES = 64, 64 << 20
@@ -50,7 +53,7 @@ def is_own(path: str) -> bool:
 
 def may_be_carried(path: str) -> bool:
     """True for what may go along, as far as its path tells."""
-    return path.startswith(_CARRIED) and not path.endswith("/")
+    return path.startswith(_CARRIED) and not path.startswith(_SEMAPHORES) and not path.endswith("/")
 
 
 def find(pids: Collection[int], uid: int, besides: tuple[str, ...] = ()) -> list[Carried]:

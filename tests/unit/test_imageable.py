@@ -65,6 +65,7 @@ def test_a_plain_process_can_be_in_an_image(held: list[subprocess.Popen[str]]) -
         ("s = socket.socket(socket.AF_INET6); s.bind(('::1', 0)); s.listen()", "network open (tcp6)"),
         ("s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0))", "network open (udp)"),
         ("f = open('/run/gandiva-own-%d' % os.getpid(), 'w')", "only this node has"),
+        ("f = open('/dev/shm/sem.gandiva-own-%d' % os.getpid(), 'w')", "only this node has"),
         ("f = open('/dev/tty0') if False else os.open('/dev/ptmx', os.O_RDWR)", "the device /dev/p"),
     ],
 )
@@ -75,7 +76,8 @@ def test_what_cannot_be_in_one_is_told(held: list[subprocess.Popen[str]], text: 
     try:
         assert told in why_not(tree)
     finally:
-        Path(f"/run/gandiva-own-{tree.root.pid}").unlink(missing_ok=True)
+        for place in ("/run/", "/dev/shm/sem."):
+            Path(f"{place}gandiva-own-{tree.root.pid}").unlink(missing_ok=True)
 
 
 def test_a_deleted_file_goes_along_and_a_working_directory_of_the_node_does_not(

@@ -252,4 +252,39 @@ VARIANTS = (
         "A GPU program is moved to GPUs on which its image cannot go on, and back.",
         ("tests/unit/test_engine_unrestored.py::test_a_gpu_program_goes_on_on_gpus_of_its_type_alone",),
     ),
+    Variant(
+        "carried-anothers-file",
+        "gandiva_slurm/node/put_files.py:_put",
+        "if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():",
+        "if not stat.S_ISREG(status.st_mode):",
+        "A moved job maps a file that another user may change.",
+        ("tests/unit/test_carried.py::test_what_is_anothers_or_no_file_stays",),
+    ),
+    Variant(
+        "carried-into-anyones-directory",
+        "gandiva_slurm/node/put_files.py:_directory",
+        "if status.st_uid not in (0, os.getuid()) or is_open:",
+        "if False:",
+        "A moved job's file is put where another user may replace it.",
+        ("tests/unit/test_carried.py::test_its_directory_is_its_own",),
+    ),
+    Variant(
+        "carried-over-the-users-file",
+        "gandiva_slurm/node/put_files.py:_make_room",
+        "if (file.path, status.st_ino, status.st_mtime_ns, status.st_size) in known:",
+        "if True:",
+        "A file of the user's that has the name of a moved job's is lost.",
+        (
+            "tests/unit/test_carried.py"
+            "::test_what_its_user_has_there_is_set_aside_and_what_it_left_itself_is_not",
+        ),
+    ),
+    Variant(
+        "carried-as-it-becomes",
+        "gandiva_slurm/node/carried.py:copy",
+        "if count != file.size or os.fstat(source).st_ino != file.inode:",
+        "if False:",
+        "A file that is written meanwhile is in an image of processes that have not written it.",
+        ("tests/unit/test_carried.py::test_they_are_copied_as_they_stand_and_not_by_a_link",),
+    ),
 )
