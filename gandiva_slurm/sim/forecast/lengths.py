@@ -5,17 +5,21 @@ A length is the time a job holds its GPUs, which is what its time limit counts (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
 #: How many of a user's past jobs count, the latest.
-MOST_PAST = 100
+MOST_PAST = 1000
 #: From this many on, jobs that have something in common are a history of their own; that they are less apart
 #: than others counts for less the fewer they are: half as much where they are FEW.
-LEAST_ALIKE, FEW = 3, 4
+LEAST_ALIKE, FEW = 3, 30
+#: What so few leave open that it is not told: more than any others do.
+_MOST_OPEN = 1e300
 #: One that outlasts all of its like does so by this factor at most.
 LONGER = 1.5
 #: Where nothing else is known a job runs this part of its limit at least, and all of it at most; and for so
@@ -50,11 +54,26 @@ class _Way(NamedTuple):
     is_part: bool
     values: Sequence[float]
 
-    def longer_than(self, ask: Ask) -> list[int]:
-        """Return those, as they would be of this job, that are longer than it has run."""
+    def first(self, ask: Ask) -> int:
+        """The place of the first that is longer, in a job's place, than it has run."""
+        return bisect_right(self.values, ask.ran_ns, key=self.of(ask))
+
+    def open(self, ask: Ask) -> float:
+        """How far the longer ones are apart but for a tenth on each side; few may be nearer by chance.
+
+        inf where none is longer.
+        """
+        of, first = self.of(ask), self.first(ask)
+        count = len(self.values) - first
+        if not count:
+            return inf
+        low, high = (of(self.values[first + round(part * (count - 1))]) for part in (0.1, 0.9))
+        return max(1, high - low) * (1 + FEW / count) if count >= LEAST_ALIKE else _MOST_OPEN
+
+    def of(self, ask: Ask) -> Callable[[float], int]:
+        """How a value is made a length of this job."""
         most_ns = ask.limit_ns or self.values[-1]
-        lengths = (round(value * most_ns if self.is_part else min(value, most_ns)) for value in self.values)
-        return [length for length in lengths if length > ask.ran_ns]
+        return lambda value: round(value * most_ns if self.is_part else min(value, most_ns))
 
 
 @dataclass
@@ -64,7 +83,7 @@ class Lengths:
     past: int = 0
     _alike: dict[tuple[object, ...], list[tuple[int, int]]] = field(default_factory=dict)
     _known: dict[tuple[tuple[object, ...], bool], list[_Way]] = field(default_factory=dict)
-    _found: dict[Ask, Sequence[int]] = field(default_factory=dict)
+    _found: dict[Ask, _Way | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, past: Iterable[Past]) -> Lengths:
@@ -78,16 +97,16 @@ class Lengths:
                 del known[:-MOST_PAST]
         return lengths
 
-    def alike(self, ask: Ask) -> Sequence[int]:
-        """Return how long its like would run in its place, as far as that is longer than it has.
+    def _best(self, ask: Ask) -> _Way | None:
+        """Return how long its like would run in its place; None where none has run longer than it has.
 
         Its like are those of the same user, name and size, of some of these, or all; they would run as long
         as they did, or for as large a part of its limit as of their own. What leaves least open is taken.
         """
         keys, has_limit = _keys(ask.user, ask.name, ask.gpus), bool(ask.limit_ns)
-        ways = [way for key in keys for way in self._ways(key, has_limit)]
-        found = [left for way in ways if (left := way.longer_than(ask))]
-        return min(found, key=_spread, default=())
+        ways = [(way.open(ask), way) for key in keys for way in self._ways(key, has_limit)]
+        leaves, best = min(ways, key=itemgetter(0), default=(inf, None))
+        return best if leaves < inf else None
 
     def _ways(self, key: tuple[object, ...], has_limit: bool) -> list[_Way]:
         """The ways in which those that have this in common tell of others; they are worked out once."""
@@ -109,21 +128,23 @@ class Lengths:
         that ran for longer than it has, and after the last.
         """
         if ask not in self._found:
-            self._found[ask] = self.alike(ask)
-        alike = self._found[ask]
-        if not alike:
+            self._found[ask] = self._best(ask)
+        best = self._found[ask]
+        if best is None:
             return _by_limit(ask, chance)
-        last = round(LONGER * alike[-1])
-        points = [ask.ran_ns, *alike, min(last, ask.limit_ns) if ask.limit_ns > alike[-1] else last]
-        place = chance.random() * (len(points) - 1)
-        low, high = points[int(place)], points[int(place) + 1]
+        of, first, count = best.of(ask), best.first(ask), len(best.values)
+        longest = of(best.values[-1])
+        last = round(LONGER * longest)
+        last = min(last, ask.limit_ns) if ask.limit_ns > longest else last
+
+        def point(number: int) -> int:
+            if number == 0:
+                return ask.ran_ns
+            return last if first + number > count else of(best.values[first + number - 1])
+
+        place = chance.random() * (count - first + 1)
+        low, high = point(int(place)), point(int(place) + 1)
         return max(1, round(low + (high - low) * (place - int(place))) - ask.ran_ns)
-
-
-def _spread(lengths: Sequence[int]) -> float:
-    """How far all but the shortest and the longest tenth are apart; few may be nearer by chance."""
-    low, high = (lengths[round(part * (len(lengths) - 1))] for part in (0.1, 0.9))
-    return max(1, high - low) * (1 + FEW / len(lengths)) if len(lengths) >= LEAST_ALIKE else inf
 
 
 def _keys(user: str, name: str, gpus: int) -> tuple[tuple[object, ...], ...]:
