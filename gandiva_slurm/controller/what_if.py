@@ -18,6 +18,7 @@ from typing import Any
 from gandiva_slurm.controller.foretold import SOCKET_NAME
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.wish import Wish, parse_new
+from gandiva_slurm.slurm.run import end
 
 #: How long an answer may take, and how much of it is read.
 DEADLINE_S, MOST_BYTES = 9.0, 1 << 20
@@ -99,7 +100,9 @@ class WhatIf:
     async def _of_child(self, job_id: str, wish: str) -> dict[str, Any]:
         pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         words = (*self._words, job_id, wish)
-        child = await asyncio.create_subprocess_exec(*words, stdin=none, stdout=pipe, stderr=none)
+        child = await asyncio.create_subprocess_exec(
+            *words, stdin=none, stdout=pipe, stderr=none, start_new_session=True
+        )
         assert child.stdout is not None
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -113,9 +116,7 @@ class WhatIf:
         except TimeoutError as err:
             raise GandivaError(f"no answer within {DEADLINE_S:g} s: its host is busy; ask again") from err
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+            await end(child, child.stdout)
 
 
 def _read(text: bytes) -> dict[str, Any]:

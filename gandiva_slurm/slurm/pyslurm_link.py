@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.model.errors import SlurmUnreachable
-from gandiva_slurm.slurm.run import Commands, error_of, kill_group, one_line
+from gandiva_slurm.slurm.run import Commands, drain, end, error_of, one_line
 
 WORKER = Path(__file__).with_name("pyslurm_worker.py")
 #: Lines of a worker's standard error that are kept: its last words.
@@ -54,8 +54,7 @@ class Worker:
         """End the worker, if there is one."""
         process, self._process = self._process, None
         if process is not None:
-            kill_group(process)
-            await process.wait()
+            await end(process, process.stdout)
         if self._listener is not None:
             await self._listener
 
@@ -89,12 +88,13 @@ class Worker:
         with contextlib.suppress(ValueError):  # a line without end
             async for line in process.stderr:
                 self._words.append(one_line(line.decode("utf-8", "replace")))
+        await drain(process.stderr)
 
     async def _obituary(self) -> str:
         process, self._process = self._process, None
         assert process is not None
-        kill_group(process)
-        rc = await process.wait()
+        await end(process, process.stdout)
+        rc = process.returncode or 0
         if self._listener is not None:
             await asyncio.wait({self._listener}, timeout=WORDS_S)
         ended = f"was killed by signal {-rc}" if rc < 0 else f"ended with exit code {rc}"

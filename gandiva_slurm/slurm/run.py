@@ -46,6 +46,8 @@ _UNREACHABLE = (
     "Message receive failure",
     "Message send failure",
 )
+#: What is ended is waited for so long: one that hangs in the kernel ends when that lets it.
+END_S = 5.0
 #: Slurm's sentences that mean: the same call may be granted a moment later.
 _BUSY = ("try again", "Resource temporarily unavailable", "Transport endpoint", "back off")
 
@@ -139,8 +141,7 @@ async def _finish(process: asyncio.subprocess.Process, argv: Sequence[str], time
         async with asyncio.timeout(timeout_s):
             out, err = await process.communicate()
     except BaseException as error:
-        kill_group(process)
-        await process.wait()
+        await end(process, process.stdout, process.stderr)
         if isinstance(error, TimeoutError):
             text = f"{' '.join(argv[:3])}: no answer within {timeout_s:g} s; is slurmctld up? (scontrol ping)"
             raise SlurmUnreachable(text) from error
@@ -152,7 +153,21 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def kill_group(process: asyncio.subprocess.Process) -> None:
-    """End a process and its children now."""
+async def end(process: asyncio.subprocess.Process, *streams: asyncio.StreamReader | None) -> None:
+    """End a process that leads its group, and its children, now; wait for that, within END_S.
+
+    `streams`: what nobody else reads of it. What is still in them is thrown away, for asyncio tells of no end
+    before all has been read, and reads no more than a reader takes.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            await asyncio.gather(*(drain(stream) for stream in streams if stream is not None))
+            await process.wait()
+
+
+async def drain(stream: asyncio.StreamReader) -> None:
+    """Read a stream to its end, and keep nothing."""
+    while await stream.read(1 << 16):
+        pass

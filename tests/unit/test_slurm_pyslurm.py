@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 import gandiva_slurm
 from gandiva_slurm.model.errors import SlurmBusy, SlurmRefused, SlurmUnreachable
 from gandiva_slurm.model.snapshot import SlurmJob, SlurmNode
-from gandiva_slurm.slurm import pyslurm_fields
+from gandiva_slurm.slurm import pyslurm_fields, run
 from gandiva_slurm.slurm.pyslurm_fields import Told, job_records, node_records
 from gandiva_slurm.slurm.pyslurm_link import Worker
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort, parse_told
 from gandiva_slurm.slurm.reader import pick_jobs, pick_nodes
 from gandiva_slurm.slurm.run import Answer, Commands
+from tests import patience
 
 OURS = frozenset({"gandiva"})
 #: As much of pyslurm as the worker uses; what is behind `#` is put in by a test.
@@ -179,6 +181,20 @@ async def test_a_call_given_up_is_not_answered_later(worker: MakeWorker, tmp_pat
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await slow.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
+
+
+async def test_one_that_is_late_in_the_midst_of_a_large_answer_is_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has filled asyncio's buffer, which then reads no more: its end is not seen before that is read."""
+    monkeypatch.setattr(run, "END_S", 60.0)
+    flood = "os.write(1, bytes([0, 64, 0, 0])); [os.write(n, b'x' * 65536) for n in (1, 2) * 20]"
+    worker = Worker(Commands())
+    worker.argv = (sys.executable, "-c", f"import os, time; {flood}; time.sleep(60)")
+    async with asyncio.timeout(patience.slowness() * 20):
+        for _ in range(2):
+            with pytest.raises(SlurmUnreachable, match="no answer within"):
+                await worker.call("jobs", timeout_s=1.0)
 
 
 def read(job: dict[str, Any], told: Told | None = None) -> SlurmJob:

@@ -225,4 +225,15 @@ VARIANTS = (
         "A pyslurm that reads rubbish is not noticed.",
         ("tests/unit/test_slurm_backend.py::test_where_pyslurm_does_not_fit_the_commands_are_taken",),
     ),
+    Variant(
+        "ended-with-its-answer-unread",
+        "gandiva_slurm/slurm/run.py:end",
+        "await asyncio.gather(*(drain(stream) for stream in streams if stream is not None))",
+        "pass",
+        "gandivactld waits for a worker that it has ended, and whose answer fills a buffer.",
+        (
+            "tests/unit/test_slurm_pyslurm.py"
+            "::test_one_that_is_late_in_the_midst_of_a_large_answer_is_ended_at_once",
+        ),
+    ),
 )

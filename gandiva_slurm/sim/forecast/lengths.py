@@ -98,7 +98,7 @@ class Lengths:
         return lengths
 
     def _best(self, ask: Ask) -> _Way | None:
-        """Return how long its like would run in its place; None where none has run longer than it has.
+        """Return in which way its like tell of its length; None where none has run longer than it has.
 
         Its like are those of the same user, name and size, of some of these, or all; they would run as long
         as they did, or for as large a part of its limit as of their own. What leaves least open is taken.
