@@ -183,10 +183,10 @@ async def test_a_call_given_up_is_not_answered_later(worker: MakeWorker, tmp_pat
     assert await slow.call("versions", timeout_s=20) == ["25.11.2", "26.05.5"]
 
 
-async def test_one_that_is_late_in_the_midst_of_a_large_answer_is_ended_at_once(
+async def test_one_that_is_late_and_says_a_long_line_is_ended_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has filled asyncio's buffer, which then reads no more: its end is not seen before that is read."""
+    """asyncio's buffer is full of what nobody reads: the end is not seen before all of that is read."""
     monkeypatch.setattr(run, "END_S", 60.0)
     flood = "os.write(1, bytes([0, 64, 0, 0])); [os.write(n, b'x' * 65536) for n in (1, 2) * 20]"
     worker = Worker(Commands())

@@ -27,7 +27,9 @@ VARIANTS = (
         "return state not in {PENDING, COMPLETING}",
         "return True",
         "The start that Slurm foresees of a waiting job counts as a fact.",
-        ("tests/unit/test_slurm_reader.py::test_the_start_of_a_job_that_waits_or_was_requeued_is_a_forecast",),
+        (
+            "tests/unit/test_slurm_reader.py::test_the_start_of_a_job_that_waits_or_was_requeued_is_a_forecast",
+        ),
     ),
     Variant(
         "memory-of-one-node-only",
@@ -124,7 +126,7 @@ VARIANTS = (
             "            refused |= await self._each(dict.fromkeys(placed, ()), lambda name, _: "
             "self.release([name]))\n"
         ),
-        "            return dict.fromkeys(places, SlurmRefused(\"\"))\n",
+        '            return dict.fromkeys(places, SlurmRefused(""))\n',
         "One job that Slurm refuses keeps all others from starting.",
         ("tests/unit/test_slurm_commands.py::test_a_release_refused_as_one_is_tried_one_by_one",),
     ),
@@ -140,7 +142,7 @@ VARIANTS = (
         "numbered-for-ever-is-busy",
         "gandiva_slurm/slurm/control.py:insist",
         "            if is_last and NUMBERING in str(busy):\n"
-        "                raise SlurmRefused(f\"{busy}; {FOR_GOOD}\") from busy\n",
+        '                raise SlurmRefused(f"{busy}; {FOR_GOOD}") from busy\n',
         "",
         "A job of which Slurm takes no change is tried every 5 s, and all else waits for each try.",
         ("tests/unit/test_slurm_commands.py::test_a_job_that_is_numbered_for_ever_keeps_nobody_waiting",),
@@ -226,14 +228,11 @@ VARIANTS = (
         ("tests/unit/test_slurm_backend.py::test_where_pyslurm_does_not_fit_the_commands_are_taken",),
     ),
     Variant(
-        "ended-with-its-answer-unread",
-        "gandiva_slurm/slurm/run.py:end",
-        "await asyncio.gather(*(drain(stream) for stream in streams if stream is not None))",
+        "ended-with-its-words-unread",
+        "gandiva_slurm/slurm/pyslurm_link.py:Worker._listen",
+        "await drain(process.stderr)",
         "pass",
-        "gandivactld waits for a worker that it has ended, and whose answer fills a buffer.",
-        (
-            "tests/unit/test_slurm_pyslurm.py"
-            "::test_one_that_is_late_in_the_midst_of_a_large_answer_is_ended_at_once",
-        ),
+        "gandivactld waits for a worker that it has ended, and whose words fill a buffer.",
+        ("tests/unit/test_slurm_pyslurm.py::test_one_that_is_late_and_says_a_long_line_is_ended_at_once",),
     ),
 )
