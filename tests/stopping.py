@@ -23,7 +23,7 @@ def leave_group() -> None:
     A thread of PyTorch's drops the last collective's tensors a little later, and needs the interpreter
     for it. An interpreter that is being torn down by then aborts the process (PyTorch 2.13: 19 of 80, with a
     barrier before it 4 of 160). And where its caller returned, its model's end would wait for that thread
-    with the interpreter held (4 of 90 hung for ever): nothing of the caller's is dropped any more.
+    with the interpreter held (5 of 63 hung for ever): nothing of the caller's is dropped any more.
     """
     import torch
 
