@@ -8,7 +8,10 @@ it is restored they are put where they were (`put_files`).
 from __future__ import annotations
 
 import contextlib
+import errno
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -130,8 +133,24 @@ def used_by_others(wanted: Mapping[tuple[int, int], str], pids: Collection[int])
     return ""
 
 
-def open_below(top: int, path: str, flags: int) -> int:
-    """Open a file below a directory, and follow no link on the way; OSError when that fails.
+def is_safe(directory: os.stat_result, uid: int) -> bool:
+    """True for a directory in which no other user but root may put another file in the place of this user's.
+
+    A group of a user's own is of that user's name.
+    """
+    others = 0o002 if _is_own_group(directory.st_gid, uid) else 0o022
+    is_sticky = bool(directory.st_mode & stat.S_ISVTX)
+    return directory.st_uid in (0, uid) and (is_sticky or not directory.st_mode & others)
+
+
+def _is_own_group(gid: int, uid: int) -> bool:
+    with contextlib.suppress(KeyError):
+        return grp.getgrgid(gid).gr_name == pwd.getpwuid(uid).pw_name
+    return False
+
+
+def _open_below(top: int, path: str, uid: int) -> int:
+    """Open a user's file (O_PATH) below a directory, and follow no link; OSError when that fails.
 
     What lies below /proc/PID/root has links that lead out of it.
     """
@@ -142,7 +161,9 @@ def open_below(top: int, path: str, flags: int) -> int:
             below = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = below
-        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            if not is_safe(os.fstat(here), uid):
+                raise PermissionError(errno.EPERM, "others may put files there")
+        return os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
     finally:
         os.close(here)
 
@@ -153,7 +174,7 @@ def _opened(pid: int, path: str, uid: int) -> Iterator[int]:
     try:
         top = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            file = open_below(top, path, os.O_PATH)
+            file = _open_below(top, path, uid)
         finally:
             os.close(top)
     except OSError:

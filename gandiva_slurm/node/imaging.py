@@ -21,6 +21,8 @@ from gandiva_slurm.node.procs import ProcId
 
 #: Longer than criu's own bound: the copy comes after it.
 MOST_S = criu.DUMP_S + 180.0
+#: What is known of the files that a job has left on nodes, in bytes: a program is told it as one word.
+MOST_LEFT = 32 << 10
 #: How long what criu leaves stopped may take until it shows that, on a busy machine.
 _STOP_S = 5.0
 
@@ -32,6 +34,7 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     if card := task.get("card"):
         image_cards.take_off(card, task["pids"])
         task["facts"]["card"] = image_cards.facts(card)
+    _find(task)  # what cannot go along costs no dump; what it opens for the moment of that is found behind it
     need = sum(_resident(pid) for pid in task["pids"])
     for place in images.outlived(root, key):
         images.remove(place)
@@ -68,18 +71,30 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}
 
 
+def _find(task: dict[str, Any]) -> list[carried.Carried]:
+    """Return what only this node has of what it uses; BadImage where that cannot go along."""
+    pids = [task["root"][0], *(proc.pid for proc in procs.below([task["root"][0]]))]
+    try:
+        files = carried.find(pids, task["uid"], tuple(task["besides"]))
+    except carried.NotCarried as err:
+        raise images.BadImage(str(err)) from None
+    if task["goes_on"] and (why := carried.why_not_kept(files)):
+        raise images.BadImage(why)
+    return files
+
+
 def _files_of_node(task: dict[str, Any], work: Path) -> dict[str, Any]:
     """Copy what only this node has, now that it stands still; BadImage where that cannot be."""
-    root, uid, facts = task["root"][0], task["uid"], task["facts"]
+    root, uid, facts, files = task["root"][0], task["uid"], task["facts"], _find(task)
     try:
-        files = carried.find([root, *(proc.pid for proc in procs.below([root]))], uid, tuple(task["besides"]))
-        if task["goes_on"] and (why := carried.why_not_kept(files)):
-            raise images.BadImage(why)
         carried.copy(root, files, uid, work)
     except carried.NotCarried as err:
         raise images.BadImage(str(err)) from None
-    left = {**facts.get("left", {}), facts.get("node", ""): files}
-    return {"files_of_node": files, "left": {node: there for node, there in left.items() if there}}
+    left = {node: there for node, there in facts.get("left", {}).items() if node != facts.get("node")}
+    left[facts.get("node", "")] = [file for file in files if file.is_written]
+    while left and len(json.dumps(left)) > MOST_LEFT:
+        del left[next(iter(left))]
+    return {"files_of_node": files, "left": left}
 
 
 def _keep_still(groups: list[str], pids: list[int]) -> None:

@@ -15,7 +15,7 @@ import signal
 import stat
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gandiva_slurm.node import carried
 from gandiva_slurm.node.carried import Carried
@@ -28,22 +28,36 @@ _CHUNK = 1 << 20
 _MOST_SAID = 400
 
 
+class _Job(NamedTuple):
+    """A job: its number, its task here, and what it has written and left here before."""
+
+    job_id: int
+    task: int
+    left: set[tuple[str, int, int, int]]
+
+
 class _Refused(Exception):
     """A file cannot be put; the text says why."""
 
 
+def _marks(file: Carried) -> tuple[str, int, int, int]:
+    return file.path, file.inode, file.mtime_ns, file.size
+
+
 def put(
-    first: int,
+    where: tuple[int, int],
     who: pwd.struct_passwd,
     place: Path,
     files: Sequence[Carried],
     job_id: int,
     left: Collection[Carried] = (),
 ) -> str:
-    """Put the files of an image where process `first` sees them; return why that failed, "" when it has not.
+    """Put the files of an image where a process sees them; return why that failed, "" when it has not.
 
-    `place`: where the image is; `left`: what the job has left on this node before.
-    """  # fmt: skip
+    `where`: that process, and the task for which it is there, which has the job's output open; `place`: where
+    the image is; `left`: what the job has left on this node before.
+    """
+    first, task = where
     if not files:
         return ""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,7 +66,8 @@ def put(
     hears, says = os.pipe()
     child = os.fork()
     if not child:
-        _put_all(who, says, [*zip(sources, files, strict=True)], top, (job_id, left))
+        job = _Job(job_id, task, {_marks(file) for file in left if file.is_written})
+        _put_all(who, says, [*zip(sources, files, strict=True)], top, job)
     for descriptor in (*sources, top, says):
         os.close(descriptor)
     with open(hears, "rb") as pipe:
@@ -62,12 +77,14 @@ def put(
 
 
 def _put_all(
-    who: pwd.struct_passwd, says: int, files: list[tuple[int, Carried]], top: int,
-    job: tuple[int, Collection[Carried]],
-) -> NoReturn:  # fmt: skip
+    who: pwd.struct_passwd, says: int, files: list[tuple[int, Carried]], top: int, job: _Job
+) -> NoReturn:
     """The child: it ends with 0 when all are there."""
     code = 1
     try:
+        none = os.open("/dev/null", os.O_RDWR)
+        for number in range(3):  # where this hangs nobody waits for the end of what it has inherited
+            os.dup2(none, number)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(MOST_S)
         os.initgroups(who.pw_name, who.pw_gid)
@@ -76,7 +93,7 @@ def _put_all(
         os.umask(0o077)
         for source, file in files:
             try:
-                _put(top, source, file, *job)
+                _put(top, source, file, job)
             except (_Refused, OSError) as err:
                 why = err.strerror if isinstance(err, OSError) else str(err)
                 os.write(says, f"{file.path[:60]} cannot be put here: {why}".encode(errors="replace"))
@@ -86,7 +103,7 @@ def _put_all(
         os._exit(code)
 
 
-def _put(top: int, source: int, file: Carried, job_id: int, left: Collection[Carried]) -> None:
+def _put(top: int, source: int, file: Carried, job: _Job) -> None:
     here = _directory(top, file.path)
     name = os.path.basename(file.path)
     there = None
@@ -96,7 +113,11 @@ def _put(top: int, source: int, file: Carried, job_id: int, left: Collection[Car
         status = os.fstat(there)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
             raise _Refused("something else is there, or another user's file")
-        if status.st_nlink == 1 and _is_same(source, there, status.st_size):
+        is_same = _is_same(source, there, status.st_size)
+        used = carried.used_by_others({(status.st_dev, status.st_ino): file.path}, (os.getpid(), job.task))
+        if used and (file.is_written or not is_same):
+            raise _Refused("another program uses a file of that name")
+        if status.st_nlink == 1 and is_same:
             return _finish(os.open(f"/proc/self/fd/{there}", os.O_RDONLY | os.O_CLOEXEC), file)
         if status.st_size == 0 and status.st_nlink == 1:
             # slurmstepd has made it, for the job's output, and has it open.
@@ -107,7 +128,7 @@ def _put(top: int, source: int, file: Carried, job_id: int, left: Collection[Car
     try:
         _write(source, made, file)
         if there is not None:
-            _make_room(here, file, os.fstat(there), job_id, left)
+            _make_room(here, file, os.fstat(there), job)
         os.link(new, name, src_dir_fd=here, dst_dir_fd=here)  # and never over what has come there
     finally:
         os.unlink(new, dir_fd=here)
@@ -123,9 +144,7 @@ def _directory(top: int, path: str) -> int:
         except FileNotFoundError:
             os.mkdir(name, 0o700, dir_fd=here)
             below = os.open(name, flags, dir_fd=here)
-        status = os.fstat(below)
-        is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-        if status.st_uid not in (0, os.getuid()) or is_open:
+        if not carried.is_safe(os.fstat(below), os.getuid()):
             raise _Refused(f"others may put files into its directory {name[:40]}")
         here = below
     return here
@@ -156,19 +175,14 @@ def _finish(target: int, file: Carried) -> None:
     os.close(target)
 
 
-def _make_room(
-    here: int, file: Carried, status: os.stat_result, job_id: int, left: Collection[Carried]
-) -> None:
+def _make_room(here: int, file: Carried, status: os.stat_result, job: _Job) -> None:
     """Have another file of the user's no longer be called so: it is removed where the job has left it."""
     name = os.path.basename(file.path)
-    if carried.used_by_others({(status.st_dev, status.st_ino): file.path}, (os.getpid(),)):
-        raise _Refused("another file is there, and another program uses it")
-    known = {(one.path, one.inode, one.mtime_ns, one.size) for one in left}
-    if (file.path, status.st_ino, status.st_mtime_ns, status.st_size) in known:
+    if (file.path, status.st_ino, status.st_mtime_ns, status.st_size) in job.left:
         os.unlink(name, dir_fd=here)
         return
     for number in range(_MOST_ASIDE):
-        aside = f"{name[:200]}.before-{job_id}" + (f".{number}" if number else "")
+        aside = f"{name[:200]}.before-{job.job_id}" + (f".{number}" if number else "")
         with contextlib.suppress(FileExistsError):
             os.link(name, aside, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
             os.unlink(name, dir_fd=here)

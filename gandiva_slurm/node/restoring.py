@@ -56,7 +56,7 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
             _make_directory(first, who.pw_name, who.pw_gid, directory)
         left = [Carried(*row) for row in manifest.get("left", {}).get(task.get("node", ""), ())]
         files = [Carried(*row) for row in manifest.get("files_of_node", ())]
-        if lack := put_files.put(first, who, place, files, key.job_id, left):
+        if lack := put_files.put((first, task["task"]), who, place, files, key.job_id, left):
             raise images.BadImage(lack)
         # Even clocks only go on: whole seconds are rounded up.
         ahead_s = -(-(manifest["mono_ns"] - time.monotonic_ns()) // 10**9)

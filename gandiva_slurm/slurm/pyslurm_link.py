@@ -56,7 +56,8 @@ class Worker:
         if process is not None:
             await end(process, process.stdout)
         if self._listener is not None:
-            await self._listener
+            await asyncio.wait({self._listener}, timeout=WORDS_S)
+            self._listener.cancel()
 
     async def ask(self, name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """Return the worker's answer as it came; SlurmUnreachable when it died over it."""

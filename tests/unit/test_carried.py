@@ -20,6 +20,8 @@ ME, GID = os.getuid(), os.getgid()
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(ME != 0, reason="root puts files where another user's process is")
 Start = Callable[..., int]
+#: No process: the task has no file open.
+TASK = 4194303
 WAIT = "print('ready', flush=True); sys.stdin.read()"
 
 
@@ -27,7 +29,7 @@ WAIT = "print('ready', flush=True); sys.stdin.read()"
 def own() -> Iterator[Path]:
     """A directory that each node has its own of."""
     with tempfile.TemporaryDirectory(dir="/tmp") as found:
-        Path(found).chmod(0o777)
+        Path(found).chmod(0o755)
         yield Path(found)
 
 
@@ -132,7 +134,7 @@ def stored(place: Path, text: str, path: Path, mode: int = 0o640) -> list[Carrie
 
 def put(place: Path, files: list[Carried], left: Collection[Carried] = ()) -> str:
     """Put it where this process sees it, as nobody."""
-    return put_files.put(os.getpid(), pwd.getpwuid(NOBODY), place, files, 7, left)
+    return put_files.put((os.getpid(), TASK), pwd.getpwuid(NOBODY), place, files, 7, left)
 
 
 def given(path: Path, text: str = "") -> Path:
@@ -213,21 +215,42 @@ def test_what_its_user_has_there_is_set_aside_and_what_it_left_itself_is_not(
     found = {one.name: one.read_text() for one in open_to_all.iterdir()}
     aside = {"file.before-7": "mine", "file.before-7.1": "changed 0", "file.before-7.2": "changed 1"}
     assert found == {"file": "12345", **aside}
-    given(path, "stale")
-    status = path.stat()
-    mine = Carried(str(path), 0o600, status.st_mtime_ns, status.st_size, status.st_ino, True)
-    assert put(tmp_path, files, [mine]) == "" and path.read_text() == "12345"
-    assert len([*open_to_all.iterdir()]) == 4
+    for is_written in (True, False):
+        given(path, "stale")
+        status = path.stat()
+        mine = Carried(str(path), 0o600, status.st_mtime_ns, status.st_size, status.st_ino, is_written)
+        assert put(tmp_path, files, [mine]) == "" and path.read_text() == "12345"
+        assert len([*open_to_all.iterdir()]) == (4 if is_written else 5), "what it only read is not its own"
 
 
 @AS_ROOT
+@pytest.mark.parametrize("text", ["mine", "12345", ""])
 def test_what_another_program_of_its_user_has_open_stays(
-    open_to_all: Path, tmp_path: Path, start: Start
+    open_to_all: Path, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    path = given(open_to_all / "file", "mine")
-    start(f"f = open({str(path)!r}, 'r+')", NOBODY)
-    assert "another program uses it" in put(tmp_path, stored(tmp_path, "12345", path))
-    assert path.read_text() == "mine" and len([*open_to_all.iterdir()]) == 1
+    """But what has it open is the job's task: it is the job's output."""
+    path = given(open_to_all / "file", text)
+    task = start(f"f = open({str(path)!r}, 'r+')", NOBODY)
+    files = stored(tmp_path, "12345", path)
+    assert "another program uses a file of that name" in put(tmp_path, files)
+    assert path.read_text() == text and len([*open_to_all.iterdir()]) == 1
+    only_read = [files[0]._replace(is_written=False)]
+    assert (put(tmp_path, only_read) == "") == (text == "12345"), "many may read one"
+    monkeypatch.setattr(sys.modules[__name__], "TASK", task)
+    assert put(tmp_path, files) == "" and path.read_text() == "12345"
+
+
+def test_its_directory_is_its_own_where_it_comes_from_too(own: Path, start: Start) -> None:
+    """Elsewhere it could not be put."""
+    (own / "file").write_text("12345")
+    pid = start(f"f = open({str(own / 'file')!r})")
+    for mode, may_go in ((0o755, True), (0o775, True), (0o777, False), (0o1777, True)):
+        own.chmod(mode)
+        if may_go:
+            assert len(carried.find([pid], ME)) == 1
+        else:
+            with pytest.raises(NotCarried):
+                carried.find([pid], ME)
 
 
 @AS_ROOT

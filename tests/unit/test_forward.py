@@ -158,6 +158,14 @@ def test_something_is_left_of_every_job(limit_s: int, ran_s: int) -> None:
         assert all(Lengths.of(past).draw(ask, Random(n)) >= 1 for n in range(20))
 
 
+@pytest.mark.parametrize("over", [0.0, 0.5, 1.0])
+def test_no_job_runs_for_longer_than_it_may(over: float) -> None:
+    """Also where its like were ended by their limits."""
+    past = [Past("user1", "train", 1, (1000 if n < 20 * over else 100 + n) * S, 1000 * S) for n in range(20)]
+    lengths, ask = Lengths.of(past), Ask("user1", "train", 1, 0, 1000 * S)
+    assert max(lengths.draw(ask, Random(n)) for n in range(200)) <= 1000 * S
+
+
 def test_what_no_run_reached_is_later_than_all() -> None:
     assert range_of([1.0, 2.0, 3.0, None, None]).high_s is None
     assert range_of([5.0]) == Range(5.0, 5.0, 5.0)

@@ -263,7 +263,7 @@ VARIANTS = (
     Variant(
         "carried-into-anyones-directory",
         "gandiva_slurm/node/put_files.py:_directory",
-        "if status.st_uid not in (0, os.getuid()) or is_open:",
+        "if not carried.is_safe(os.fstat(below), os.getuid()):",
         "if False:",
         "A moved job's file is put where another user may replace it.",
         ("tests/unit/test_carried.py::test_its_directory_is_its_own",),
@@ -271,7 +271,7 @@ VARIANTS = (
     Variant(
         "carried-over-the-users-file",
         "gandiva_slurm/node/put_files.py:_make_room",
-        "if (file.path, status.st_ino, status.st_mtime_ns, status.st_size) in known:",
+        "if (file.path, status.st_ino, status.st_mtime_ns, status.st_size) in job.left:",
         "if True:",
         "A file of the user's that has the name of a moved job's is lost.",
         (

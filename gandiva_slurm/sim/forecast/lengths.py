@@ -135,7 +135,7 @@ class Lengths:
         of, first, count = best.of(ask), best.first(ask), len(best.values)
         longest = of(best.values[-1])
         last = round(LONGER * longest)
-        last = min(last, ask.limit_ns) if ask.limit_ns > longest else last
+        last = min(last, ask.limit_ns) if ask.limit_ns else last
 
         def point(number: int) -> int:
             if number == 0:
