@@ -111,7 +111,6 @@ class Subject:
         mine = [proc.id for proc in tree.procs]
         on_card = {"is_off": False, "procs": mine, "bytes": {}, "cgroups": [], "gpus": [0]}
         directories = imageable.socket_directories(tree)
-        imageable.files_of(tree, besides)
         made = imaging.make(
             {
                 "image_dir": str(self._store),

@@ -102,7 +102,7 @@ def check(tree: Tree, gid: int, besides: tuple[str, ...] = (), cards: str = CARD
         for path in files:
             is_card = path.startswith(CARD)
             has_card = has_card or is_card
-            if why := "" if (is_card and not cards) or path in along else _why_not(path):
+            if why := "" if is_card and not cards else _why_not(path):
                 raise NoImage(f"{why}; {cards}" if is_card else why)
         if any(path.startswith("socket:") for path in files):
             _check_sockets(proc.pid, files)

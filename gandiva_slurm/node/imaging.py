@@ -31,10 +31,10 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     """Dump the tree of `root`, and seal the image; return its bytes and seconds. BadImage, OSError: none."""
     root, key, uid, by = Path(task["image_dir"]), JobKey.parse(task["key"]), task["uid"], task["by"]
     began_s, who = time.monotonic(), pwd.getpwuid(uid)
+    _find(task)  # what cannot go along costs no dump; what it opens for the moment of that is found behind it
     if card := task.get("card"):
         image_cards.take_off(card, task["pids"])
         task["facts"]["card"] = image_cards.facts(card)
-    _find(task)  # what cannot go along costs no dump; what it opens for the moment of that is found behind it
     need = sum(_resident(pid) for pid in task["pids"])
     for place in images.outlived(root, key):
         images.remove(place)
