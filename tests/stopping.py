@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import threading
 
 _left: list[bool] = []
 
@@ -23,12 +24,16 @@ def leave_group() -> None:
     A thread of PyTorch's drops the last collective's tensors a little later, and needs the interpreter
     for it. An interpreter that is being torn down by then aborts the process (PyTorch 2.13: 19 of 80, with a
     barrier before it 4 of 160). And where its caller returned, its model's end would wait for that thread
-    with the interpreter held (5 of 63 hung for ever): nothing of the caller's is dropped any more.
+    with the interpreter held (5 of 63 hung for ever): nothing of the caller's is dropped any more. What an
+    interpreter waits for at its end is waited for here, too: a checkpoint is being written by such a thread.
     """
     import torch
 
     torch.distributed.destroy_process_group()
     _left.append(True)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
     atexit._run_exitfuncs()
 
 
