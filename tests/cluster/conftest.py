@@ -4,7 +4,7 @@ GANDIVA_MINI_BACKEND=docker:SUITE runs them in containers; tests/docker has what
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from gandiva_slurm.mini import cluster as clusters
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.spec import MiniSpec, default_backend, parse_nodes
 from tests.cluster.fleet import Fleet, mended
+from tests.cluster.last_words import clusters_of, last_words
 
 HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
@@ -31,6 +32,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed tells what its clusters said: they are gone when its report is read."""
+    report = yield
+    if report.failed and call.when != "teardown" and HERE in item.path.parents:
+        for cluster in clusters_of(getattr(item, "funcargs", {}).values()):
+            report.sections.append((f"cluster {cluster.spec.name}", last_words(cluster)))
+    return report
 
 
 @pytest.fixture(scope="session")

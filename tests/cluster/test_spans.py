@@ -113,7 +113,11 @@ class SpanRun:
     def wait_parks(self, more: int, name: str = "gang", deadline_s: float = 90) -> None:
         """Wait until the gang has been parked so often from now on."""
         begin = len(self.parks(name).good)
-        wait_for(lambda: len(self.parks(name).good) >= begin + more, f"{more} parks of {name}", deadline_s)
+        wait_for(
+            lambda: len(self.parks(name).good) >= begin + more,
+            lambda: f"{more} parks of {name}\n{self.fleet.told_of(self.jobs[name][1])}",
+            deadline_s,
+        )
 
     def shares(self, window_ns: tuple[int, int]) -> dict[str, float]:
         """Each user's part of what was held on both nodes, by their own logs."""
