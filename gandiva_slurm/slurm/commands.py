@@ -122,7 +122,8 @@ class CommandsPort:
         match = _STATE.search(text)
         if match is None:
             raise SlurmUnreachable(f"scontrol show node {node}: no State in its answer")
-        return "*" not in match[1] and not UNHEARD & set(match[1].split("+"))
+        is_registered = "SlurmdStartTime=None" not in text
+        return is_registered and "*" not in match[1] and not UNHEARD & set(match[1].split("+"))
 
     async def shown(self, node: str) -> frozenset[JobKey]:
         """Return the incarnations that Slurm shows on a node, those that end included."""

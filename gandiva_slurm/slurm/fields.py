@@ -65,6 +65,10 @@ class Fields:
         nothing: tuple[str, ...] = ()
         return self._absent(key, value, nothing, "a list of words")
 
+    def has(self, key: str) -> bool:
+        """True when the record has the field, be it null."""
+        return key in self._raw
+
     def is_text(self, key: str) -> bool:
         """True when the field is one text."""
         return isinstance(self._get(key), str)

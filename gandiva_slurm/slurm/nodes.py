@@ -16,7 +16,7 @@ def read_node(record: Fields) -> SlurmNode:
     return SlurmNode(
         name=record.text("name"),
         # Base state and flags are one list since 23.02.
-        state=states.node_state([*record.words("state"), *_flags(record)]),
+        state=states.node_state([*record.words("state"), *_flags(record), *_unregistered(record)]),
         gpu_type=slots[0][0] if slots else "",
         slots=sum(count for _, count in slots),
         slots_used=sum(count for _, count in gres.gpus(record.text("gres_used"))),
@@ -30,3 +30,14 @@ def read_node(record: Fields) -> SlurmNode:
 
 def _flags(record: Fields) -> tuple[str, ...]:
     return record.words("state_flags") if record.is_text("state") else ()
+
+
+def _unregistered(record: Fields) -> tuple[str, ...]:
+    """UNKNOWN of a node whose slurmd slurmctld has not heard since it started itself, some four seconds long.
+
+    Slurm 22.05 calls it IDLE all the same as soon as a job on it ends, and gives the next job none of its
+    GPUs: that job's srun then fails with "Invalid generic resource (gres) specification". pyslurm, which is
+    of later releases, does not tell the time.
+    """
+    is_told = record.has("slurmd_start_time")
+    return ("UNKNOWN",) if is_told and not record.number("slurmd_start_time") else ()

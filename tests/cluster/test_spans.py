@@ -276,6 +276,27 @@ def test_turns_go_on_after_a_daemon_was_killed(beside: SpanRun, victim: str) -> 
     beside.check_gpus()
 
 
+@slow("15 s; unit/test_slurm_reader has the node's state")
+def test_gang_has_its_gpus_where_jobs_ended_right_behind_slurmctlds_start(beside: SpanRun) -> None:
+    """Slurm 22.05 has such nodes for idle before they have registered, and gives a job none of their GPUs."""
+    mini, fleet = beside.fleet.mini, beside.fleet
+    first = beside.gang("user1", "turns", LIGHT)
+    wait_for(lambda: fleet.steps("user1", "turns") > 20, "the first gang to train", START_S)
+    began_s, state = time.time(), mini.path("spool", "slurmctld", "job_state")
+    wait_for(lambda: state.exists() and state.stat().st_mtime > began_s, "slurmctld to write its state")
+    mini.kill("slurmctld")
+    mini.start_daemon("slurmctld")
+    fleet.stop("user1", "turns")
+    fleet.wait_ended(first, "COMPLETED")
+    beside.gang("user1", "second", LIGHT)
+    wait_for(
+        lambda: fleet.steps("user1", "second") > 20,
+        lambda: f"the second gang to train: {fleet.told_of(beside.jobs['second'][1])}",
+        START_S,
+    )
+    beside.stop()
+
+
 def test_gang_runs_on_while_the_controller_stays_dead(beside: SpanRun) -> None:
     """Its lease ends: the nodes bring it in by themselves and keep it; then it takes turns again."""
     take_turns(beside)

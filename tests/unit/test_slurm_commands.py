@@ -238,6 +238,8 @@ async def test_a_split_that_fails_costs_no_picture(caplog: pytest.LogCaptureFixt
         ("IDLE+NOT_RESPONDING", False),
         ("DOWN*+DRAIN", False),
         ("UNKNOWN", False),
+        ("IDLE SlurmdStartTime=None", False),
+        ("IDLE SlurmdStartTime=2026-11-29T00:37:45", True),
     ],
 )
 async def test_whether_slurm_hears_a_node(state: str, is_heard: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gandiva_slurm.engine.state.records import NodeRecord
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import Association, SlurmJob
 from gandiva_slurm.slurm import accounts, arrays, gres, reader, states
@@ -62,6 +63,24 @@ def test_every_node_field_that_is_missing_is_named(release: str) -> None:
         command = re.escape(" ".join(NODES[release]))
         with pytest.raises(SlurmUnreachable, match=rf"{command}: nodes\[0\]\.{key} is missing"):
             reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS, NODES[release])
+
+
+@pytest.mark.parametrize("release", [OLD, NEW])
+def test_a_node_that_has_not_registered_since_slurmctlds_start_is_not_known(release: str) -> None:
+    """A job that ends there makes it IDLE; 22.05 would give the next one none of its GPUs."""
+    answer = recorded(NODES[release], "test_nodes", release)
+
+    def state(started: int) -> frozenset[str]:
+        node = answer["nodes"][0]
+        time = (
+            {"set": True, "infinite": False, "number": started} if isinstance(node["cpus"], dict) else started
+        )
+        node = node | {"state": "idle" if release == OLD else ["IDLE"], "slurmd_start_time": time}
+        (read,) = reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS, NODES[release])
+        assert NodeRecord(read).is_open is read.is_heard is (started > 0)
+        return read.state
+
+    assert state(1795912129) == {"IDLE"} and state(0) == {"IDLE", "UNKNOWN"}
 
 
 @pytest.mark.parametrize(

@@ -235,4 +235,15 @@ VARIANTS = (
         "gandivactld waits for a worker that it has ended, and whose words fill a buffer.",
         ("tests/unit/test_slurm_pyslurm.py::test_one_that_is_late_and_says_a_long_line_is_ended_at_once",),
     ),
+    Variant(
+        "started-before-its-node-registers",
+        "gandiva_slurm/slurm/nodes.py:read_node",
+        ", *_unregistered(record)",
+        "",
+        "A job that starts where another ended behind slurmctld's start gets no GPUs of Slurm 22.05.",
+        (
+            "tests/unit/test_slurm_reader.py"
+            "::test_a_node_that_has_not_registered_since_slurmctlds_start_is_not_known",
+        ),
+    ),
 )
