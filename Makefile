@@ -78,8 +78,9 @@ test: setup ## the test floors this machine can run, without the long forms
 	$(call BESIDE,$(PYTEST) $(FAST) $(OTHER_FLOORS) $(SHORT),$(PYTEST) $(REAL) $(REAL_FLOORS) $(SHORT)); \
 	exit $$failed
 
-# Containers' clusters after those of this machine, each with the processors it was made for.
-REST = $(PYTEST) $(REAL) $(REAL_LONG) -m "slow and not soak" || failed=1; $(PYTEST) tests/docker -m "not soak"
+# Containers' clusters after those of this machine, three files side by side.
+IN_CONTAINERS := -n 3 --dist loadfile
+REST = $(PYTEST) $(REAL) $(REAL_LONG) -m "slow and not soak" || failed=1; $(PYTEST) $(IN_CONTAINERS) tests/docker -m "not soak"
 
 test-all: setup ## the long rest: what make test leaves out, and mini clusters in containers
 	@failed=0; \

@@ -22,14 +22,6 @@ BACKENDS = [f"docker:{suite}" for suite in SUITES]
 ASKED = [backend for backend in BACKENDS if backend in REQUIRED]
 HERE = Path(__file__).parent
 NODES = "v100:2x2,k80:1x1"
-#: Of process images.
-OF_IMAGES = (
-    "test_images.py",
-    "test_kept_images.py",
-    "test_image_kills.py",
-    "test_card_images.py",
-    "test_image_frozen.py",
-)
 #: Of these files `make soak` alone has the other suites: what they show is of the network and of the node
 #: daemon, and takes two minutes a suite.
 ON_ONE_SUITE = {"test_partitions.py": "docker:trixie"}
@@ -47,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(soak("two minutes more; one suite stays"))
     # Process images are trixie's, and not asked of others.
     if ASKED and "docker:trixie" not in ASKED:
-        others = [item for item in items if item.path.parent == HERE and item.path.name in OF_IMAGES]
+        others = [item for item in items if item.path.parent == HERE and "image" in item.path.name]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
 

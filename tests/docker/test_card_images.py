@@ -15,7 +15,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.test_images import MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, Moving
+from tests.docker.moving import MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, Moving
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import wait_for
-from tests.docker.test_images import MOVE_S, STEPS, Moving, two_nodes
+from tests.docker.moving import MOVE_S, STEPS, Moving, two_nodes
 
 
 @pytest.fixture(scope="module")

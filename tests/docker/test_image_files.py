@@ -8,8 +8,8 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import wait_for
-from tests.docker.test_images import TYPES, Moving, two_nodes
-from tests.docker.test_images import moving as moving
+from tests.docker.moving import TYPES, Moving, two_nodes
+from tests.docker.moving import moving as moving
 
 #: Each of its sums is written where all nodes see it, into a log of its node's, and into shared memory; what
 #: it adds it reads from a file that is mapped.

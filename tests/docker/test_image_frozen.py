@@ -6,7 +6,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import set_slurm, wait_for
-from tests.docker.test_images import TYPES, Moving, two_nodes
+from tests.docker.moving import TYPES, Moving, two_nodes
 
 #: Nothing that gandivad has a word with. Each line is written once, or there was more than one of it.
 BLIND = """

@@ -11,7 +11,7 @@ import pytest
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.test_images import OF_IMAGES, SUITE, TRAIN
+from tests.docker.moving import OF_IMAGES, SUITE, TRAIN
 from tests.docker.test_kept_images import S, kept, story, trained, wait_trained
 from tests.slow import soak
 

@@ -20,12 +20,12 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import wait_for
-from tests.docker.test_images import GONE_S, MOVE_S, TYPES, Moving, criu_of, two_nodes
+from tests.docker.moving import GONE_S, MOVE_S, TYPES, Moving, criu_of, two_nodes
 from tests.slow import soak
 
 KILLS = int(os.environ.get("GANDIVA_IMAGE_KILLS", "40"))
 SEED = int(os.environ.get("GANDIVA_IMAGE_KILLS_SEED", "1"))
-pytestmark = [soak("15 s a kill; test_images has four chosen ones"), pytest.mark.timeout(300 + 60 * KILLS)]
+pytestmark = [soak("15 s a kill; test_image_faults has four"), pytest.mark.timeout(300 + 60 * KILLS)]
 
 #: What a kill comes after: a dump begins, the image is whole (a requeue follows), a restore begins.
 POINTS = ("image", "imaged", "restore")

@@ -9,7 +9,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.test_images import END_S, MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, TYPES, Moving
+from tests.docker.moving import END_S, MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, TYPES, Moving
 from tests.slow import soak
 
 STORE = "/var/lib/gandiva-images"

@@ -14,7 +14,7 @@ import pytest
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.test_images import OF_IMAGES, SUITE, TRAIN, criu_of
+from tests.docker.moving import OF_IMAGES, SUITE, TRAIN, criu_of
 from tests.slow import soak
 
 S = 10**9

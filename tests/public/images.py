@@ -25,7 +25,7 @@ from gandiva_slurm.cli.runs import losses_of
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests import patience
 from tests.cluster.fleet import LIGHT, own_cluster, wait_for
-from tests.docker.test_images import MOVES, TYPES, Moving
+from tests.docker.moving import MOVES, TYPES, Moving
 from tests.public.run import ENV, OUT, chosen, label, lay_out
 from tests.public.scripts import Script
 

@@ -1,0 +1,135 @@
+"""What fails, or is made to fail, while a job moves by an image of its processes: it is alive once."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from gandiva_slurm.mini.cluster import MiniCluster
+from tests.cluster.fleet import wait_for
+from tests.docker.moving import GONE_S, MOVE_S, STEPS, TYPES, Moving, criu_of, two_nodes
+from tests.docker.moving import moving as moving
+
+
+@pytest.fixture(scope="module")
+def mini() -> Iterator[MiniCluster]:
+    """A cluster for all tests of this file."""
+    with two_nodes("image-faults") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("hostile", ["edited", "another's"])
+def test_an_image_that_was_changed_is_refused_and_the_job_begins_anew(moving: Moving, hostile: str) -> None:
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, whole = moving.node(), moving.mini.at.root / "images/whole"
+    moving.mini.kill(f"slurmd:{'n2' if home == 'n1' else 'n1'}", signal.SIGSTOP)
+    moving.crowd()
+    place = wait_for(lambda: list(whole.glob(f"{moving.job}.0/manifest.json")), moving.story, MOVE_S)[0]
+    if hostile == "edited":
+        pages = next(place.parent.glob("pages-*.img"))
+        with open(pages, "r+b") as file:
+            file.seek(5000)
+            file.write(b"hostile!")
+    else:
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"uid": 5002}))
+    moving.mini.kill(f"slurmd:{'n2' if home == 'n1' else 'n1'}", signal.SIGCONT)
+    wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
+    wait_for(lambda: sum(line.startswith("0 ") for line in moving.lines()) == 2, moving.story, 60)
+    assert "restored" not in [event["event"] for event in moving.events("restored")]
+    assert len(moving.processes(moving.node())) == 1 and not moving.processes(home)
+    wait_for(lambda: not moving.images(), lambda: f"images to be deleted: {moving.images()}", GONE_S)
+
+
+def test_a_target_that_is_lost_before_the_restore_costs_no_work(moving: Moving) -> None:
+    """Slurm has started it there: the incarnation after that one goes on from the image, where it was."""
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, mini = moving.node(), moving.mini
+    other = "n2" if home == "n1" else "n1"
+    mini.kill(f"slurmd:{other}", signal.SIGSTOP)
+    moving.crowd()
+    wait_for(lambda: moving.node() == other, moving.story, MOVE_S)
+    for daemon in ("gandivad", "slurmd"):
+        mini.kill(f"{daemon}:{other}")
+    mini.exec(["scontrol", "update", f"NodeName={other}", "State=DOWN", "Reason=test"])
+    wait_for(lambda: moving.events("restored"), moving.story, MOVE_S)
+    assert moving.node() == home and "moves that failed in a row" not in moving.story()
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+
+    told = moving.lost_and_by
+    wait_for(lambda: told() == [0, ["image"]], lambda: f"acct to tell of one move: {told()}", 30)
+
+
+def test_a_disk_that_fills_in_the_midst_of_a_dump_costs_the_move_alone(moving: Moving) -> None:
+    """Its file system is found large enough before; what criu writes is more than there is."""
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, work = moving.node(), str(moving.mini.at.root / "images/work")
+    moving.mini.exec(["mount", "-t", "tmpfs", "-o", "size=16m,mode=711", "tmpfs", work], host=home)
+    try:
+        crowd = moving.crowd()
+        (failed, *_) = wait_for(lambda: moving.events("unimaged"), moving.story, MOVE_S)
+        assert failed["why"].endswith("images/work is full"), failed
+        was = len(moving.lines())
+        wait_for(lambda: len(moving.lines()) > was + 20, moving.story, MOVE_S)
+        assert moving.node() == home and len(moving.processes(home)) == 1, moving.story()
+        wait_for(lambda: not moving.mini.exec(["ls", work], host=home).stdout, "what was written to go")
+    finally:
+        moving.mini.exec(["umount", work], host=home)
+    wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
+    moving.mini.exec(["scancel", str(crowd)])
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+
+
+def test_an_output_file_that_became_a_link_to_roots_file_is_not_written(moving: Moving) -> None:
+    moving.mini.exec(["sh", "-c", "echo root >/home/roots; chmod 600 /home/roots"])
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, whole = moving.node(), moving.mini.at.root / "images/whole"
+    moving.crowd()
+    wait_for(lambda: list(whole.glob(f"{moving.job}.0")), moving.story, MOVE_S)
+    link = f"cd; mv {moving.name} {moving.name}.was; ln -s /home/roots {moving.name}"
+    moving.mini.exec(["sh", "-c", link], user="user1")
+    wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
+    wait_for(lambda: moving.events("unrestored"), moving.story, MOVE_S)
+    assert moving.mini.exec(["cat", "/home/roots"]).stdout == "root\n"
+
+
+def test_a_gandivad_killed_with_an_image_made_loses_neither(moving: Moving) -> None:
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home, whole = moving.node(), moving.mini.at.root / "images/whole"
+    moving.crowd()
+    wait_for(lambda: list(whole.glob(f"{moving.job}.0")), moving.story, MOVE_S)
+    moving.mini.kill(f"gandivad:{home}")
+    moving.mini.start_daemon(f"gandivad:{home}")
+    wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
+    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.lines() == moving.alone(), moving.story()
+
+
+@pytest.mark.parametrize(
+    "stage, victim", [("imaging", "criu"), ("imaging", "gandivad"), ("restoring", "gandivad")]
+)
+def test_killed_in_the_middle_it_trains_on_and_is_alive_once(moving: Moving, stage: str, victim: str) -> None:
+    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    home = moving.node()
+    there = home if stage == "imaging" else "n2" if home == "n1" else "n1"
+    moving.crowd()
+    word = "image" if stage == "imaging" else "restore"
+    wait_for(lambda: moving.events(word), moving.story, MOVE_S)
+    begun = {path for path in moving.images() if "@" in path}
+    if victim == "criu":
+        with contextlib.suppress(AssertionError):  # it may have done its work already
+            pid = wait_for(lambda: criu_of(moving.mini, there), "criu", 2)
+            os.kill(pid, signal.SIGKILL)
+    else:
+        moving.mini.kill(f"gandivad:{there}")
+        moving.mini.start_daemon(f"gandivad:{there}")
+    was = len(moving.lines())
+    wait_for(lambda: len(moving.lines()) > was + 20, moving.story, MOVE_S)
+    assert sum(len(moving.processes(node)) for node in TYPES) == 1, moving.story()
+    steps = [int(line.split()[0]) for line in moving.lines()]
+    assert steps == [*range(len(steps))], moving.story()
+    wait_for(lambda: begun.isdisjoint(moving.images()), lambda: f"these to be gone: {begun}", 30)
