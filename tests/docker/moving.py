@@ -24,7 +24,8 @@ TRAIN = Path(__file__).parents[1] / "node/scripts/plain_train.py"
 #: In a turn of 18 minutes a job moves to GPUs on which no other lives, and nowhere else.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
-MOVE_S, END_S, STEPS = 90.0, 180.0, 1000
+#: A job of one move lives for 20 s behind it, as a rule.
+MOVE_S, END_S, STEPS = 90.0, 180.0, 1300
 #: The image of a job that ends within seconds behind a move is there for two minutes (ADR 0070).
 GONE_S = 180.0
 
@@ -125,8 +126,8 @@ class Moving:
         root = self.mini.at.root / "images"
         return [str(path) for name in ("work", "whole") for path in (root / name).glob(f"*{self.job}.*")]
 
-    def wait_ended(self, until_swept: bool = True) -> list[str]:
-        """Wait for its end, and for its images to be deleted; return Slurm's accounting of each run."""
+    def wait_ended(self, until_swept: bool = False) -> list[str]:
+        """Wait for its end, or until its images are deleted, too; return Slurm's accounting of each run."""
         over = ("GONE", "FAILED", "COMPLETED")
         wait_for(lambda: self.fleet.slurm_state(self.job) in over, lambda: f"its end: {self.story()}", END_S)
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,ExitCode"]

@@ -105,7 +105,7 @@ def test_a_gandivad_killed_with_an_image_made_loses_neither(moving: Moving) -> N
     moving.mini.kill(f"gandivad:{home}")
     moving.mini.start_daemon(f"gandivad:{home}")
     wait_for(lambda: moving.node() not in ("", home), moving.story, MOVE_S)
-    assert moving.wait_ended()[-1] == "FAILED 7:0"
+    assert moving.wait_ended(until_swept=True)[-1] == "FAILED 7:0"
     assert moving.lines() == moving.alone(), moving.story()
 
 

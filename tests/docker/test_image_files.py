@@ -56,7 +56,7 @@ def end(moving: Moving) -> str:
     """Let it come to its end; return the node that it ended on."""
     node = moving.node()
     moving.file(".end").touch()
-    assert moving.wait_ended(until_swept=False)[-1] == "COMPLETED 0:0"
+    assert moving.wait_ended()[-1] == "COMPLETED 0:0"
     assert moving.lines() == [str(3 * number) for number in range(len(moving.lines()))]
     return node
 

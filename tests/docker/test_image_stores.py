@@ -50,7 +50,7 @@ def test_it_moves_twice_to_the_last_bit_by_images_that_nodes_fetch(moving: Movin
     moving.submit(f"exec python train.py OUT {STEPS} 0.02")
     for _ in range(2):
         moving.move()
-    assert moving.wait_ended() == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
+    assert moving.wait_ended(until_swept=True) == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
     assert moving.lines() == moving.alone()
     assert len(moving.events("fetched")) == 2
     given = moving.events("image_given")

@@ -30,7 +30,7 @@ def test_an_unmodified_training_moves_twice_to_the_last_bit(moving: Moving) -> N
             assert int(status[rights], 16) == 0, rights
         assert status["Uid"].split() == ["5001"] * 4 and status["Groups"].split() == ["5001"]
     wait_for(lambda: moving.moves_by() == "image", "the queue to say by what it moves")
-    assert moving.wait_ended() == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
+    assert moving.wait_ended(until_swept=True) == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
     assert moving.lines() == moving.alone()
 
 
