@@ -197,7 +197,8 @@ def compare(trial: Trial, name: str) -> str:
     if first_difference(want, again, trial.steps):
         return (
             f"the script is not deterministic: two runs alone differ too ({place}); "
-            "next: seed its generators, torch.use_deterministic_algorithms(True)"
+            "next: seed its generators, torch.use_deterministic_algorithms(True); where it reads a file, "
+            "--checkpoint=self, and that file within the directory it is started in"
         )
     return f"parked it computes something else ({place}): does it train by the clock, or in other threads?"
 

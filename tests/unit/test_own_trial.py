@@ -53,7 +53,8 @@ SCRIPTS = {
     "constant.py": TRAIN.replace("loss * 48271 % 2147483647", "1"),
     "silent.py": TRAIN.replace("if told or done % 7 == 0:", "if False:"),
     "untold.py": TRAIN.replace("signal.signal(", "(lambda *_: None)("),
-    "elsewhere.py": TRAIN.replace('"last"', 'os.environ["ELSEWHERE"]'),
+    # Once, so that no run goes on where the one before it ended: its losses could not tell of that.
+    "elsewhere.py": TRAIN.replace('"last"', 'os.environ["ELSEWHERE"]').replace("done % 7", "done - 7"),
     "short.py": TRAIN.replace(
         "gandiva.step()", "gandiva.step()\n    if done == 8 and " + IS_FIRST + ": sys.exit()"
     ),
