@@ -13,15 +13,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gandiva_slurm import logs
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import cgroups, driver_checkpoint, freezer, images, imaging, lock, procs
 from gandiva_slurm.node.members import JobProcesses
 from gandiva_slurm.node.procs import ProcId
-from gandiva_slurm.node.settings import NodeSettings
 from gandiva_slurm.node.store import StateFile
+
+if TYPE_CHECKING:  # the guard itself needs no settings
+    from gandiva_slurm.node.settings import NodeSettings
 
 #: How often it looks for a new daemon.
 _LOOK_S = 0.25

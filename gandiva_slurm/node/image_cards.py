@@ -15,15 +15,17 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gandiva_slurm.logs import warn_once
 from gandiva_slurm.node import driver_checkpoint, imageable, nvml
-from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.driver_checkpoint import CudaError, Refused
 from gandiva_slurm.node.images import BadImage
-from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.procs import ProcId
+
+if TYPE_CHECKING:  # the guard, and what makes and restores an image, are processes that need no settings
+    from gandiva_slurm.node.context import Node
+    from gandiva_slurm.node.jobs import Resident
 
 #: Images in a row that a node must have made and restored with its driver.
 ROUNDS = 20
