@@ -73,14 +73,19 @@ def put(
     with open(hears, "rb") as pipe:
         said = pipe.read(_MOST_SAID).decode(errors="replace")
     _, status = os.waitpid(child, 0)
-    return "" if status == 0 else said or f"its files of one node were not put here within {MOST_S} s"
+    if status == 0 or said:
+        return said
+    end = os.waitstatus_to_exitcode(status)
+    if end == -signal.SIGALRM:
+        return f"its files of one node were not put here within {MOST_S} s"
+    return f"what puts its files of one node here ended with {end}"
 
 
 def _put_all(
     who: pwd.struct_passwd, says: int, files: list[tuple[int, Carried]], top: int, job: _Job
 ) -> NoReturn:
     """The child: it ends with 0 when all are there."""
-    code = 1
+    code, what = 1, "its files of one node"
     try:
         none = os.open("/dev/null", os.O_RDWR)
         for number in range(3):  # where this hangs nobody waits for the end of what it has inherited
@@ -92,13 +97,12 @@ def _put_all(
         os.setresuid(who.pw_uid, who.pw_uid, who.pw_uid)
         os.umask(0o077)
         for source, file in files:
-            try:
-                _put(top, source, file, job)
-            except (_Refused, OSError) as err:
-                why = err.strerror if isinstance(err, OSError) else str(err)
-                os.write(says, f"{file.path[:60]} cannot be put here: {why}".encode(errors="replace"))
-                raise
+            what = file.path[:60]
+            _put(top, source, file, job)
         code = 0
+    except Exception as err:  # whatever it is: it is told
+        why = (err.strerror if isinstance(err, OSError) else str(err)) or type(err).__name__
+        os.write(says, f"{what} cannot be put here: {why}".encode(errors="replace"))
     finally:
         os._exit(code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import subprocess
 import sys
 import tempfile
@@ -268,6 +269,24 @@ def test_one_that_hangs_is_ended(open_to_all: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(put_files, "MOST_S", 1)
     monkeypatch.setattr(put_files, "_put", lambda *_: time.sleep(60))
     assert "within 1 s" in put(tmp_path, stored(tmp_path, "12345", open_to_all / "file"))
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    "way, why",
+    [
+        (lambda *_: {}["odd"], "cannot be put here: 'odd'"),
+        (lambda *_: (_ for _ in ()).throw(RuntimeError()), "cannot be put here: RuntimeError"),
+        (lambda *_: os.kill(os.getpid(), signal.SIGKILL), "ended with -9"),
+    ],
+    ids=["a fault of its own", "one without words", "it is killed"],
+)
+def test_why_it_failed_is_told_whatever_it_is(
+    open_to_all: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[..., object], why: str
+) -> None:
+    monkeypatch.setattr(put_files, "_put", way)
+    told = put(tmp_path, stored(tmp_path, "12345", open_to_all / "file"))
+    assert told.endswith(why), told
 
 
 def test_they_are_copied_as_they_stand_and_not_by_a_link(own: Path, tmp_path: Path, start: Start) -> None:
