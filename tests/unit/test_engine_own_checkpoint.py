@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gandiva_slurm.controller.books import moves_among
-from gandiva_slurm.engine.lifecycle import own_files
+from gandiva_slurm.engine.lifecycle import moving, own_files, waiting
 from gandiva_slurm.engine.lifecycle.moves_told import told_way
 from gandiva_slurm.engine.lifecycle.moving import begin_move, moves_by, watch_moves, why_bound
 from gandiva_slurm.engine.state.cycle import Cycle
@@ -259,6 +259,27 @@ def test_one_that_ends_non_zero_upon_its_signal_while_nodes_are_down_is_requeued
     world.down.clear()
     world.run(60)
     record = world.engine.jobs[1]
+    assert (record.state, record.job.restart, world.signals) == (states.RUNNING, 1, [(1, "TERM")])
+
+
+def test_one_that_ends_upon_its_signal_when_its_virtual_cluster_goes_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gandiva.yaml has it no more, for a moment or for good: the job has not ended for good."""
+    world = leaving(TO_BATCH)
+    world.remembers_failed = True
+
+    def end(job_id: int) -> None:
+        world.finish(job_id, "FAILED")
+        for module in (moving, waiting):
+            monkeypatch.setattr(module, "lacks_vc", lambda at, record: True)
+
+    world.on_signal = end
+    assert kinds(world.run(60)) == ["Signal", "Requeue"]
+    record = world.engine.jobs[1]
+    assert (record.state, record.reason.code) == (states.HELD, "NoSuchVc")
+    monkeypatch.undo()
+    world.run(60)
     assert (record.state, record.job.restart, world.signals) == (states.RUNNING, 1, [(1, "TERM")])
 
 

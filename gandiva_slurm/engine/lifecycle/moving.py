@@ -233,7 +233,7 @@ def _hopeless(at: Cycle, record: JobRecord) -> str:
     closed = lost_target(at, record)
     if closed and not is_signalled:
         return f"{closed} takes no jobs now"
-    if lacks_vc(at, record):
+    if lacks_vc(at, record) and not is_signalled:
         return f"gandiva.yaml has no {told_vc(record.vc)} any more"
     if travels.by == ANEW and not has_left and moves_by(at.state, record) != ANEW:
         return "it has begun"
