@@ -24,6 +24,8 @@ from tests.attach_recipes import BATCH, CLASSES, WIDTH
 
 #: How long a thread may be late (on a busy machine it took 1 to 4 ms).
 SETTLE_S = 5.0
+#: And looked at at least so often: all of them may stand still meanwhile.
+LOOKS = 1000
 Step = Callable[[int], Any]
 
 
@@ -158,7 +160,10 @@ class Parks:
 
     def _held_later(self) -> int:
         """What is held once gloo's threads, too, have let go of what they are done with."""
-        end = time.monotonic() + SETTLE_S
-        while (held := self.tier.device.live()) > self.most_held and time.monotonic() < end:
+        end, looks = time.monotonic() + SETTLE_S, 0
+        while (held := self.tier.device.live()) > self.most_held:
+            if time.monotonic() >= end and looks > LOOKS:
+                break
+            looks += 1
             time.sleep(0.001)
         return held

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -139,10 +140,10 @@ class Harness:
         return knocks
 
     def accept_one(self) -> None:
-        """Wait for a rank and greet it."""
+        """Wait for a rank and greet it; one that has given up meanwhile knocks again."""
         link, _ = self._listener.accept()
-        with link:
-            link.settimeout(5)
+        with link, contextlib.suppress(OSError, ValueError):
+            link.settimeout(5 * patience.slowness())
             self._greet(link)
 
     def _greet(self, link: socket.socket) -> None:
@@ -158,9 +159,12 @@ class Harness:
         fd = reopen(page.fd)
         try:
             link.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+            page_fd = json.loads(reader.readline())["page_fd"]
+        except (OSError, ValueError):
+            page.close()
+            raise
         finally:
             os.close(fd)
-        page_fd = json.loads(reader.readline())["page_fd"]
         self.peers[hello["rank"]] = Peer(pid, hello, page, page_fd)
 
 

@@ -9,14 +9,22 @@ FIRST = 10_000
 END = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
+#: One for each port given: another process that tests here, too, is not given it while this one lives.
+_kept: list[socket.socket] = []
+
+
 def free_port() -> int:
     """A free port of 127.0.0.1 that nobody's connection is given before the server is there."""
     chance = random.SystemRandom()
     while True:
         port = chance.randrange(FIRST, END)
+        kept = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                kept.bind(f"\0gandiva-test-port-{port}")
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                kept.close()
                 continue
-            return port
+        _kept.append(kept)
+        return port

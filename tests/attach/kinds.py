@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.attach_recipes import CLASSES, WIDTH, Recipe, net, plain
-from tests.device.build import LIBRARIES, CannotBuildError, compiler_and_places
+from tests.device.build import DEADLINE_S, LIBRARIES, CannotBuildError, compiler_and_places
 from tests.skips import NO_COMPILER
 
 SQUARED = """
@@ -96,7 +96,7 @@ def build_op(directory: Path) -> None:
     except CannotBuildError as err:
         pytest.skip(f"{NO_COMPILER}: {err}")
     words = [*["-std=c++20", "-O1", "-fPIC", "-shared"], *places, str(source), "-o", str(made), *LIBRARIES]
-    done = subprocess.run([compiler, *words], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([compiler, *words], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     torch.ops.load_library(made)
 

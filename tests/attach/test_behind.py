@@ -14,6 +14,7 @@ import gandiva_slurm as gandiva
 from gandiva_slurm.client import checkpoint
 from tests import patience
 from tests.attach.conftest import finish_writing
+from tests.park_harness import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -58,7 +59,8 @@ def test_training_goes_on_and_its_state_of_then_is_written(slow, fresh):
         if number == 1:
             run.save()
             then.append(model.weight.detach().clone())
-    assert slow.begun == [2] and saved() == [], "it has come to its end, and nothing is written yet"
+    wait_until(lambda: slow.begun == [2], "the writing to begin")
+    assert saved() == [], "it has come to its end, and nothing is written yet"
     slow.gate.set()
     fresh()
     model = nn.Linear(2, 2)

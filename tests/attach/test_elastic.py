@@ -15,13 +15,13 @@ import gandiva_slurm as gandiva
 from gandiva_slurm.client.elastic import Deal
 from gandiva_slurm.client.rank import this_rank
 from gandiva_slurm.wire.page import TIER_REQUEUE, W_ELASTIC, W_SEQ, W_TIER_USED, W_USER_STEPS
-from tests import elastic_train
+from tests import elastic_train, patience
 from tests.attach.conftest import finish_writing
 from tests.attach.test_requeue import Room
 from tests.slow import slow
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def start(path, life, world, *options):
@@ -32,7 +32,11 @@ def start(path, life, world, *options):
     env |= {"GANDIVA_CHECKPOINT_DIR": str(path / "checkpoints"), "SLURM_JOB_ID": "5"}
     gangs = [{"RANK": str(rank), "WORLD_SIZE": str(world)} for rank in range(world)] if world > 1 else [{}]
     ranks = [subprocess.Popen(argv, env=env | gang, stderr=subprocess.PIPE, text=True) for gang in gangs]
-    said = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=DEADLINE_S * patience.slowness())[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(said)
     return noted([(path / f"life{life}.{rank}").read_text() for rank in range(world)]), said[0]
 
@@ -92,7 +96,7 @@ def test_two_ranks_then_one_then_two(tmp_path, alone):
 @slow("13 s; cluster/test_resizing does it on Slurm")
 def test_gang_told_to_leave_is_started_with_one_rank(room, alone):
     room.script = "tests/elastic_train.py"
-    room.start("shards", "--step-ms", "40", world=2)
+    room.start("shards", "--step-ms", "200", world=2)
     views = room.leave()
     assert room.node.gang.phase == "parked", room.node.gang.last_error
     assert {(view[W_TIER_USED], view[W_ELASTIC]) for view in views} == {(TIER_REQUEUE, 1)}

@@ -226,7 +226,8 @@ def test_leaving_is_taken_back_and_a_damaged_part_of_one_rank_skipped_by_all(roo
     with open(second / "rank-1-of-2.data", "r+b") as data:
         data.seek(100)
         data.write(b"\0\1\2\3")
-    room.start("wrapped", world=2, restart=1)
+    room.start("wrapped", "--epochs", "1000", world=2, restart=1)
+    (room.path / "moved.stop").touch()
     room.finish()
     assert f"{second} is damaged and skipped: the data of rank 1 is not what was written" in room.said(1)
     assert f"goes on from {first}:" in room.said(1)

@@ -98,7 +98,9 @@ def test_script_with_the_hook_alone_is_parked(gandiva):
 
 
 #: As users write it: what it trained with lies in a file, which it looks for when it starts.
-OWN = HEAD + """
+OWN = (
+    HEAD
+    + """
 import os, time
 begin = 0
 if os.path.exists("last.pt"):
@@ -112,6 +114,7 @@ for number in range(begin, 100_000):
         os.replace("new.pt", "last.pt")
     time.sleep(0.01)
 """
+)
 
 
 @pytest.fixture
@@ -133,7 +136,7 @@ def tried(tmp_path, monkeypatch, capfd):
 def test_own_checkpoint_of_torch_is_moved(tried):
     code, out, after, went = tried(OWN)
     assert code == 0 and "the losses are identical, bit for bit" in out, out
-    assert went % 10 == 0 and went > 0 and after - went < 10
+    assert went % 10 == 0 and went > 0 and after - went <= 10, "it may be told while it writes the next"
 
 
 @slow("12 s, torch starts four times; unit/test_own_trial has how it is told")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def by_loop(which: str) -> nn.Module:
             loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
+        time.sleep(0.01)  # there is time to park it
 
     if which == "attach":
         import gandiva_slurm as gandiva

@@ -122,15 +122,15 @@ def test_memory_of_a_killed_process_is_free_at_once(card_env, card_path, on_card
 def test_streams_are_busy_behind_the_script(on_card):
     def check(cuda):
         began = time.monotonic()
-        cuda.queue_work(0.2)
+        cuda.queue_work(1.0)
         event = cuda.Event()
         event.record(cuda.current_stream(0))
         side = cuda.Stream()
         said = [event.query(), side.query()]
         side.wait_event(event)
-        said += [side.query(), time.monotonic() - began < 0.2]
+        said += [side.query(), time.monotonic() - began < 1.0]
         cuda.synchronize(0)
-        return [*said, event.query(), time.monotonic() - began >= 0.2]
+        return [*said, event.query(), time.monotonic() - began >= 1.0]
 
     assert on_card(check) == [False, True, False, True, True, True]
 
@@ -156,7 +156,7 @@ def test_copies_take_their_time(on_card):
         torch.zeros(20 * MIB, dtype=torch.uint8).to("card")
         return time.monotonic() - began
 
-    assert 0.2 <= on_card(check) < 5
+    assert 0.2 <= on_card(check) < 60
 
 
 def test_devices_are_not_mixed(on_card):

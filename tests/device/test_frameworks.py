@@ -11,6 +11,7 @@ import pytest
 from tests.slow import slow, soaked
 
 SCRIPT = Path(__file__).with_name("frameworks.py")
+LIMIT_S = 600.0
 SAME = "the losses are identical, bit for bit"
 
 
@@ -29,11 +30,11 @@ def test_a_framework_on_the_card_is_parked_and_moved(card_env, tmp_path, which, 
     words.write_text("\n".join(f"{key}={value}" for key, value in card_env.items() if "GANDIVA" in key))
     argv = [Path(sys.executable).with_name("gandiva"), "try", "--", sys.executable, SCRIPT, words, which]
     env = {key: value for key, value in os.environ.items() if not key.startswith("GANDIVA")}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     told = done.stdout + done.stderr
     assert done.returncode == 0 and SAME in told, told[-3000:]
     assert re.search(r"^parked: +\d+ losses on 1 rank, [1-9]\d* parks?", told, re.MULTILINE), told
     assert re.search(rf"^moved: +{re.escape(moved)}", told, re.MULTILINE), told
     alone = subprocess.run([sys.executable, SCRIPT, words, which], cwd=tmp_path, env=env, text=True,
-                           capture_output=True, timeout=200)  # fmt: skip
+                           capture_output=True, timeout=LIMIT_S)  # fmt: skip
     assert f"its model is on {where}" in alone.stderr

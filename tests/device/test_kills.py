@@ -115,8 +115,8 @@ def test_killed_at_any_point_the_state_is_sound(lives, card_path, kills):
     started_s = time.monotonic()
     for number in range(kills):
         saved = lives.newest()
-        pid, node = lives.life()
         before = len(lives.lines()) if lives.out.exists() else 0
+        pid, node = lives.life()
         try:
             how, view = kill(node, pid, list(WHEN)[number % 3], chance)
         finally:

@@ -102,13 +102,13 @@ def test_work_that_is_queued_is_waited_for_as_long_as_asked(on_card):
         kept = torch.ones(MIB, device="card")
         tier = offload.TorchTier(torch, device.Cuda(torch), {1: lambda: {"kept": kept}})
         began = time.monotonic()
-        cuda.queue_work(2.0)
+        cuda.queue_work(5.0)
         with pytest.raises(TimeoutError, match="still busy"):
             tier.release(0.1)
-        assert time.monotonic() - began < 1.5, "it gave up"
+        assert time.monotonic() - began < 4.5, "it gave up"
         with pytest.raises(TimeoutError, match=r"still busy 0\.1 s"):
             tiers.HoldTier().release(0.1)
-        done = tier.release(10.0)
+        done = tier.release(30.0)
         tier.restore()
         return [done[0] > 0, bool((kept == 1).all())]
 
@@ -121,13 +121,13 @@ def test_the_first_park_waits_no_longer_than_others(on_card):
     def check(cuda):
         kept = torch.ones(MIB, device="card")
         tier = tiers.BestTier({1: lambda: {"kept": kept}})
-        cuda.queue_work(2.0)
+        cuda.queue_work(5.0)
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="still busy"):
             tier.release(0.1)
         took_s = time.monotonic() - began
-        done = tier.release(10.0)
+        done = tier.release(30.0)
         tier.restore()
-        return [took_s < 1.5, tier.number, done[0] > 0]
+        return [took_s < 4.5, tier.number, done[0] > 0]
 
     assert on_card(check) == [True, TIER_TORCH, True]

@@ -12,6 +12,7 @@ from torch import nn
 
 from gandiva_slurm.client.tiers import BestTier
 from gandiva_slurm.wire.page import TIER_TORCH
+from tests import patience
 from tests.device import backend, card
 from tests.device.conftest import CONTEXT, MIB
 
@@ -71,7 +72,9 @@ def main(how):
 @pytest.mark.parametrize("how", SPARSE)
 def test_sparse_gradients_leave_at_each_park_and_bits_stay(card_env, card_path, how):
     argv = [sys.executable, "-m", "tests.device.test_sparse", how, str(card_path)]
-    done = subprocess.run(argv, env=card_env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        argv, env=card_env, capture_output=True, text=True, timeout=120 * patience.slowness()
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["same"], "what the CPU trains, to the last bit"

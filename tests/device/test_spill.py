@@ -14,6 +14,7 @@ from gandiva_slurm.client.sharing import Share, tell_memory
 from gandiva_slurm.client.tiers import BestTier
 from gandiva_slurm.wire import page
 from gandiva_slurm.wire.page import TIER_TORCH
+from tests import patience
 from tests.device import backend, card
 from tests.device.conftest import CONTEXT, MIB
 
@@ -80,11 +81,11 @@ def main(what, path):
 
 def run(what, card_env, card_path):
     argv = [sys.executable, "-m", "tests.device.test_spill", what, str(card_path)]
-    done = subprocess.run(argv, env=card_env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        argv, env=card_env, capture_output=True, text=True, timeout=120 * patience.slowness()
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
 
 
 def test_beyond_its_cap_it_goes_on_in_host_memory_to_the_same_bits(card_env, card_path):

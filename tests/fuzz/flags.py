@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import patience
 from tests.fuzz.kit import HERE, SLOW_S, Budget, Tally, mutated
 from tests.job_submit import LUA, lua
 from tests.unit.option_cases import BAD, GOOD, TAKES
@@ -133,7 +134,7 @@ def build(into: Path) -> Path:
     program = into / "flags"
     words = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{SPANK}"]
     files = [str(HERE / "flags.c"), *(str(SPANK / name) for name in SOURCES)]
-    subprocess.run(["cc", *words, "-o", str(program), *files], check=True, timeout=120)
+    subprocess.run(["cc", *words, "-o", str(program), *files], check=True, timeout=300 * patience.slowness())
     return program
 
 

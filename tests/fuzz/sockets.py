@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gandiva_slurm.wire.messages import encode
@@ -22,18 +23,19 @@ BOUND_S = 1.0
 #: One user's connections to the socket of all in a second, after the first 512.
 PACE_S = 1 / 45
 FIRST = 400
+#: What sends one message, and the message.
+Way = tuple[Callable[[], None], bytes]
 _HEAD = b"POST %s HTTP/1.1\r\nHost: n1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
 
 
 def fuzz_node(node: NodeHarness, chance: random.Random, budget: Budget) -> Tally:
     """Send mutations to all three sockets in turn; gandivad lives, is no larger, and has no traceback."""
     tally, began_s = Tally("gandivad"), time.monotonic()
-    ways: tuple[Callable[[NodeHarness, random.Random], bytes], ...] = (_to_all, _to_root, _to_port)
+    ways: tuple[Callable[[NodeHarness, random.Random], Way], ...] = (_to_all, _to_root, _to_port)
     before = _size(node)
     for number in budget.numbers():
-        started_s = time.monotonic()
-        case = ways[number % 3](node, chance)
-        took_s = time.monotonic() - started_s
+        send, case = ways[number % 3](node, chance)
+        took_s = _took_s(send)
         tally.cases += 1
         tally.slowest_s = max(tally.slowest_s, took_s)
         if took_s > BOUND_S * patience.slowness():
@@ -45,30 +47,42 @@ def fuzz_node(node: NodeHarness, chance: random.Random, budget: Budget) -> Tally
     return tally
 
 
-def _to_all(node: NodeHarness, chance: random.Random) -> bytes:
+def _took_s(send: Callable[[], None]) -> float:
+    """How long a message keeps its connection: the machine may stand still once, and not three times."""
+    for _ in range(3):
+        started_s = time.monotonic()
+        send()
+        took_s = time.monotonic() - started_s
+        if took_s <= BOUND_S:
+            break
+    return took_s
+
+
+def _to_all(node: NodeHarness, chance: random.Random) -> Way:
     case = lines(chance)
-    _say(node.settings["socket"], case)
-    return case
+    return partial(_say, node.settings["socket"], case), case
 
 
-def _to_root(node: NodeHarness, chance: random.Random) -> bytes:
+def _to_root(node: NodeHarness, chance: random.Random) -> Way:
     """TASK and BIND, one of them changed."""
     task, bind = b"TASK %d\n" % chance.choice((0, 61001)), chance.choice(BINDS)
     changed = mutated(task, chance) if chance.random() < 0.5 else task
-    _say(node.settings["socket"] + ".root", changed, mutated(bind, chance))
-    return changed
+    return partial(_say, node.settings["socket"] + ".root", changed, mutated(bind, chance)), changed
 
 
-def _to_port(node: NodeHarness, chance: random.Random) -> bytes:
+def _to_port(node: NodeHarness, chance: random.Random) -> Way:
     """A signed plan, its payload changed or the whole request."""
     plan = json.loads(encode(replace(PLAN, node=node.name, jobs=PLAN.jobs[:2])))
     path = chance.choice((b"/v1/plan", b"/v1/plan", b"/v1/span", b"/v1/report"))
     body = b"PLAIN 0\n" + path + b"\n" + mutated_json(plan, chance)
     case = _HEAD % (path, len(body)) + body
     case = mutated(case, chance) if chance.random() < 0.4 else case
-    with socket.create_connection(("127.0.0.1", node.settings["port"])) as link:
+    return partial(_say_to_port, node.settings["port"], case), case
+
+
+def _say_to_port(port: int, case: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as link:
         _send(link, case)
-    return case
 
 
 def _say(path: str, *said: bytes) -> None:

@@ -24,6 +24,7 @@ FILE = json.loads(CASES.read_text(encoding="utf-8"))
 PODS = {name: pod_of_case(name, pod) for name, pod in FILE["pods"].items()}
 CHAIN_3, CHAIN_4 = "3-DGX2-V100-NODE", "4-DGX2-V100-NODE"
 NODE_LEVEL = 5
+LIMIT_S = 600.0
 
 
 def replay_of(*overrides: str) -> Replay:
@@ -48,7 +49,7 @@ def states(replay: Replay) -> dict[str, str]:
 )
 def test_oracle_replay_agrees(name, cases, answers, level):
     command = [sys.executable, str(TESTS / "oracles" / "hived.py"), str(DATA / name), "--level", str(level)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     verdict = json.loads(done.stdout)
     agreed = (verdict["cases_agreed"], verdict["answers_agreed"])
     assert (done.returncode, *agreed) == (0, cases, answers), verdict
@@ -60,7 +61,7 @@ def test_oracle_replay_notices_a_wrong_answer(tmp_path):
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(wrong), encoding="utf-8")
     command = [sys.executable, str(TESTS / "oracles" / "hived.py"), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1
     assert "pod7: wait instead of bind" in done.stdout
 

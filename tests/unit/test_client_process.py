@@ -150,7 +150,8 @@ while True:
     node.wait(lambda: node.views()[0][W_SEQ] > 10, "the parent to go on")
     words = node.views()[0]
     assert words[W_PID] == process.pid and words[W_STATE] != DONE
-    assert words[W_USER_STEPS] == words[W_SEQ]
+    # They are written one after the other.
+    node.wait(lambda: len({node.views()[0][word] for word in (W_USER_STEPS, W_SEQ)}) == 1, "equal counts")
 
 
 def test_child_forked_before_the_first_boundary_is_the_rank(node, script):
@@ -175,13 +176,13 @@ else:
 
 
 def test_script_that_ends_says_so_and_is_gone(node, script):
-    process = script("import gandiva_slurm as g, time\nfor _ in g.steps(range(300)): time.sleep(0.001)")
+    process = script("import gandiva_slurm as g, time\nfor _ in g.steps(range(2000)): time.sleep(0.001)")
     node.serve()
     pid = node.peers[0].pid
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert not is_alive(pid)
     words = node.views()[0]
-    assert (words[W_STATE], words[W_SEQ], words[W_USER_STEPS]) == (DONE, 300, 300)
+    assert (words[W_STATE], words[W_SEQ], words[W_USER_STEPS]) == (DONE, 2000, 2000)
 
 
 @pytest.mark.parametrize("socket", ["missing", "dead"])

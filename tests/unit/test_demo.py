@@ -15,6 +15,7 @@ from gandiva_slurm.mini.demo_checks import NS_PER_S
 from gandiva_slurm.mini.demo_jobs import FIRST_JOBS, LATE_JOB, DemoJob, script_of
 from gandiva_slurm.mini.demo_plan import ACCEPTANCE, DEMO
 from gandiva_slurm.model.errors import GandivaError
+from tests import patience
 
 MS = 1_000_000
 
@@ -42,10 +43,10 @@ def test_reference_has_the_job_s_own_arguments() -> None:
 def test_references_are_what_each_script_writes_by_itself(tmp_path: Path) -> None:
     solo, gang = DemoJob("solo", "user1", 1, "mlp", 2), DemoJob("gang", "user1", 2, "cnn", 3, batch=16)
     runs = [Reference(solo, 9, tmp_path / "solo"), Reference(gang, 5, tmp_path / "gang")]
-    run_references(runs, 2, 300, tmp_path / "log")
+    run_references(runs, 2, 300 * patience.slowness(), tmp_path / "log")
     words = [*solo.arguments, "--steps", "9", "--out", str(tmp_path / "x")]
     words = [sys.executable, "-m", demo_jobs.TRAIN, *words]
-    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    subprocess.run(words, check=True, capture_output=True, timeout=300 * patience.slowness())
     (losses,) = demo_jobs.read_losses(tmp_path / "solo", 1)
     assert len(losses) == 9 and [losses] == demo_jobs.read_losses(tmp_path / "x", 1)
     first, second = demo_jobs.read_losses(tmp_path / "gang", 2)

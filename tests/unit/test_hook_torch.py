@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 HOOK = Path(__file__).resolve().parents[2] / "gandiva_slurm" / "client" / "hook"
 SCRIPT = """
 import json, sys, threading
@@ -214,8 +216,9 @@ def found(tmp_path_factory):
         "PYTHONPATH": str(HOOK),
         "OMP_NUM_THREADS": "1",
     }
+    limit_s = 200 * patience.slowness()
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=limit_s
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

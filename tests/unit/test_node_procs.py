@@ -16,6 +16,8 @@ from gandiva_slurm.node.members import JobProcesses, membership
 from gandiva_slurm.node.procs import ProcId
 from tests import patience
 
+#: As another run of these tests has it not: its processes are no members here.
+NODE = f"n{os.getpid()}"
 FORKING = """
 import os, time
 for _ in range(3):
@@ -66,7 +68,7 @@ def spawn():
 def job_of(process, uid=None):
     uid = os.getuid() if uid is None else uid
     stepd = ProcId(process.pid, procs.read_proc(process.pid).start)
-    return JobProcesses(JobKey(7, 0), uid, "n1", {stepd}, set())
+    return JobProcesses(JobKey(7, 0), uid, NODE, {stepd}, set())
 
 
 def test_the_table_has_this_process_with_its_parent():
@@ -138,7 +140,7 @@ def test_processes_of_another_user_are_not_the_jobs(spawn):
 
 
 def test_what_has_left_the_tree_is_known_by_its_environment(spawn):
-    env = {"GANDIVA_JOB": "7", "GANDIVA_RESTART": "0", "GANDIVA_NODE": "n1"}
+    env = {"GANDIVA_JOB": "7", "GANDIVA_RESTART": "0", "GANDIVA_NODE": NODE}
     stray = spawn("import time; time.sleep(60)", env=env)
     spawn("import time; time.sleep(60)", env=env | {"GANDIVA_RESTART": "1"})
     stepd = spawn("import time; time.sleep(60)")

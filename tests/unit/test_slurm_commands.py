@@ -14,6 +14,7 @@ from gandiva_slurm.slurm import control
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.control import Control
 from gandiva_slurm.slurm.run import Answer, Commands, complaint, environment
+from tests.park_harness import is_alive
 
 DONE = Answer(0, "", "")
 BUSY = Answer(
@@ -44,13 +45,12 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "child"
     began = time.monotonic()
-    with pytest.raises(SlurmUnreachable, match=r"no answer within 0.3 s; is slurmctld up"):
-        await Commands().run(["sh", "-c", f"sleep 60 & echo $! > {note}; wait"], 0.3)
-    assert time.monotonic() - began < 10
+    with pytest.raises(SlurmUnreachable, match=r"no answer within 3 s; is slurmctld up"):
+        await Commands().run(["sh", "-c", f"sleep 60 & echo $! > {note}; wait"], 3)
+    assert time.monotonic() - began < 40
     child = int(note.read_text())
     for _ in range(500):
-        state = Path(f"/proc/{child}/stat")
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+        if not is_alive(child):
             return
         await asyncio.sleep(0.01)
     pytest.fail("the child of a command that was ended is alive")

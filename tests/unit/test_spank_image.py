@@ -14,6 +14,7 @@ import pytest
 from gandiva_slurm.node import procs
 from gandiva_slurm.node.imageable import FIRST, inner_pid
 from tests import patience
+from tests.park_harness import wait_until
 from tests.unit.spank_runner import MISSING, STEP_BATCH, FakeGandivad, build
 
 pytestmark = [
@@ -58,18 +59,22 @@ class Task:
 
     def __init__(self, built: tuple[Path, Path], directory: Path) -> None:
         self.built, self.directory = built, directory
-        self.first = 0
+        self.first = self.root = 0
 
     def run(self, script: str, meanwhile: Callable[[int], None] = lambda pid: None) -> int:
         """Its exit status where this program was restored; "": none was. `meanwhile` gets the task's pid."""
+
+        gate = self.directory / "gate"
+        begin = f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
 
         def behave(peer: socket.socket, pid: int) -> None:
             self.first = first_below(pid)
             peer.sendall(b"LATER its processes are being restored\n")
             peer.recv(4096)
-            root = begin_below(self.first, script) if script else 0
+            root = self.root = begin_below(self.first, begin) if script else 0
             told = f" GANDIVA_RESTORED={root}:{inner_pid(root)}" if root else ""
             peer.sendall(ANEW.replace("\n", f"{told}\n").encode())
+            gate.touch()
             if root:
                 meanwhile(pid)
 
@@ -90,22 +95,35 @@ class Task:
         return done.returncode
 
 
+def has_trap(pid: int, number: signal.Signals) -> bool:
+    """True when a process has a handler for the signal."""
+    caught = [line.split()[1] for line in procs.read_text(pid, "status").splitlines() if "SigCgt:" in line]
+    return any(int(bits, 16) >> (number - 1) & 1 for bits in caught)
+
+
+def waits_for_signals(pid: int) -> bool:
+    """True when it does; that it sleeps has to do where the kernel does not tell in what."""
+    told = procs.read_text(pid, "wchan")
+    return "sigtimedwait" in told or (told in ("", "0") and "\nState:\tS" in procs.read_text(pid, "status"))
+
+
 @pytest.fixture
 def task(built: tuple[Path, Path], tmp_path: Path) -> Iterator[Task]:
     yield Task(built, tmp_path)
 
 
 def test_it_ends_with_the_status_of_what_was_restored(task: Task) -> None:
-    assert task.run("sleep 0.3; exit 7; true") == 7
+    assert task.run("exit 7; true") == 7
 
 
 def test_it_ends_by_the_signal_that_ended_what_was_restored(task: Task) -> None:
-    assert task.run("sleep 0.3; kill -ABRT $$; sleep 60") == -signal.SIGABRT
+    assert task.run("kill -ABRT $$; sleep 60") == -signal.SIGABRT
 
 
 def test_signals_are_handed_on(task: Task) -> None:
     def heard(pid: int) -> None:
-        time.sleep(0.3)  # the shell has set its trap: nothing shows that from outside
+        wait_until(lambda: has_trap(task.root, signal.SIGUSR1), "the shell to set its trap")
+        wait_until(lambda: waits_for_signals(pid), "the task to wait for signals")
         os.kill(pid, signal.SIGUSR1)
 
     assert task.run("trap 'exit 5' USR1; while :; do sleep 0.1; done", heard) == 5

@@ -225,9 +225,10 @@ def test_an_output_that_is_a_pipe_or_not_there_keeps_nobody_waiting(
 
 
 def test_a_command_that_hangs_or_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_screen, "SLURM_S", 0.2)
-    with pytest.raises(GandivaError, match="timed out"):
+    with monkeypatch.context() as soon, pytest.raises(GandivaError, match="timed out"):
+        soon.setattr(top_screen, "SLURM_S", 0.2)
         top_screen.slurm("sleep", "60")
+    monkeypatch.setattr(top_screen, "SLURM_S", 60)
     with pytest.raises(GandivaError, match="false: exit 1"):
         top_screen.slurm("false")
     with pytest.raises(GandivaError, match="No such file"):

@@ -15,6 +15,7 @@ from gandiva_slurm.policy.trading.market import Goods, Trade, worth
 from gandiva_slurm.policy.trading.pools import Claimant, fill, isolated, own_shares
 from gandiva_slurm.policy.trading.trades import Division, divide
 from gandiva_slurm.sim.paper.trading import speed_ups
+from tests import patience
 
 TESTS = Path(__file__).parents[1]
 THREE = ("v100", "p100", "k80")
@@ -205,7 +206,7 @@ def test_the_oracle_agrees_on_gavels_ten_job_sets() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * patience.slowness(),
         check=False,
     )
     verdict = json.loads(answer.stdout)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.demo_jobs import TRAIN, read_losses, read_steps
+from tests import patience
 
 ENV = {key: value for key, value in os.environ.items() if not key.startswith(("GANDIVA", "SLURM"))}
 
@@ -53,9 +54,8 @@ def test_gang_stops_at_one_step(tmp_path: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     choose = f"exec {sys.executable} -m {TRAIN} --out {tmp_path}/gang --steps 50 --stop-file "
     choose += f"{tmp_path}/$(test $RANK = 1 && echo stop || echo none)"
-    subprocess.run(
-        [sys.executable, *launch, "sh", "-c", choose], env=ENV, timeout=120, check=True, capture_output=True
-    )
+    argv = [sys.executable, *launch, "sh", "-c", choose]
+    subprocess.run(argv, env=ENV, timeout=120 * patience.slowness(), check=True, capture_output=True)
     first, second = read_losses(tmp_path / "gang", 2)
     assert len(first) == len(second) == 1
     assert first != second, "each rank has batches of its own"
