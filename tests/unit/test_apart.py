@@ -94,6 +94,10 @@ def test_one_that_has_no_seat_stops_none_of_the_others() -> None:
     gang = in_pieces(0, (0, 2), hosts=frozenset({0}))
     found = seated(a_view(shape, [gang, a_job(1)], rates=Rates(), down=(0, 1)))
     assert found == {1: (4,)}, "the node where the gang may be is down"
+    may = frozenset({1, 2})
+    jobs = [in_pieces(0, (2, 5), hosts=may), a_job(1, 2, hosts=frozenset({1}))]
+    found = seated(a_view(SHAPE, jobs, rates=Rates(), down=(4,)))
+    assert found == {1: (2, 3)}, "another has the node where the gang would go together"
 
 
 def test_one_does_not_go_where_another_would_lose_its_seat() -> None:

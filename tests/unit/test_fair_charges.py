@@ -103,3 +103,5 @@ def test_a_user_whose_only_job_would_lose_is_no_host() -> None:
     """By turns it is on for 0.9 of the time; always beside the other it would keep 0.55 of its speed."""
     first, second = ends_of(1, 0.55, 9, 1)
     assert first < 1000 / 0.89 and second < 2000
+    first, second = ends_of(1, 0.8, 2, 1)
+    assert first < 1000 / 0.8 < 1500 < second < 1600, "it is not always beside the other"
