@@ -127,7 +127,7 @@ def fought(ways: Sequence[str], **settings: object) -> dict[str, Outcome]:
     if os.geteuid() != 0:
         pytest.skip(NO_ROOT)
     duels = [Duel(way, gpu) for gpu, way in enumerate(ways)]
-    settings |= {"client_wait_ns": 1_000_000_000, "park_deadline_ns": 30_000_000_000}
+    settings |= {"client_wait_ns": 1_000_000_000, "park_deadline_ns": 600_000_000_000}
     with NodeHarness(gpus=len(duels), quantum_s=QUANTUM_S, **settings) as node, ExitStack() as stack:
         node.plan(*[planned(job, duel.gpu) for duel in duels for job in (duel.cheat, duel.victim)])
         for duel in duels:

@@ -39,7 +39,7 @@ VARIANTS = (
         "charge_ran(node, resident, now - resident.awake_from_ns)",
         "pass",
         "A job that is woken for a signal is not charged for what it does then.",
-        (f"{ATTACKS}[handlers]",),
+        ("tests/unit/test_node_behind.py::test_what_a_page_says_buys_a_bounded_time",),
     ),
     Variant(
         "continued-is-free",
