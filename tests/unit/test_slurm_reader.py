@@ -72,10 +72,7 @@ def test_a_node_that_has_not_registered_since_slurmctlds_start_is_not_known(rele
 
     def state(started: int) -> frozenset[str]:
         node = answer["nodes"][0]
-        time = (
-            {"set": True, "infinite": False, "number": started} if isinstance(node["cpus"], dict) else started
-        )
-        node = node | {"state": "idle" if release == OLD else ["IDLE"], "slurmd_start_time": time}
+        node = node | {"state": "idle" if release == OLD else ["IDLE"], "slurmd_start_time": started}
         (read,) = reader.read_nodes(json.dumps(answer | {"nodes": [node]}), OURS, NODES[release])
         assert NodeRecord(read).is_open is read.is_heard is (started > 0)
         return read.state
