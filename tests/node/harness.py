@@ -219,6 +219,11 @@ class NodeHarness:
         found = {(item.job_id, item.restart): item for item in self.report().residents}
         return found[(job_id, restart)]
 
+    def stands_still(self, job_id: int, restart: int = 0) -> bool:
+        """True when all processes below a job's slurmstepds are there and run nothing."""
+        found = [pid for step in self.steps[JobKey(job_id, restart)] for pid in tree(step.pid)]
+        return bool(found) and all(map(is_still, found))
+
     def states(self) -> dict[int, str]:
         """State by job id."""
         return {item.job_id: item.state for item in self.report().residents}
@@ -284,8 +289,9 @@ class NodeHarness:
                     return result
             if time.monotonic() > end_s:
                 log = self.log()[-3000:]
+                events = "\n".join(map(json.dumps, self.events()[-40:]))
                 raise TimeoutError(
-                    f"not within {deadline_s} s; states {self._try_states()}; gandivad says:\n{log}"
+                    f"not within {deadline_s} s; states {self._try_states()}; gandivad says:\n{log}\n{events}"
                 )
             time.sleep(0.02)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import crowd
-from tests.node.harness import HERE, WITHOUT_GROUPS, a_planned_job, is_still, tree
+from tests.node.harness import HERE, WITHOUT_GROUPS, a_planned_job
 from tests.skips import NO_ROOT
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_the_capabilities_of_the_unit_are_enough(make_node, around):
     node.start_job(1, [*LOOP, "none"])
     node.start_job(2, LOOP)
     node.wait(lambda: node.resident(1).suspends >= 2 and node.resident(2).suspends >= 2)
-    node.wait(lambda: node.resident(1).reason == "Frozen" and stands_still(node, 1))
+    node.wait(lambda: node.resident(1).reason == "Frozen" and node.stands_still(1))
     status = Path(f"/proc/{node.daemon.pid}/status").read_text()
     assert re.search(r"^CapEff:\s+0*8000881024$", status, re.M), status
     assert os.getpriority(os.PRIO_PROCESS, node.daemon.pid) == -10
@@ -66,12 +66,6 @@ def test_what_a_strayed_process_says_of_itself_can_be_read(tmp_path):
         words = subprocess.run(reading, capture_output=True, check=True).stdout.split(b"\0")
         strayed.stdin.close()
     assert b"GANDIVA_JOB=7" in words
-
-
-def stands_still(node, job_id: int) -> bool:
-    """True when all processes below a job's slurmstepds are there and run nothing."""
-    found = [pid for step in node.steps[(job_id, 0)] for pid in tree(step.pid)]
-    return bool(found) and all(map(is_still, found))
 
 
 def test_a_fenced_job_is_ended(make_node):

@@ -16,12 +16,6 @@ BLIND = [*LOOP, "none"]
 NO_WAIT_NS = 300_000_000
 
 
-def stand_still(node, job_id):
-    """True when all processes below a job's slurmstepds are there and run nothing."""
-    found = [pid for step in node.steps[(job_id, 0)] for pid in tree(step.pid)]
-    return bool(found) and all(map(is_still, found))
-
-
 def test_a_job_without_client_is_frozen_whole_and_pays_like_the_rest(make_node):
     node = make_node(gpus=1, quantum_s=0.3, client_wait_ns=NO_WAIT_NS)
     node.plan(a_planned_job(1, "user1", (0,)), a_planned_job(2, "user2", (0,)))
@@ -73,7 +67,7 @@ def test_a_task_is_stopped_before_its_program_begins_until_its_turn(make_node):
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, LOOP)
     node.wait(lambda: node.resident(2).state == "SUSPENDED")
-    node.wait(lambda: stand_still(node, 2))
+    node.wait(lambda: node.stands_still(2))
     node.give_turn(2)
     node.wait(lambda: node.resident(2).ranks == 1)
     registered, granted = node.events("register", 2)[0], node.events("grant", 2)[0]
@@ -144,7 +138,7 @@ def test_what_its_owner_continues_does_not_run(make_node):
     node.start_job(1, LOOP)
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, BLIND)
-    node.wait(lambda: stand_still(node, 2))
+    node.wait(lambda: node.stands_still(2))
     for _ in range(30):
         for pid in tree(node.steps[(2, 0)][0].pid):
             os.kill(pid, signal.SIGCONT)
@@ -160,7 +154,7 @@ def test_the_guard_lets_go_what_a_killed_daemon_froze(make_node):
     node.start_job(1, LOOP)
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, LOOP)
-    node.wait(lambda: stand_still(node, 2))
+    node.wait(lambda: node.stands_still(2))
     assert node.resident(2).reason == "WaitingTurn", "it has answered the task, which it stopped before that"
     (node.out / "stop.1").touch()
     node.kill9()
@@ -175,10 +169,10 @@ def test_the_guard_leaves_it_to_a_daemon_that_comes_back(make_node):
     node.start_job(1, LOOP)
     node.wait(lambda: node.resident(1).ranks == 1)
     node.start_job(2, LOOP)
-    node.wait(lambda: stand_still(node, 2))
+    node.wait(lambda: node.stands_still(2))
     guard = node.events("start")[0]["guard"]
     node.kill9()
     node.start()
     node.wait(lambda: (procs.read_proc(guard) or procs.Proc(0, 0, 0, "Z")).state in procs.ENDED)
-    assert stand_still(node, 2)
+    assert node.stands_still(2)
     assert node.resident(2).reason == "WaitingTurn"

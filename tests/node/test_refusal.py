@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests import patience
-from tests.node.harness import HERE, a_planned_job, is_still, tree
+from tests.node.harness import HERE, a_planned_job
 from tests.records import share_of_turns
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
@@ -38,11 +38,6 @@ class Scene:
     def trained(self):
         """How many losses each rank has."""
         return [len(self.losses(rank)) for rank in (0, 1)]
-
-    def is_stopped(self):
-        """True when all of its processes are."""
-        pids = [pid for step in self.node.steps[(1, 0)] for pid in tree(step.pid)]
-        return bool(pids) and all(map(is_still, pids))
 
     def freezes(self):
         """(begin, end) of each freeze of it that is over."""
@@ -113,14 +108,14 @@ def test_a_daemon_that_comes_back_knows_it_as_frozen_and_keeps_its_bound(scene):
         # The turn may still end by the short quantum, where that was over before the long one was known.
         begun_ns = turn_of()[1]
         node.wait(lambda: turn_of()[0] == 1 or node.report().mono_ns > begun_ns + 2 * short_ns)
-        return turn_of()[0] == 2 and floor.is_stopped() and node.report().mono_ns < begun_ns + bound_ns / 3
+        return turn_of()[0] == 2 and node.stands_still(1) and node.report().mono_ns < begun_ns + bound_ns / 3
 
     node.wait(is_frozen_for_long)
     began_ns = node.events("parked", 1)[-1]["mono_ns"]
     thaws = len(node.events("thaw", 1))
     node.kill9()
     node.start()
-    assert floor.is_stopped()
+    assert node.stands_still(1)
     found = node.resident(1)
     assert (found.state, found.reason) == ("SUSPENDED", "Frozen") and "failed to park" in found.detail
     thawed_ns = node.wait(lambda: node.events("thaw", 1)[thaws], 20 + bound_ns / 1e9)["mono_ns"]
@@ -135,10 +130,10 @@ def test_the_guard_lets_it_go_when_the_daemon_is_dead(scene):
 
     def is_caught():
         """The daemon is stopped while the job is frozen: its turn may begin after a look."""
-        if node.resident(1).state != "SUSPENDED" or not floor.is_stopped():
+        if node.resident(1).state != "SUSPENDED" or not node.stands_still(1):
             return False
         os.kill(node.daemon.pid, signal.SIGSTOP)
-        if not floor.is_stopped():
+        if not node.stands_still(1):
             os.kill(node.daemon.pid, signal.SIGCONT)
             return False
         return True
@@ -146,7 +141,7 @@ def test_the_guard_lets_it_go_when_the_daemon_is_dead(scene):
     # It is to run beside nobody, and not by the daemon's doing.
     node.wait(is_caught)
     node.kill_job(2)
-    assert floor.is_stopped()
+    assert node.stands_still(1)
     node.kill9()
     floor.goes_on()
     floor.check_losses()

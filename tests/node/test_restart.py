@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from gandiva_slurm.node import procs
 from tests.node import witness
-from tests.node.harness import DEADLINE_S, HERE, NODES, a_planned_job, tree
+from tests.node.harness import DEADLINE_S, HERE, NODES, a_planned_job
 
 LOOP = [str(HERE / "scripts" / "loop.py"), "4"]
 
@@ -22,12 +21,6 @@ def three_jobs(node):
     node.wait(lambda: node.resident(2).ranks == 1)
     node.start_job(3, LOOP)
     node.wait(lambda: node.events("freeze", 3))
-
-
-def states_below(pid):
-    """The states of all processes below this one, as letters of /proc/PID/stat."""
-    found = (procs.read_proc(below) for below in tree(pid))
-    return [proc.state for proc in found if proc is not None]
 
 
 def test_running_and_parked_jobs_are_taken_over_and_not_disturbed(make_node):
@@ -108,9 +101,8 @@ def test_an_orderly_stop_leaves_everything_as_it_is(make_node):
     node = make_node(gpus=1, quantum_s=60)
     three_jobs(node)
     assert node.stop() == 0
-    # A signal that stops it is obeyed when it has a processor, which may be after its group was frozen ("D").
-    # Which processes it has is looked at each time: a job that starts replaces its first ones.
-    node.wait(lambda: states_below(node.steps[(3, 0)][0].pid) in (["T"], ["D"]))
+    # It is still by the signal that stops it or by its group, whichever reached it first.
+    node.wait(lambda: node.stands_still(3))
     steps = {job: len(witness.read_steps(node.out / f"steps.{job}.0")) for job in (1, 2)}
     node.wait(lambda: len(witness.read_steps(node.out / "steps.2.0")) > steps[2] + 50)
     assert len(witness.read_steps(node.out / "steps.1.0")) == steps[1]
