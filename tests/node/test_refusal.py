@@ -68,7 +68,7 @@ def test_others_get_turns_beside_a_gang_that_never_parks_and_it_goes_on(scene):
     frozen = node.wait(lambda: (seen := node.resident(1)).state == "SUSPENDED" and seen)
     assert frozen.reason == "Frozen" and frozen.off_boundary == frozen.suspends
     assert "failed to park" in frozen.detail and "at the latest" in frozen.detail
-    node.wait(floor.is_stopped)
+    node.wait(lambda: node.stands_still(1))
     node.wait(lambda: (seen := node.resident(1)).state == "RUNNING" and seen.suspends)
     floor.goes_on()
     node.wait(lambda: node.resident(1).suspends >= 5)
