@@ -131,6 +131,8 @@ const char *gandiva_talk_ask(struct gandiva_talk *talk, const char *path, const 
 			why = read_line(talk, reply, size);
 		if (why == NULL && strncmp(reply, "LATER ", 6) != 0)
 			return NULL;
+		if (why == NULL && talk->later_ms > 0)
+			talk->deadline_ms = now_ms() + talk->later_ms;
 		if (why != NULL)
 			gandiva_talk_end(talk);
 		if (why != NULL && path == NULL)

@@ -12,6 +12,7 @@
 struct gandiva_talk {
 	int fd;			/* -1: there is no connection */
 	int64_t deadline_ms;	/* no question begins after it; time in which this process is stopped does not count */
+	int64_t later_ms;	/* not 0: an answer "LATER why" puts the deadline off until this long behind it */
 };
 
 /* What follows has so much time. */

@@ -35,8 +35,13 @@
 #define REPLY_SIZE 4096
 
 static struct gandiva_talk talk = {.fd = -1};
-/* How long a restore of a process image may take, the job's wait for its GPUs left out. */
-#define RESTORE_BOUND_MS (INT64_C(300) * 1000)
+/*
+ * How long gandivad may be silent while it restores a process image. How long that takes is gandivad's to bound, by the
+ * image's bytes: it answers LATER meanwhile.
+ */
+#ifndef RESTORE_SILENT_MS
+#define RESTORE_SILENT_MS (INT64_C(300) * 1000)
+#endif
 
 /* "PID:INNER" of the root of a process image that was restored in place of this task; "": none was. */
 static char restored[SHORT_TEXT];
@@ -241,7 +246,8 @@ int gandiva_stepd_task_init(spank_t sp)
 		return 0;
 	if (step == STEP_BATCH)
 		gandiva_set_size(sp);
-	gandiva_talk_bound(&talk, is_restoring ? RESTORE_BOUND_MS : bound_ms(may_wait && !has_waited));
+	gandiva_talk_bound(&talk, is_restoring ? RESTORE_SILENT_MS : bound_ms(may_wait && !has_waited));
+	talk.later_ms = is_restoring ? RESTORE_SILENT_MS : 0;
 	if (node == NULL || !gandiva_config_socket(node, path, sizeof(path)))
 		snprintf(path, sizeof(path), "no socket");
 	else

@@ -17,8 +17,9 @@ from pathlib import Path
 RIGHTS = "+checkpoint_restore,+setpcap"
 #: Bytes of deleted files that are open or mapped (loaders' shared memory), which criu carries.
 GHOST_BYTES = 1 << 30
-#: criu's answer is bounded: one that hangs is killed.
-DUMP_S, RESTORE_S = 120, 120
+#: criu's answer is bounded: one that hangs is killed. What it writes or reads adds what a slow store takes
+#: for it, in bytes a second: half of a link of one gigabit, which several nodes share where one is drained.
+LEAST_S, SLOWEST = 120, 32 << 20
 #: Programs that a node needs for images.
 PROGRAMS = ("criu", "setpriv", "nsenter", "unshare", "mount", "umount", "setsid", "timeout")
 
@@ -75,6 +76,11 @@ def as_user(user: str, gid: int) -> list[str]:
     """Return the words before a command that runs as a user, with criu's rights."""
     who = ["--reuid", user, "--regid", str(gid), "--init-groups"]
     return ["setpriv", *who, f"--inh-caps=-all,{RIGHTS}", f"--ambient-caps=-all,{RIGHTS}", "--"]
+
+
+def bound_s(size: int) -> int:
+    """Return how long criu may take for an image of `size` bytes, in seconds."""
+    return LEAST_S + size // SLOWEST
 
 
 def bounded(seconds: int) -> list[str]:

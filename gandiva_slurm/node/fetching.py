@@ -14,7 +14,7 @@ import aiohttp
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import images
+from gandiva_slurm.node import criu, images
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.auth import Signer
@@ -23,7 +23,7 @@ from gandiva_slurm.wire.messages import encode
 
 #: How long one answer may take, and how soon is asked again where there is none yet.
 PART_S, AGAIN_S = 30.0, 0.1
-#: The whole may take so long: the task waits for 300 s in all.
+#: How long the whole may take, besides what its bytes take a slow store.
 WHOLE_S = 200.0
 
 #: Fetches the image of an incarnation of this user's job from host:port; "" when it is here, else why not.
@@ -51,26 +51,29 @@ def fetcher(node: Node, session: aiohttp.ClientSession, signer: Signer) -> Fetch
                     return data
                 await asyncio.sleep(AGAIN_S)
 
+        most_s = WHOLE_S
         try:
-            async with asyncio.timeout(WHOLE_S):
-                await _fetch(root, key, node.images_by, settings.image_most, ask)
+            async with asyncio.timeout(most_s) as bound:
+                manifest = json.loads(await ask())
+                most_s += images.size_of(manifest) / criu.SLOWEST
+                bound.reschedule(asyncio.get_running_loop().time() + most_s)
+                await _fetch(node, root, key, manifest, ask)
         except (GandivaError, images.BadImage, OSError, ValueError) as err:
             return str(err)
         except TimeoutError:
-            return f"{address} did not give it within {WHOLE_S:g} s"
+            return f"{address} did not give it within {most_s:.0f} s"
         return ""
 
     return fetch
 
 
 async def _fetch(
-    root: Path, key: JobKey, by: str, most: int, ask: Callable[..., Awaitable[bytes]]
+    node: Node, root: Path, key: JobKey, manifest: dict[str, Any], ask: Callable[..., Awaitable[bytes]]
 ) -> None:
     """Copy the image here; BadImage, OSError, ValueError, GandivaError: nothing of it is here."""
-    manifest: dict[str, Any] = json.loads(await ask())
     sizes = images.sizes_of(manifest)
-    await asyncio.to_thread(images.check_room, root, sum(sizes.values()), most)
-    new = await asyncio.to_thread(images.begin, root, images.part_name(key, by))
+    await asyncio.to_thread(images.check_room, root, sum(sizes.values()), node.settings.image_most)
+    new = await asyncio.to_thread(images.begin, root, images.part_name(key, node.images_by))
     try:
         for name, size in sizes.items():
             with open(new / name, "xb") as file:

@@ -212,6 +212,9 @@ class Imager:
         except OSError as err:
             self._fail(resident, f"its program cannot be started: {err.strerror}")
             return
+        # What is on a card is moved into its memory first.
+        size = node.settings.image_most if subject.has_card else imaging.need_of(task["pids"])
+        most_s = imaging.most_s(size)
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)
@@ -220,15 +223,17 @@ class Imager:
         # The next gandivad must find it written before the job is let go.
         node.save()
         now = node.clock.mono()
-        resident.awake_from_ns, resident.awake_until_ns = now, now + round(imaging.MOST_S * 1e9)
+        resident.awake_from_ns, resident.awake_until_ns = now, now + round(most_s * 1e9)
         self._slicer.switcher.wake(resident)
-        following = asyncio.get_running_loop().create_task(self._follow(resident, tree, call))
+        following = asyncio.get_running_loop().create_task(self._follow(resident, tree, call, most_s))
         self._makers.add(following)
         following.add_done_callback(self._makers.discard)
 
-    async def _follow(self, resident: Resident, tree: imageable.Tree, call: subprocess.Popen[str]) -> None:
+    async def _follow(
+        self, resident: Resident, tree: imageable.Tree, call: subprocess.Popen[str], most_s: float
+    ) -> None:
         began_s, said, steps = time.monotonic(), None, kept_images.done(resident)
-        until_s, is_kept = began_s + imaging.MOST_S, resident.image.is_kept
+        until_s, is_kept = began_s + most_s, resident.image.is_kept
         while said is None and time.monotonic() < until_s and not resident.is_ending:
             await asyncio.sleep(0.02)
             said = imaging.answer(call)

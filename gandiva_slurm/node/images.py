@@ -178,8 +178,8 @@ def finish(root: Path, key: JobKey, new: Path, manifest: dict[str, Any]) -> None
 
 
 def sizes_of(manifest: dict[str, Any]) -> dict[str, int]:
-    """Return the bytes of each file of an image that another node tells of; BadImage for what is none."""
-    files = manifest.get("files")
+    """Return the bytes of each file of an image; BadImage for what is none."""
+    files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or len(files) > MOST_FILES:
         raise BadImage("its manifest does not say what files it has")
     sizes = {}
@@ -190,6 +190,11 @@ def sizes_of(manifest: dict[str, Any]) -> dict[str, int]:
             raise BadImage(f"its manifest is not understood: {name!r:.80}")
         sizes[name] = told[0]
     return sizes
+
+
+def size_of(manifest: dict[str, Any]) -> int:
+    """Return the bytes of an image; BadImage for what is none."""
+    return sum(sizes_of(manifest).values())
 
 
 def is_plain(name: str) -> bool:
@@ -281,6 +286,7 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
     told = (manifest.get("version"), manifest.get("job"), manifest.get("uid"))
     if told != (_version(manifest), str(key), uid):
         raise BadImage(f"the image of job {key} is another job's, or another version's")
+    sizes_of(manifest)
     return manifest
 
 

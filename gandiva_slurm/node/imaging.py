@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.node import carried, cgroups, criu, image_cards, images, picture, procs, programs
 from gandiva_slurm.node.procs import ProcId
 
-#: Longer than criu's own bound: the copy comes after it.
-MOST_S = criu.DUMP_S + 180.0
 #: What is known of the files that a job has left on nodes, in bytes: a program is told it as one word.
 MOST_LEFT = 32 << 10
 #: How long what criu leaves stopped may take until it shows that, on a busy machine.
@@ -35,7 +34,7 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     if card := task.get("card"):
         image_cards.take_off(card, task["pids"])
         task["facts"]["card"] = image_cards.facts(card)
-    need = sum(_resident(pid) for pid in task["pids"])
+    need = need_of(task["pids"])
     for place in images.outlived(root, key):
         images.remove(place)
     images.check_room(root, need, task["most"])
@@ -44,13 +43,14 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     try:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
         user = criu.as_user(who.pw_name, who.pw_gid)
-        argv = [*inside, *user, *criu.bounded(criu.DUMP_S), *criu.dump(task["inner"], work, task["goes_on"])]
+        bound_s = criu.bound_s(need)
+        argv = [*inside, *user, *criu.bounded(bound_s), *criu.dump(task["inner"], work, task["goes_on"])]
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=criu.DUMP_S + 10,
+            timeout=bound_s + 10,
             cwd="/",
         )
         stopped_ns = time.monotonic_ns() + procs.clock_shift_ns(task["root"][0])
@@ -112,6 +112,16 @@ def _keep_still(groups: list[str], pids: list[int]) -> None:
 def _is_stopped(pid: int) -> bool:
     proc = procs.read_proc(pid)
     return proc is None or proc.state in procs.ENDED or proc.state in "Tt"
+
+
+def need_of(pids: Iterable[int]) -> int:
+    """Return the bytes that an image of these processes has to hold, about: what is their memory's alone."""
+    return sum(map(_resident, pids))
+
+
+def most_s(size: int) -> float:
+    """Return how long `make` may take for an image of `size` bytes: a dump, then a copy into the store."""
+    return 2 * criu.bound_s(size) + 60.0
 
 
 def _resident(pid: int) -> int:

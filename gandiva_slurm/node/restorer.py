@@ -288,7 +288,7 @@ class Restorer:
         except OSError as err:
             resident.image.restoring = []
             return give_back(self._node, running) or f"its program cannot be started: {err.strerror}"
-        running.until_s = time.monotonic() + restoring.MOST_S
+        running.until_s = time.monotonic() + restoring.most_s(images.size_of(manifest))
         self._running[resident.key] = running
         self._node.note("restore", resident, of=str(old))
         return ""

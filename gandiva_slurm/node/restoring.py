@@ -22,8 +22,6 @@ from gandiva_slurm.node import criu, image_cards, images, picture, procs, put_fi
 from gandiva_slurm.node.carried import Carried
 from gandiva_slurm.node.imageable import inner_pid
 
-#: Longer than criu's own bound.
-MOST_S = criu.RESTORE_S + 120.0
 #: A mount takes no time.
 _MOUNT_S = 10.0
 _RIGHTS = ("CapInh", "CapPrm", "CapEff", "CapAmb")
@@ -61,13 +59,14 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
         # Even clocks only go on: whole seconds are rounded up.
         ahead_s = -(-(manifest["mono_ns"] - time.monotonic_ns()) // 10**9)
         inside = [*criu.within(first), *criu.shifted(ahead_s), *criu.as_user(who.pw_name, who.pw_gid)]
-        argv = [*inside, *criu.bounded(criu.RESTORE_S), *criu.restore(here, work)]
+        bound_s = criu.bound_s(images.size_of(manifest))
+        argv = [*inside, *criu.bounded(bound_s), *criu.restore(here, work)]
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=criu.RESTORE_S + 10,
+            timeout=bound_s + 10,
             cwd="/",
         )
         if done.returncode != 0:
@@ -85,6 +84,11 @@ def restore(task: dict[str, Any]) -> dict[str, Any]:
         image_cards.put_on(found[card["inner"]].id, card, gpus)
     times = {"verify_s": verified_s - began_s, "restore_s": time.monotonic() - verified_s}
     return {"root": found[manifest["inner"]].id, "procs": {n: proc.id for n, proc in found.items()}, **times}
+
+
+def most_s(size: int) -> float:
+    """Return how long `restore` may take for an image of `size` bytes: it is verified first."""
+    return 2.0 * criu.bound_s(size)
 
 
 def has_rights(status: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import carried, criu, images, picture
+from gandiva_slurm.node import carried, criu, images, imaging, picture, restoring
 
 KEY = JobKey(7, 1)
 ME = os.getuid()
@@ -240,6 +240,20 @@ def test_criu_runs_as_the_user_with_two_rights_and_a_bound() -> None:
     both = (criu.dump(9, Path("/i")), criu.restore(Path("/i"), Path("/w")))
     assert all("--unprivileged" in argv and "--manage-cgroups=ignore" in argv for argv in both)
     assert criu.bounded(5)[0] == "timeout" and "--kill-after=2" in criu.bounded(5)
+
+
+def test_a_bound_grows_with_the_image_and_gandivads_is_longer_than_that_of_what_it_waits_for() -> None:
+    small, large = 250 << 20, 64 << 30
+    assert criu.bound_s(small) < 130 and large / criu.bound_s(large) < 50 << 20
+    for size in (0, small, large):
+        assert imaging.most_s(size) > criu.bound_s(size) + size / (50 << 20), "dump, then copy"
+        assert restoring.most_s(size) > criu.bound_s(size) + size / (50 << 20), "verified, then restored"
+
+
+def test_a_process_needs_what_is_its_memorys_alone() -> None:
+    held = bytearray(64 << 20)
+    held[::4096] = b"x" * len(held[::4096])
+    assert imaging.need_of([os.getpid()]) > len(held) and imaging.need_of([]) == 0
 
 
 def test_criu_s_first_error_is_told(tmp_path: Path) -> None:

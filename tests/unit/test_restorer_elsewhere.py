@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,7 +212,28 @@ def asking(node: Node, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(procs, "each", lambda pids: [first])
     patch.setattr(procs, "uids", lambda pid: (0, 0))
     patch.setattr(procs, "read_text", lambda pid, name: f"{FIRST}\n")
-    patch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, {}))
+    manifest = images.read(node.root, OLD, ME)
+    patch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, manifest))
+
+
+async def test_a_larger_image_has_longer_until_it_is_taken_for_hanging(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking(node, monkeypatch)
+    manifest = images.read(node.root, OLD, ME)
+    manifest["files"]["pages"][0] = 64 << 30
+    monkeypatch.setattr(Restorer, "_find", lambda self, key, uid: (OLD, manifest))
+    monkeypatch.setattr(imaging, "start", lambda name, task: SimpleNamespace(kill=lambda: None))
+    monkeypatch.setattr(imaging, "answer", lambda call: None)
+    with pytest.raises(PeerBusy, match="being restored"):
+        node.ask()
+    running = node.asked._running[node.job.key]
+    # It is read twice, at half of what a link of one gigabit has.
+    assert running.until_s - time.monotonic() > 2 * (64 << 30) / (62 << 20)
+    running.until_s = 0.0
+    with pytest.raises(PeerBusy):
+        node.ask()
+    assert running.why == "it was not restored in time"
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])

@@ -1,5 +1,6 @@
 """The plugin where a job goes on from an image: process 1 for what is restored, and its end for Slurm's."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -60,17 +61,32 @@ class Task:
     def __init__(self, built: tuple[Path, Path], directory: Path) -> None:
         self.built, self.directory = built, directory
         self.first = self.root = 0
+        #: gandivad says nothing once it has said that it restores
+        self.is_silent = False
 
-    def run(self, script: str, meanwhile: Callable[[int], None] = lambda pid: None) -> int:
+    def run(
+        self, script: str, meanwhile: Callable[[int], None] = lambda pid: None, taking_s: float = 0.0
+    ) -> int:
         """Its exit status where this program was restored; "": none was. `meanwhile` gets the task's pid."""
 
         gate = self.directory / "gate"
         begin = f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
 
         def behave(peer: socket.socket, pid: int) -> None:
+            with contextlib.suppress(BrokenPipeError):  # the task has given up
+                talk(peer, pid)
+
+        def talk(peer: socket.socket, pid: int) -> None:
             self.first = first_below(pid)
-            peer.sendall(b"LATER its processes are being restored\n")
-            peer.recv(4096)
+            until_s = time.monotonic() + taking_s
+            is_asked = True
+            while is_asked:
+                peer.sendall(b"LATER its processes are being restored\n")
+                peer.recv(4096)
+                is_asked = time.monotonic() < until_s
+            if self.is_silent:
+                peer.recv(4096)  # until it has gone away
+                return
             root = self.root = begin_below(self.first, begin) if script else 0
             told = f" GANDIVA_RESTORED={root}:{inner_pid(root)}" if root else ""
             peer.sendall(ANEW.replace("\n", f"{told}\n").encode())
@@ -127,6 +143,30 @@ def test_signals_are_handed_on(task: Task) -> None:
         os.kill(pid, signal.SIGUSR1)
 
     assert task.run("trap 'exit 5' USR1; while :; do sleep 0.1; done", heard) == 5
+
+
+SILENT_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The plugin, whose gandivad may be silent for a second while it restores."""
+    flags = f"-DRESTORE_SILENT_MS={SILENT_S * 1000:.0f}"
+    return build(tmp_path_factory.mktemp("impatient"), flags)
+
+
+def test_a_restore_takes_as_long_as_gandivad_says_that_it_goes_on(
+    impatient: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert Task(impatient, tmp_path).run("exit 7; true", taking_s=4 * SILENT_S) == 7
+
+
+def test_a_gandivad_that_falls_silent_in_the_midst_is_not_waited_for(
+    impatient: tuple[Path, Path], tmp_path: Path
+) -> None:
+    task = Task(impatient, tmp_path)
+    task.is_silent = True
+    assert task.run("") == 1, "it may not begin without its GPUs"
 
 
 def test_where_nothing_was_restored_process_1_ends_and_the_task_begins(task: Task) -> None:

@@ -53,6 +53,36 @@ VARIANTS = (
         (_TESTS + "test_a_task_waits_until_it_is_there_and_begins_anew_where_it_does_not_come",),
     ),
     Variant(
+        "image-large-as-small",
+        "gandiva_slurm/node/criu.py:bound_s",
+        "return LEAST_S + size // SLOWEST",
+        "return LEAST_S",
+        "A large image is taken for one that hangs, and its job begins anew.",
+        (
+            "tests/unit/test_images.py::"
+            "test_a_bound_grows_with_the_image_and_gandivads_is_longer_than_that_of_what_it_waits_for",
+        ),
+    ),
+    Variant(
+        "image-large-given-up",
+        "gandiva_slurm/node/restorer.py:Restorer._begin",
+        "restoring.most_s(images.size_of(manifest))",
+        "restoring.most_s(0)",
+        "gandivad gives up a large image that is still being restored.",
+        (_ELSEWHERE + "test_a_larger_image_has_longer_until_it_is_taken_for_hanging",),
+    ),
+    Variant(
+        "image-large-not-waited-for",
+        "spank/stepd.c:gandiva_stepd_task_init",
+        "talk.later_ms = is_restoring ? RESTORE_SILENT_MS : 0;",
+        "talk.later_ms = 0;",
+        "The plugin gives up a large image that is still being restored.",
+        (
+            "tests/unit/test_spank_image.py::"
+            "test_a_restore_takes_as_long_as_gandivad_says_that_it_goes_on",
+        ),
+    ),
+    Variant(
         "image-given-back-early",
         "gandiva_slurm/node/elsewhere.py:Restore.is_over",
         "return not procs.is_alive(self.first)",
