@@ -169,9 +169,10 @@ class Harness:
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
-    """Poll until `condition`; AssertionError names what did not come."""
-    end_s = patience.deadline(deadline_s)
+    """Poll until `condition`; AssertionError names what did not come. A machine may get busy meanwhile."""
+    from_s, end_s = time.monotonic(), patience.deadline(deadline_s)
     while not condition():
+        end_s = max(end_s, from_s + deadline_s * patience.slowness())
         assert time.monotonic() < end_s, f"waited {deadline_s:g} s in vain for {what}"
         time.sleep(TICK_S)
 

@@ -35,9 +35,17 @@ def open_grants(events: Iterable[dict[str, Any]]) -> set[tuple[int, int]]:
     for line in events:
         if line["event"] == "grant":
             now.add((line["job"], line["restart"]))
-        elif line["event"] == "release":
+        elif line["event"] == "release" or is_never_carried_out(line):
             now.discard((line["job"], line["restart"]))
     return now
+
+
+def is_never_carried_out(line: dict[str, Any]) -> bool:
+    """True for what a gandivad says that takes over a job whose last grant, if any, is not in the books.
+
+    The one before it was killed between the line of its log and its state, which counts.
+    """
+    return line["event"] == "adopt" and not line["holds"]
 
 
 def holds_of(events: Iterable[dict[str, Any]], until_ns: int = 0) -> list[Held]:
@@ -58,6 +66,8 @@ def holds_of(events: Iterable[dict[str, Any]], until_ns: int = 0) -> list[Held]:
                 begun[one] = replace(begun[one], t0_ns=now_ns, shared_with=shared_with)
         elif line["event"] == "release":
             holds.append(replace(begun.pop(key), t1_ns=now_ns))
+        elif is_never_carried_out(line):
+            begun.pop(key, None)
     holds += [replace(hold, t1_ns=until_ns) for hold in begun.values()]
     return [hold for hold in holds if hold.t1_ns > hold.t0_ns]
 

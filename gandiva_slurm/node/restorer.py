@@ -325,8 +325,10 @@ class Restorer:
         if resident.holds:
             node.ledger.cancel_park(resident.key)
             resident.state, resident.ordered_ns = RESUMING, now
-            self._slicer.switcher.go(resident)
+        # Written down before it runs: the next gandivad would restore it once more, and repeat steps.
         node.save()
+        if resident.holds:
+            self._slicer.switcher.go(resident)
 
     def _keep(self, resident: Resident, running: Restore) -> None:
         """Where images are kept it has one from the first: this node may be lost, too. Else a spare one."""

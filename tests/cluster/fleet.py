@@ -72,7 +72,8 @@ def said(mini: MiniCluster, *words: str, user: str | None = None) -> str:
     end_s = patience.deadline(180)
     while True:
         done = mini.exec(["gandiva", *words], user=user, check=False)
-        is_busy = any(word in done.stderr for word in BUSY)
+        told = done.stderr + (done.stdout if done.returncode else "")  # `check` tells of it as what it found
+        is_busy = any(word in told for word in BUSY)
         if not is_busy or time.monotonic() >= end_s:
             assert done.returncode == 0, (words, done.stderr)
             return done.stdout
@@ -258,8 +259,16 @@ class Fleet:
             wait_for(
                 lambda node=node: not self.holders(node.name), f"{node.name} to release every GPU", 20
             )
+        # What ends still is a place taken, for those of the next test.
+        end_s = patience.deadline(10)
+        while self.jobs and self._are_ending() and time.monotonic() < end_s:
+            time.sleep(POLL_S)
         self.check_books()
         self.jobs.clear()
+
+    def _are_ending(self) -> bool:
+        told = self.mini.exec(["squeue", "-h", "-t", "CG,R", "-o", "%A"], check=False).stdout
+        return not {str(job) for job in self.jobs}.isdisjoint(told.split())
 
     def note_lost(self, jobs: Iterable[int]) -> None:
         """These have died with their node now: its gandivad tells of their end when it comes back."""

@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests import patience
+from tests.cluster.fleet import BUSY, Fleet, own_cluster, wait_for
 
 QUANTUM_S = 0.3
 
@@ -40,6 +42,9 @@ class Living:
     def why(self, job: int) -> dict[str, Any]:
         """What `gandiva why` tells; nothing while Gandiva does not know the job."""
         told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
+        end_s = patience.deadline(180)
+        while any(word in told.stderr for word in BUSY) and time.monotonic() < end_s:
+            told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
         found: dict[str, Any] = json.loads(told.stdout) if told.returncode == 0 else {"code": ""}
         return found
 

@@ -13,6 +13,8 @@ from tests.slow import slow
 
 #: How long the controller stays dead.
 OUTAGE_S = 20.0
+#: slurmctld has written a change to its state behind this.
+SLURM_SAVES_S = 7.0
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
     assert sum(held.values()) > OUTAGE_S
 
     def in_accounts() -> bool:
-        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
+        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.accounts()}
         return all(rows[job] > seconds - 0.1 for job, seconds in held.items())
 
     wait_for(in_accounts, f"the accounts to have {held}")
@@ -95,6 +97,9 @@ def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) ->
 def test_slurmctld_is_killed_and_started_again(fleet: Fleet) -> None:
     """The picture is rebuilt; both jobs are still ours and still sliced."""
     first, second = two_sliced_jobs(fleet)
+    # It writes its state some seconds late: what it has not written yet, it does not know afterwards.
+    known_s = time.monotonic() + SLURM_SAVES_S
+    wait_for(lambda: time.monotonic() > known_s, "slurmctld to write its state", SLURM_SAVES_S + 5)
     fleet.mini.kill("slurmctld")
     fleet.wait_suspends(first, 3)
     fleet.mini.start_daemon("slurmctld")
@@ -129,7 +134,7 @@ def test_a_crashing_script_frees_its_gpu(fleet: Fleet) -> None:
     after = fleet.submit("user2", "exit 3", "--gandiva-gpu-types=v100")
     fleet.wait_ended(after, "FAILED")
     told = wait_for(
-        lambda: [r for r in fleet.ask("acct")["jobs"] if r["job_id"] == after and r["end_s"]], "its account"
+        lambda: [r for r in fleet.accounts() if r["job_id"] == after and r["end_s"]], "its account"
     )
     assert told[0]["exit_code"] == "3:0"
 

@@ -129,9 +129,9 @@ def test_a_typed_request_keeps_plain_slurm_s_rules_for_steps(slurm: HeldCluster,
 def test_interactive_jobs_bind_their_tasks_too(slurm: HeldCluster, binder: Binder, other: int,
                                                words: list[str]) -> None:
     first, rest = words[0], words[1:]
-    command = [first, "-p", "gandiva", "-J", "live", *rest, "bash", "-c", f"T=live; {SHOW}"]
+    command = [first, "-p", "gandiva", "-J", f"live-{first}", *rest, "bash", "-c", f"T=live; {SHOW}"]
     waiting = slurm.cluster.popen(command, user="user1", stdout=-1, stderr=-1, text=True)
-    job_id = slurm.wait_queued("live")
+    job_id = slurm.wait_queued(f"live-{first}")
     slurm.start(job_id)
     told, errors = waiting.communicate(timeout=60 * patience.slowness())
     assert waiting.returncode == 0, errors

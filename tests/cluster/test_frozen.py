@@ -126,9 +126,17 @@ def test_slurmctld_is_started_again(fleet: Fleet, parked: int) -> None:
     fleet.wait_ended(parked, "COMPLETED")
 
 
+def kill_while_frozen(fleet: Fleet, job: int) -> bool:
+    """False where the job has its turn, or breathes, at that moment."""
+    fleet.mini.kill("gandivad:n1", signal.SIGSTOP)
+    is_still = is_frozen(fleet, job)
+    fleet.mini.kill("gandivad:n1", signal.SIGKILL if is_still else signal.SIGCONT)
+    return is_still
+
+
 @slow("15 s; other ways that a frozen job is left or ended are in make test")
 def test_gandivad_is_started_again(fleet: Fleet, parked: int) -> None:
-    fleet.mini.kill("gandivad:n1")
+    wait_for(lambda: kill_while_frozen(fleet, parked), "gandivad to be killed while it is frozen")
     assert is_frozen(fleet, parked)
     fleet.start_dead()
     fleet.wait_suspends(parked, 1)

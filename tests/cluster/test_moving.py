@@ -34,6 +34,8 @@ ENDLESS = 10**9
 #: A turn lasts 18 minutes: in it a job moves to GPUs on which no other lives, and nowhere else. One that does
 #: not save itself soon stays.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 20}
+#: How long a requeue takes of what does not heed SIGTERM: shorter than a move may take.
+KILL_WAIT_S = 15
 #: As sites teach it: the batch shell hears the signal, has its training save itself, and requeues the job.
 TRAPS = """\
 trap 'kill -USR1 $!; wait; scontrol requeue $SLURM_JOB_ID' USR1
@@ -162,11 +164,11 @@ def test_the_age_of_its_own_newest_file_is_told_and_it_is_moved_by_it(fleet: Fle
     saves = "mkdir -p saves-$SLURM_JOB_ID; SAVE_EVERY=600 exec python own.py saves-$SLURM_JOB_ID/run"
     crowd = Crowd(fleet, "aged", f"#SBATCH --gandiva-checkpoint=self:saves-%j\n{saves}")
     told, out = "its newest file in saves-%j is", f"saves-{crowd.job}/run"
-    why = ["gandiva", "why", str(crowd.job)]
-    wait_for(lambda: told in fleet.mini.exec(why).stdout, "its file's age", 120)
+    why = ("why", str(crowd.job))
+    wait_for(lambda: told in said(fleet.mini, *why), "its file's age", 120)
     crowd.make_room()
     crowd.wait_moved()
-    story = fleet.mini.exec([*why, "--story"]).stdout
+    story = said(fleet.mini, *why, "--story")
     (age,) = re.findall(r"from its own newest file, (\d+) s old; what it did since is done again", story)
     assert 0 < int(age) <= 90
     wait_for(lambda: rows(fleet, f"{out}.out")[-1].startswith("1 "), "it to go on", 90)
@@ -259,9 +261,13 @@ def test_gandivactld_killed_while_a_job_saves_itself(fleet: Fleet) -> None:
 def test_gandivactld_killed_when_the_job_is_requeued(fleet: Fleet) -> None:
     """The next gandivactld starts it where it was to go. That it does not heed SIGTERM only takes time."""
     crowd = light(fleet, "requeued", before="trap '' TERM")
-    crowd.make_room()
-    wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
-    restart_controller(fleet)
+    set_slurm(fleet.mini, KillWait=KILL_WAIT_S)
+    try:
+        crowd.make_room()
+        wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)
+        restart_controller(fleet)
+    finally:
+        set_slurm(fleet.mini, KillWait=3)
     crowd.wait_moved()
     crowd.check_losses()
     crowd.wait_runs(f"REQUEUED {crowd.home}", f"COMPLETED {crowd.target}")
@@ -301,7 +307,7 @@ def test_a_save_that_fails_moves_nobody(fleet: Fleet) -> None:
 def test_a_target_that_is_lost_after_the_requeue_costs_no_work(fleet: Fleet) -> None:
     """The job is placed anywhere, here where it was, and goes on from what it saved."""
     crowd = light(fleet, "back", before="trap '' TERM")  # the requeue takes its time
-    set_slurm(fleet.mini, KillWait=12)
+    set_slurm(fleet.mini, KillWait=KILL_WAIT_S)
     try:
         crowd.make_room()
         wait_for(lambda: fleet.slurm_state(crowd.job) in ("COMPLETING", "PENDING"), "a requeue", MOVE_S)

@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, said, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.records import holds_of
 from tests.slow import slow
@@ -107,9 +107,7 @@ def test_two_that_mostly_wait_are_packed_kept_and_accounted_for(fleet: Fleet) ->
     )
     assert rows[one]["packed_with"] == [two]
     assert rows[one]["gpu_held_s"] >= rows[one]["gpu_packed_s"] / 2
-    line = fleet.mini.exec(
-        ["gandiva", "acct", "-a", "-n", "-P", "-j", str(one), "-o", "GpuPacked,PackedWith"]
-    ).stdout.strip()
+    line = said(fleet.mini, "acct", "-a", "-n", "-P", "-j", str(one), "-o", "GpuPacked,PackedWith").strip()
     assert line.split("|")[1] == str(two)
     assert line.split("|")[0] != "00:00:00"
     check_packs(fleet)

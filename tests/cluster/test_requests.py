@@ -47,8 +47,8 @@ def why(fleet: Fleet, job: int) -> dict[str, str]:
 
 def wait_why(fleet: Fleet, job: int, code: str) -> dict[str, str]:
     """Wait for this reason; it comes with a sentence and what will change it."""
-    known = ["gandiva", "queue", "-h", "-o", "jobid", "-j", str(job)]
-    wait_for(lambda: fleet.mini.exec(known).stdout.strip(), f"gandiva to know job {job}")
+    known = ("queue", "-h", "-o", "jobid", "-j", str(job))
+    wait_for(lambda: said(fleet.mini, *known).strip(), f"gandiva to know job {job}")
     wait_for(lambda: why(fleet, job)["code"] == code, f"job {job} to wait because of {code}")
     told = why(fleet, job)
     assert told["sentence"] and told["next"], told

@@ -111,7 +111,9 @@ def _grows_over_two_nodes(fleet: Fleet, gpus: int, is_killed: bool) -> None:
         flags.append(f"--ntasks={gpus}")
     job = fleet.submit("user1", script, *flags, gpus=gpus)
     if is_killed:  # saved and requeued, its two places kept, Slurm's record not changed yet
-        wait_for(lambda: "MovedOut" in codes(fleet), lambda: f"it to be saved: {codes(fleet)}", RESIZE_S)
+        wait_for(lambda: worlds(fleet, "elastic"), "it to train", RESIZE_S)
+        gone = ("COMPLETING", "PENDING")
+        wait_for(lambda: fleet.slurm_state(job) in gone, lambda: f"it to be saved: {codes(fleet)}", RESIZE_S)
         fleet.mini.kill("gandivactld")
         fleet.mini.start_daemon("gandivactld")
     wait_for(lambda: 2 * gpus in worlds(fleet, "elastic"), "ranks on both nodes to train", RESIZE_S)

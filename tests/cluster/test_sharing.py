@@ -242,10 +242,10 @@ def test_array_tasks_are_jobs_of_their_own(fleet: Fleet) -> None:
     wait_for(lambda: {*fleet.slurm_state(first).split()} <= {"COMPLETED", "GONE"}, "the array to end")
     told = "".join(fleet.home("user2", f"array-{task}.out").read_text() for task in (3, 5))
     assert re.fullmatch(r"task 3 gpus=[01]\ntask 5 gpus=[01]\n", told)
-    rows = [row for row in fleet.ask("acct")["jobs"] if row["array_job_id"] == first]
+    rows = [row for row in fleet.accounts() if row["array_job_id"] == first]
     assert {row["array_task_id"] for row in rows} == {3, 5}
-    why = ["gandiva", "why", f"{first}_5"]
-    wait_for(lambda: "is ENDED" in fleet.mini.exec(why, user="user2").stdout, "gandiva to know of its end")
+    why = ("why", f"{first}_5")
+    wait_for(lambda: "is ENDED" in said(fleet.mini, *why, user="user2"), "gandiva to know of its end")
 
 
 @pytest.mark.parametrize("words", [["srun"], ["salloc", "srun"]], ids=["srun", "salloc"])

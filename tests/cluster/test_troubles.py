@@ -13,7 +13,7 @@ from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import boot
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.slurm import control
-from tests.cluster.fleet import Fleet, mended, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, mended, own_cluster, said, wait_for
 from tests.cluster.sharing import LIGHT, counted
 from tests.records import Held, read_lines
 from tests.slow import slow
@@ -241,8 +241,8 @@ def test_a_job_of_which_slurm_takes_no_change_any_more(fleet: OnSmallDisks) -> N
         fleet.mini.kill("gandivactld", signal.SIGCONT)
     assert not numbered(fleet, stuck)
     fleet.wait_ended(next_job, "COMPLETED", 60)
-    why = ["gandiva", "why", str(stuck)]
-    wait_for(lambda: control.FOR_GOOD in fleet.mini.exec(why).stdout, "`why` to say what must be done", 60)
+    why = ("why", str(stuck))
+    wait_for(lambda: control.FOR_GOOD in said(fleet.mini, *why), "`why` to say what must be done", 60)
     fleet.wait_ended(fleet.submit("user2", "sleep 1"), "COMPLETED", 30)
     fleet.mini.exec(["scancel", str(stuck)])
     fleet.wait_ended(stuck, "CANCELLED")
@@ -253,7 +253,7 @@ def test_a_full_disk_under_the_journal(fleet: Fleet) -> None:
     first, second = shared(fleet)
 
     def held() -> float:
-        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
+        rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.accounts()}
         return rows[first] + rows[second]
 
     before = held()
@@ -276,7 +276,7 @@ def test_a_full_disk_under_the_journal(fleet: Fleet) -> None:
                    and e["job"] in (first, second)) / 1000
     wait_for(lambda: held() >= booked_s, f"all {booked_s:.1f} s on the node to be in the ledger", 30)
     assert held() > before
-    rows = {row["job_id"] for row in fleet.ask("acct")["jobs"]}
+    rows = {row["job_id"] for row in fleet.accounts()}
     assert {first, second, third} <= rows
     both_go_on(fleet)
 

@@ -46,10 +46,10 @@ def test_jobs_go_on_under_today_s_daemons_and_end_as_if_nobody_had_touched_them(
         fleet.finish()
 
         def in_accounts() -> bool:
-            rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.ask("acct")["jobs"]}
+            rows = {row["job_id"]: row["gpu_held_s"] for row in fleet.accounts()}
             return rows == pytest.approx(older.held_s(fleet), abs=NEAR_S)
 
-        wait_for(in_accounts, lambda: f"{fleet.ask('acct')} to say {older.held_s(fleet)}")
+        wait_for(in_accounts, lambda: f"{fleet.accounts()} to say {older.held_s(fleet)}")
         log = cluster.log("gandivactld").read_bytes()[logged:].decode(errors="replace")
         for key in ("moves.at_once", "packing.trial_quanta"):
             assert f"{key} has no effect any more" in log

@@ -8,9 +8,12 @@ test. In the recorded world the same test runs against that tape.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +25,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.model.errors import SlurmUnreachable
 from gandiva_slurm.model.snapshot import SlurmJob, Snapshot
+from gandiva_slurm.node import procs
 from gandiva_slurm.slurm.commands import CommandsPort, Timeouts
 from gandiva_slurm.slurm.pyslurm_link import WORKER, Worker
 from gandiva_slurm.slurm.pyslurm_port import PyslurmPort
@@ -61,6 +65,9 @@ class World(Protocol):
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
         """Take snapshots until this holds, and return the one in which it does."""
+
+    async def has_begun(self, job_id: int) -> None:
+        """Wait until a job's script ignores SIGTERM: Slurm says that it runs before it does."""
 
     async def close(self) -> None:
         """End the port's own processes."""
@@ -212,6 +219,23 @@ class LiveWorld:
             ]
             await asyncio.sleep(0.1)
 
+    async def has_begun(self, job_id: int) -> None:
+        end_s = patience.deadline(DEADLINE_S)
+        while not any(self._ignores_term(job_id, int(pid)) for pid in os.listdir("/proc") if pid.isdigit()):
+            assert time.monotonic() < end_s, f"job {job_id} has not begun within {DEADLINE_S:g} s"
+            await asyncio.sleep(0.1)
+
+    def _ignores_term(self, job_id: int, pid: int) -> bool:
+        words = procs.read_text(pid, "environ").split("\0")
+        ignored = re.search(r"^SigIgn:\s*(\w+)$", procs.read_text(pid, "status"), re.MULTILINE)
+        is_there = ignored is not None and int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1
+        if not is_there or f"SLURM_JOB_ID={job_id}" not in words:
+            return False
+        with contextlib.suppress(OSError):  # other tests' clusters number their jobs, too
+            ours = {os.readlink(f"/proc/{of}/ns/ipc") for of in self.cluster.pids.values()}
+            return os.readlink(f"/proc/{pid}/ns/ipc") in ours
+        return False
+
     async def close(self) -> None:
         await self.port.close()
 
@@ -279,6 +303,9 @@ class RecordedWorld:
 
     async def close(self) -> None:
         await self.port.close()
+
+    async def has_begun(self, job_id: int) -> None:
+        pass
 
     async def until(self, true: Callable[[Snapshot], bool]) -> Snapshot:
         snapshot = await self.port.snapshot(False)

@@ -47,6 +47,7 @@ async def test_start_hold_requeue_and_start_elsewhere(world: World) -> None:
 async def test_a_requeued_job_still_ending_is_neither_running_nor_waiting(world: World) -> None:
     job_id = await submit(world, "--gpus=1", script="trap '' TERM; while :; do sleep 1; done")
     await started(world, job_id, "n1")
+    await world.has_begun(job_id)
     await world.port.hold(job_id)
     await world.run("scontrol", "requeue", str(job_id))
     ending = job(await world.until(lambda s: job(s, job_id).state != "RUNNING"), job_id)

@@ -26,6 +26,8 @@ MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
 #: A job of one move lives for 20 s behind it, as a rule.
 MOVE_S, END_S, STEPS = 90.0, 180.0, 1300
+#: A job of two moves lives for longer: until `wait_ended` at the least.
+MORE_STEPS = 4000
 #: The image of a job that ends within seconds behind a move is there for two minutes (ADR 0070).
 GONE_S = 180.0
 
@@ -127,7 +129,10 @@ class Moving:
         return [str(path) for name in ("work", "whole") for path in (root / name).glob(f"*{self.job}.*")]
 
     def wait_ended(self, until_swept: bool = False) -> list[str]:
-        """Wait for its end, or until its images are deleted, too; return Slurm's accounting of each run."""
+        """Hurry it to its end; return Slurm's accounting of its runs. `until_swept`: images are deleted."""
+        if until_swept:  # those of one that has ended by then lie for two minutes
+            wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}", GONE_S)
+        self.file(".moved").touch()
         over = ("GONE", "FAILED", "COMPLETED")
         wait_for(lambda: self.fleet.slurm_state(self.job) in over, lambda: f"its end: {self.story()}", END_S)
         words = ["sacct", "-D", "-X", "-n", "-P", "-j", str(self.job), "-o", "State,ExitCode"]
@@ -140,9 +145,9 @@ class Moving:
             wait_for(lambda: not self.images(), lambda: f"images to be deleted: {self.images()}", GONE_S)
         return told()
 
-    def alone(self, workers: int = 0) -> list[str]:
+    def alone(self, workers: int = 0, steps: int = STEPS) -> list[str]:
         """The losses of the same training alone, without Slurm."""
-        words = f"cd; rm -f {self.name}.alone; python train.py {self.name}.alone {STEPS} 0 {workers}"
+        words = f"cd; rm -f {self.name}.alone; python train.py {self.name}.alone {steps} 0 {workers}"
         self.mini.exec(["sh", "-c", words], user="user1", check=False)
         return self.file(".alone").read_text().splitlines()
 

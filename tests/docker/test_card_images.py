@@ -19,12 +19,9 @@ from tests.docker.moving import MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, M
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
-#: Trains as the script beside it does, with a pattern in the GPU's memory that must be there at the end; it
-#: takes its time until it is told that it has been moved.
+#: Trains as the script beside it does, with a pattern in the GPU's memory that must be there at the end.
 ON_CARD = """
-import os, runpy, sys, time
-sleep = time.sleep
-time.sleep = lambda seconds: None if os.path.exists(sys.argv[1] + ".moved") else sleep(seconds)
+import runpy, sys
 from gandiva_slurm.node.image_probe import CardMemory
 pattern = bytes(range(256)) * 4096
 memory = CardMemory(pattern)
@@ -85,11 +82,6 @@ class OnCard(Moving):
         self.job = self.fleet.submit("user1", lines, *flags)
         self.fleet.wait_running(self.job)
         wait_for(lambda: len(self.lines()) > 5, lambda: f"it to train: {self.story()}", 90)
-
-    def wait_ended(self, until_swept: bool = False) -> list[str]:
-        """Let it go on to its end; return what `Moving` does."""
-        self.file(".moved").touch()
-        return super().wait_ended(until_swept)
 
     def calls(self) -> list[str]:
         """What the driver was asked to do with it: the node, and the call."""

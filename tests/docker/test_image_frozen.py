@@ -77,9 +77,11 @@ def test_a_training_that_is_frozen_is_not_waited_for(mini: MiniCluster) -> None:
     moving.submit("exec python train.py OUT 1000000 0.02")
     for _ in range(2):
         moving.move()
-    imaged, restored = (moving.events(word) for word in ("imaged", "restored"))
-    still_s = [
-        (there["mono_ns"] - made["mono_ns"]) / 1e9 for made, there in zip(imaged, restored, strict=True)
-    ]
-    assert max(still_s) < KILL_WAIT_S, still_s
+    made_ns, still_s = 0, []
+    for event in moving.events("imaged", "restored"):  # an image may have been for nothing, and made again
+        if event["event"] == "imaged":
+            made_ns = event["mono_ns"]
+        elif event["event"] == "restored":
+            still_s.append((event["mono_ns"] - made_ns) / 1e9)
+    assert len(still_s) == 2 and max(still_s) < KILL_WAIT_S, still_s
     moving.fleet.finish()

@@ -80,8 +80,9 @@ def on_node(fleet: Fleet, node: str) -> str:
 def check(fleet: Fleet, job: int, file: Path, killed_ns: int) -> None:
     """It did again, to the last bit, what it had done since its last image, no older than the interval."""
     steps = trained(file)
-    again = next(at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0])
-    lost = steps[again - 1][0] + 1 - steps[again][0]
+    # One that was killed in its rest behind its last image had nothing to do again.
+    again = next((at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0]), 0)
+    lost = steps[again - 1][0] + 1 - steps[again][0] if again else 0
     (*_, last) = kept(fleet, job)
     interval_ns = max(LEAST_NS, PART * round((last["dump_s"] + last["seal_s"]) * S))
     since_ns = killed_ns - last["mono_ns"]

@@ -9,7 +9,18 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import LIGHT, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.moving import END_S, MOVE_S, MOVES, OF_IMAGES, STEPS, SUITE, TRAIN, TYPES, Moving
+from tests.docker.moving import (
+    END_S,
+    MORE_STEPS,
+    MOVE_S,
+    MOVES,
+    OF_IMAGES,
+    STEPS,
+    SUITE,
+    TRAIN,
+    TYPES,
+    Moving,
+)
 from tests.slow import soak
 
 STORE = "/var/lib/gandiva-images"
@@ -47,11 +58,11 @@ def moving(mini: MiniCluster) -> Iterator[Fetched]:
 
 
 def test_it_moves_twice_to_the_last_bit_by_images_that_nodes_fetch(moving: Moving) -> None:
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    moving.submit(f"exec python train.py OUT {MORE_STEPS} 0.02")
     for _ in range(2):
         moving.move()
     assert moving.wait_ended(until_swept=True) == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
-    assert moving.lines() == moving.alone()
+    assert moving.lines() == moving.alone(steps=MORE_STEPS)
     assert len(moving.events("fetched")) == 2
     given = moving.events("image_given")
     assert [event["node"] for event in given] != [event["to"] for event in given] and len(given) == 2

@@ -9,7 +9,7 @@ import pytest
 from gandiva_slurm.cli.json_shapes import PRINTED
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import wait_for
-from tests.docker.moving import STEPS, Moving, two_nodes
+from tests.docker.moving import MORE_STEPS, STEPS, Moving, two_nodes
 from tests.docker.moving import moving as moving
 
 
@@ -21,7 +21,7 @@ def mini() -> Iterator[MiniCluster]:
 
 
 def test_an_unmodified_training_moves_twice_to_the_last_bit(moving: Moving) -> None:
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02", "--time=30")
+    moving.submit(f"exec python train.py OUT {MORE_STEPS} 0.02", "--time=30")
     for _ in range(2):
         moving.move()
         wait_for(lambda: moving.limit_min() < 30, "what it has used to be off its time limit")
@@ -31,7 +31,7 @@ def test_an_unmodified_training_moves_twice_to_the_last_bit(moving: Moving) -> N
         assert status["Uid"].split() == ["5001"] * 4 and status["Groups"].split() == ["5001"]
     wait_for(lambda: moving.moves_by() == "image", "the queue to say by what it moves")
     assert moving.wait_ended(until_swept=True) == ["REQUEUED 0:0", "REQUEUED 0:0", "FAILED 7:0"]
-    assert moving.lines() == moving.alone()
+    assert moving.lines() == moving.alone(steps=MORE_STEPS)
 
 
 def test_a_shell_with_python_below_keeps_its_traps_and_its_exit_code(moving: Moving) -> None:

@@ -100,8 +100,9 @@ def check_kept(fleet: Fleet, files: dict[int, Path], killed_ns: int) -> None:
     rows = wait_for(told, "acct to tell what each has lost", 30)
     for job, file in files.items():
         steps = trained(file)
-        again = next(at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0])
-        lost = steps[again - 1][0] + 1 - steps[again][0]
+        # One that was killed in its rest behind its last image had nothing to do again.
+        again = next((at for at in range(1, len(steps)) if steps[at][0] <= steps[at - 1][0]), 0)
+        lost = steps[again - 1][0] + 1 - steps[again][0] if again else 0
         (*_, last) = kept(fleet, job)
         interval_ns = max(LEAST_NS, PART * round((last["dump_s"] + last["seal_s"]) * S))
         since_ns, row = killed_ns - last["mono_ns"], rows[job]

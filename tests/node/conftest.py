@@ -37,17 +37,20 @@ def make_node() -> Iterator[Callable[..., NodeHarness]]:
 
 def check_invariants(node: NodeHarness) -> None:
     """No GPU held by two that are no pack, by the log and the scripts' own notes; parks at boundaries."""
+    # Steps are read before the log: what lets them be is in there by then.
+    steps = {path: witness.read_steps(path) for path in node.out.glob("steps.*.*")}
     events = node.events()
     assert witness.overlaps(events) == []
     gpus = {event["job"]: set(event["gpus"]) for event in events if event["event"] == "grant"}
-    notes = {job: sorted(node.out.glob(f"steps.{job}.*")) for job in gpus}
+    paths = {job: sorted(path for path in steps if path.name.startswith(f"steps.{job}.")) for job in gpus}
+    notes = {job: [steps[path] for path in found] for job, found in paths.items()}
     packs = witness.packs(events)
     for one, two in itertools.combinations(gpus, 2):
         together = packs.get(frozenset({one, two}), [])
         if gpus[one] & gpus[two]:
             pairs = itertools.product(notes[one], notes[two])
             for mine, other in pairs:
-                found = witness.overlapping(witness.read_steps(mine), witness.read_steps(other))
+                found = witness.overlapping(mine, other)
                 both = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in found]
                 found = [span for span in both if not witness.within(span, together)]
                 assert found == [], f"jobs {one} and {two} stepped at the same time"

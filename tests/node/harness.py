@@ -280,13 +280,17 @@ class NodeHarness:
                 step.wait(DEADLINE_S)
 
     def wait(self, condition: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-        """Wait until a condition is true; what it needs may be missing until then."""
-        end_s = patience.deadline(deadline_s)
+        """Wait until a condition is true; what it needs may be missing until then.
+
+        A machine may get busy after the wait has begun: the deadline goes with the slowest it was meanwhile.
+        """
+        from_s, end_s = time.monotonic(), patience.deadline(deadline_s)
         while True:
             with contextlib.suppress(KeyError, IndexError, FileNotFoundError):
                 result = condition()
                 if result:
                     return result
+            end_s = max(end_s, from_s + deadline_s * patience.slowness())
             if time.monotonic() > end_s:
                 log = self.log()[-3000:]
                 events = "\n".join(map(json.dumps, self.events()[-40:]))

@@ -222,7 +222,8 @@ def test_what_another_node_sees_in_slurm_keeps_a_job_at_work(make_node):
     two.node.wait(lambda: len(two.node.events("unhalt")) == len(two.node.events("halt")))
     show(two.other, "1 1")
     assert step.wait(DEADLINE_S) == -signal.SIGKILL
-    assert f"asked by {NODES[1]}" in two.node.events("fence", 1)[0]["why"]
+    fence = two.node.wait(lambda: two.node.events("fence", 1))[0]
+    assert f"asked by {NODES[1]}" in fence["why"]
 
 
 def test_a_newer_incarnation_that_another_node_knows_ends_a_job(make_node):

@@ -50,7 +50,7 @@ def test_a_lost_node_costs_a_job_no_more_than_that_time(make_node: MakeNode) -> 
     first = lines(there)[0]
     assert 0 < first <= len(before), "it goes on from what was written"
     lost_s = (len(before) - first) * STEP_MS / 1000
-    assert there.resident(1, 1).begun == first
+    there.wait(lambda: there.resident(1, 1).begun == first)
     check_losses(there, before[:first])
     limit_s = EVERY_S + 2 * QUANTUM_S
     print(f"lost {len(before) - first} mini-batches, {lost_s:.2f} s of its turns; {EVERY_S} s were asked")

@@ -286,6 +286,25 @@ async def test_one_that_was_restored_is_told_so_again_and_not_ended(node: Node) 
     assert again.keep_image(node.task, node.job.key) == {RESTORED: f"{os.getpid()}:2"}
 
 
+async def test_before_it_runs_it_is_written_down_that_it_was_restored(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a gandivad that is killed meanwhile would have it restored once more, from before those steps."""
+    done: list[str] = []
+    image = node.job.image
+
+    def save() -> None:
+        done.append("known" if image.is_restored and not image.restoring else "unknown")
+
+    monkeypatch.setattr(node.floor.node, "save", save)
+    monkeypatch.setattr(node.floor.slicer.switcher, "go", lambda resident: done.append("runs"))
+    running = node.asked._running[node.job.key]
+    running.manifest = {"ranks": [], "inner": 2}
+    node.job.image.restoring = running.to_json()
+    node.asked._take_over(node.job, node.task, running, {"root": node.task.proc, "procs": {}})
+    assert done == ["known", "runs"]
+
+
 async def test_a_program_that_cannot_be_started_is_no_end_of_the_image(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
