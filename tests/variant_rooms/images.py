@@ -83,6 +83,14 @@ VARIANTS = (
         ),
     ),
     Variant(
+        "image-runs-before-it-is-known",
+        "gandiva_slurm/node/restorer.py:Restorer._take_over",
+        "        node.save()\n        if resident.holds:\n            self._slicer.switcher.go(resident)\n",
+        "        if resident.holds:\n            self._slicer.switcher.go(resident)\n        node.save()\n",
+        "What was restored runs before that is written down: killed there, it repeats steps.",
+        (_ELSEWHERE + "test_before_it_runs_it_is_written_down_that_it_was_restored",),
+    ),
+    Variant(
         "image-given-back-early",
         "gandiva_slurm/node/elsewhere.py:Restore.is_over",
         "return not procs.is_alive(self.first)",
