@@ -144,6 +144,8 @@ def seal(root: Path, work: Path, key: JobKey, uid: int, most: int, facts: dict[s
         names = sorted(os.listdir(work))
         if len(names) > MOST_FILES:
             raise BadImage(f"it has {len(names)} files")
+        if odd := [name for name in names if not is_plain(name)]:
+            raise BadImage(f"it has a file of a strange name: {odd[0]!r:.80}")
         for name in names:
             size, digest = _copy(work / name, new / name, uid, most - total)
             files[name], total = [size, digest], total + size

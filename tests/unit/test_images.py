@@ -89,6 +89,8 @@ def test_what_criu_does_not_write_is_not_sealed(store: Path) -> None:
         lambda path: os.link(secret, path),
         lambda path: os.mkfifo(path),
         lambda path: path.mkdir(),
+        lambda path: (path.parent / "a file").touch(),
+        lambda path: (path.parent / images.MANIFEST).touch(),
     ):
         make(work / "pages")
         with pytest.raises((images.BadImage, OSError)):
