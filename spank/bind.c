@@ -131,7 +131,8 @@ const char *gandiva_talk_ask(struct gandiva_talk *talk, const char *path, const 
 			why = read_line(talk, reply, size);
 		if (why == NULL && strncmp(reply, "LATER ", 6) != 0)
 			return NULL;
-		if (why == NULL && talk->later_ms > 0)
+		if (why == NULL && talk->later_ms > 0 &&
+		    strncmp(reply, GANDIVA_RESTORING, sizeof(GANDIVA_RESTORING) - 1) == 0)
 			talk->deadline_ms = now_ms() + talk->later_ms;
 		if (why != NULL)
 			gandiva_talk_end(talk);

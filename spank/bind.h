@@ -8,11 +8,14 @@
 /* How long a job that Gandiva did not plan waits for it, and one that it did with unbound=fail. */
 #define GANDIVA_BIND_BOUND_MS 500
 
+/* How an answer begins that has a task wait for as long as gandivad says so: its image has a bound there. */
+#define GANDIVA_RESTORING "LATER restoring:"
+
 /* From the hook of root to that of the user: the same process, the same connection. */
 struct gandiva_talk {
 	int fd;			/* -1: there is no connection */
 	int64_t deadline_ms;	/* no question begins after it; time in which this process is stopped does not count */
-	int64_t later_ms;	/* not 0: an answer "LATER why" puts the deadline off until this long behind it */
+	int64_t later_ms;	/* not 0: an answer GANDIVA_RESTORING puts the deadline off until this long behind it */
 };
 
 /* What follows has so much time. */

@@ -51,6 +51,7 @@ def is_never_carried_out(line: dict[str, Any]) -> bool:
 def holds_of(events: Iterable[dict[str, Any]], until_ns: int = 0) -> list[Held]:
     """Every closed hold in a node's event log; with `until_ns` also those that are open, until then."""
     begun: dict[tuple[int, int], Held] = {}
+    last: dict[tuple[int, int], str] = {}
     holds = []
     for line in events:
         key, now_ns = (line.get("job", 0), line.get("restart", 0)), line["mono_ns"]
@@ -66,8 +67,10 @@ def holds_of(events: Iterable[dict[str, Any]], until_ns: int = 0) -> list[Held]:
                 begun[one] = replace(begun[one], t0_ns=now_ns, shared_with=shared_with)
         elif line["event"] == "release":
             holds.append(replace(begun.pop(key), t1_ns=now_ns))
-        elif is_never_carried_out(line):
-            begun.pop(key, None)
+        elif is_never_carried_out(line) and key in begun:
+            hold = begun.pop(key)
+            holds += [] if last[key] == "grant" else [replace(hold, t1_ns=now_ns)]
+        last[key] = line["event"]
     holds += [replace(hold, t1_ns=until_ns) for hold in begun.values()]
     return [hold for hold in holds if hold.t1_ns > hold.t0_ns]
 

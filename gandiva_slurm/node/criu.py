@@ -17,9 +17,11 @@ from pathlib import Path
 RIGHTS = "+checkpoint_restore,+setpcap"
 #: Bytes of deleted files that are open or mapped (loaders' shared memory), which criu carries.
 GHOST_BYTES = 1 << 30
-#: criu's answer is bounded: one that hangs is killed. What it writes or reads adds what a slow store takes
-#: for it, in bytes a second: half of a link of one gigabit, which several nodes share where one is drained.
-LEAST_S, SLOWEST = 120, 32 << 20
+#: criu has these seconds, and more for what it writes or reads: one that hangs is killed.
+LEAST_S = 120
+#: The slowest store that is waited for, in bytes a second: a quarter of a link of one gigabit, for several
+#: nodes use it at once where one is drained.
+SLOWEST = 32 << 20
 #: Programs that a node needs for images.
 PROGRAMS = ("criu", "setpriv", "nsenter", "unshare", "mount", "umount", "setsid", "timeout")
 

@@ -101,7 +101,7 @@ class Daemon:
         restorer = Restorer(node, slicer, watcher, fetcher(node, session, self._signer))
         speech = sock.Speech(admission, restorer)
         sockets = self._listen()
-        roots = door.Door(sockets[0], speech.with_root, sock.ROOT_DEADLINE_S, None)
+        roots = door.Door(sockets[0], speech.with_root, None, None)
         doors = door.Door(sockets[1], speech.with_anybody, sock.DEADLINE_S, door.Rates())
         parts = (
             slicer.run(),

@@ -59,9 +59,12 @@ class Rates:
 class Door:
     """Accepts on a listening socket; each connection that may come in is served by `talk`, in a task."""
 
-    def __init__(self, door: socket.socket, talk: Talk, deadline_s: float, rates: Rates | None) -> None:
+    def __init__(
+        self, door: socket.socket, talk: Talk, deadline_s: float | None, rates: Rates | None
+    ) -> None:
         self._door = door
         self._talk = talk
+        #: None: `talk` has its own
         self._deadline_s = deadline_s
         #: None: users are not told apart, for only root can connect
         self._rates = rates

@@ -1,4 +1,4 @@
-"""Jobs that this node was to restore and has not: they go on from their images elsewhere (ADR 0071)."""
+"""Restores that are under way, and jobs that go on from their images elsewhere (ADR 0071)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import images, procs
+from gandiva_slurm.node import images, kept_images, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
+from gandiva_slurm.node.spares import SPARE_NS
 
 #: What a task is told whose job is to go on elsewhere.
 ELSEWHERE = "its image cannot be restored here, and it is to go on from it elsewhere"
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 class Elsewhere(PeerBusy):
     """The task waits here until its job is requeued."""
+
+
+class Restoring(PeerBusy):
+    """Its image is fetched, or its processes are restored: how long that may take goes with the image."""
 
 
 @dataclass
@@ -79,6 +84,20 @@ def give_back(node: Node, running: Restore) -> str:
     if node.settings.are_images_fetched:
         node.images.add(running.old)
     return ""
+
+
+def keep(node: Node, resident: Resident, running: Restore) -> None:
+    """Where images are kept it has one from the first: this node may be lost, too. Else a spare one."""
+    root, is_spare = node.settings.image_dir, not node.settings.image_parked
+    assert root is not None
+    try:
+        images.pass_on(root, running.place, running.old, resident.key, is_spare)
+        if is_spare:
+            resident.image.spare_until_ns = node.clock.mono() + SPARE_NS
+        else:
+            resident.image.kept_steps = kept_images.done(resident)
+    except (OSError, ValueError) as err:
+        log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 
 
 def send_elsewhere(node: Node, slicer: Slicer, resident: Resident, why: str) -> None:

@@ -55,7 +55,8 @@ def fetcher(node: Node, session: aiohttp.ClientSession, signer: Signer) -> Fetch
         try:
             async with asyncio.timeout(most_s) as bound:
                 manifest = json.loads(await ask())
-                most_s += images.size_of(manifest) / criu.SLOWEST
+                # What is larger is refused.
+                most_s += min(images.size_of(manifest), settings.image_most) / criu.SLOWEST
                 bound.reschedule(asyncio.get_running_loop().time() + most_s)
                 await _fetch(node, root, key, manifest, ask)
         except (GandivaError, images.BadImage, OSError, ValueError) as err:

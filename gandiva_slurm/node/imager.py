@@ -212,9 +212,9 @@ class Imager:
         except OSError as err:
             self._fail(resident, f"its program cannot be started: {err.strerror}")
             return
-        # What is on a card is moved into its memory first.
-        size = node.settings.image_most if subject.has_card else imaging.need_of(task["pids"])
-        most_s = imaging.most_s(size)
+        # What is on its cards is moved into its memory first.
+        cards = sum(map(node.card_bytes, resident.gpus)) if subject.has_card else 0
+        most_s = imaging.most_s(min(imaging.need_of(task["pids"]) + cards, node.settings.image_most))
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)
@@ -229,12 +229,19 @@ class Imager:
         self._makers.add(following)
         following.add_done_callback(self._makers.discard)
 
+    @staticmethod
+    def _why_over(resident: Resident) -> str:
+        if resident.is_ending:
+            return "its job is over"
+        return "" if resident.image.is_kept or resident.leave.is_told else "it is not to leave any more"
+
     async def _follow(
         self, resident: Resident, tree: imageable.Tree, call: subprocess.Popen[str], most_s: float
     ) -> None:
-        began_s, said, steps = time.monotonic(), None, kept_images.done(resident)
+        began_s, said, steps, over = time.monotonic(), None, kept_images.done(resident), ""
         until_s, is_kept = began_s + most_s, resident.image.is_kept
-        while said is None and time.monotonic() < until_s and not resident.is_ending:
+        # gandivactld may have given the move up meanwhile (moves.deadline_s).
+        while said is None and time.monotonic() < until_s and not (over := self._why_over(resident)):
             await asyncio.sleep(0.02)
             said = imaging.answer(call)
             charge_awake(self._node, resident, self._node.clock.mono())
@@ -243,7 +250,7 @@ class Imager:
                 imaging.end(resident.image.maker)
             if not is_kept or (resident.is_ending and not resident.is_fenced):
                 self._put_away(resident)
-            said = {"why": "its job is over" if resident.is_ending else "it was not made in time"}
+            said = {"why": over or "it was not made in time"}
         resident.image.maker = None
         image_cards.note_answer(resident, said.pop("card", None))
         if "why" in said:

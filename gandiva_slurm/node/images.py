@@ -285,10 +285,10 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
             manifest: dict[str, Any] = json.loads(file.read(MOST_MANIFEST))
     except (OSError, ValueError) as err:
         raise BadImage(f"the image of job {key} cannot be read ({err})") from err
+    sizes_of(manifest)
     told = (manifest.get("version"), manifest.get("job"), manifest.get("uid"))
     if told != (_version(manifest), str(key), uid):
         raise BadImage(f"the image of job {key} is another job's, or another version's")
-    sizes_of(manifest)
     return manifest
 
 

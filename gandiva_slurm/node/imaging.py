@@ -125,9 +125,9 @@ def most_s(size: int) -> float:
 
 
 def _resident(pid: int) -> int:
-    """Return the bytes of anonymous and shared memory of a process."""
+    """Return the bytes of anonymous and shared memory of a process, on the host's disk or not."""
     words = dict(line.split(":", 1) for line in procs.read_text(pid, "status").splitlines() if ":" in line)
-    return sum(int(words.get(name, "0 kB").split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+    return sum(int(words.get(name, "0 kB").split()[0]) << 10 for name in ("RssAnon", "RssShmem", "VmSwap"))
 
 
 def start(name: str, task: dict[str, Any]) -> subprocess.Popen[str]:

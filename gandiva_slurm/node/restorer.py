@@ -18,7 +18,7 @@ from typing import Any
 from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RESUMING
-from gandiva_slurm.node import images, imaging, kept_images, leaving, procs, restoring
+from gandiva_slurm.node import images, imaging, leaving, procs, restoring
 from gandiva_slurm.node.binding import Peer
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.elsewhere import (
@@ -26,8 +26,10 @@ from gandiva_slurm.node.elsewhere import (
     STARTED_ANEW,
     Elsewhere,
     Restore,
+    Restoring,
     drop_ranks,
     give_back,
+    keep,
     send_elsewhere,
 )
 from gandiva_slurm.node.fetching import Fetch
@@ -39,7 +41,6 @@ from gandiva_slurm.node.pages import Page, incarnation
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.ranks import Rank
 from gandiva_slurm.node.slicer import Slicer
-from gandiva_slurm.node.spares import SPARE_NS
 from gandiva_slurm.node.watch import Watcher
 from gandiva_slurm.wire import page as wire
 from gandiva_slurm.wire.messages import PlannedJob
@@ -176,12 +177,12 @@ class Restorer:
         assert running.call is not None
         said: dict[str, Any] | None = {"why": running.why} if running.why else imaging.answer(running.call)
         if said is None and time.monotonic() < running.until_s:
-            raise PeerBusy("its processes are being restored")
+            raise Restoring("its processes are being restored")
         said = said or {"why": "it was not restored in time"}
         if "why" not in said:
             try:
                 self._take_over(resident, peer, running, said)
-                self._keep(resident, running)
+                keep(node, resident, running)
                 node.save()
             except (OSError, PeerError, KeyError, ValueError) as err:
                 said = {"why": f"its ranks could not be taken over: {err}"}
@@ -217,7 +218,7 @@ class Restorer:
             self._fetching[key] = begun, of, time.monotonic()
         fetching, old, began_s = self._fetching[key]
         if not fetching.done():
-            raise PeerBusy("its image is fetched from the node that it has left")
+            raise Restoring("its image is fetched from the node that it has left")
         del self._fetching[key]
         resident, why, took_s = self._node.residents[key], fetching.result(), time.monotonic() - began_s
         if why:
@@ -329,20 +330,6 @@ class Restorer:
         node.save()
         if resident.holds:
             self._slicer.switcher.go(resident)
-
-    def _keep(self, resident: Resident, running: Restore) -> None:
-        """Where images are kept it has one from the first: this node may be lost, too. Else a spare one."""
-        settings, image = self._node.settings, resident.image
-        root, is_spare = settings.image_dir, not settings.image_parked
-        assert root is not None
-        try:
-            images.pass_on(root, running.place, running.old, resident.key, is_spare)
-            if is_spare:
-                image.spare_until_ns = self._node.clock.mono() + SPARE_NS
-            else:
-                image.kept_steps = kept_images.done(resident)
-        except (OSError, ValueError) as err:
-            log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)
 
     async def run(self) -> None:
         """Keep images that were being restored for tasks that are gone: their jobs' next starts want them."""

@@ -21,13 +21,16 @@ from gandiva_slurm.model.errors import PeerBusy, PeerError
 from gandiva_slurm.node import hello, pages
 from gandiva_slurm.node.binding import Admission, Peer
 from gandiva_slurm.node.door import MOST_SHOWN
-from gandiva_slurm.node.elsewhere import Elsewhere
+from gandiva_slurm.node.elsewhere import Elsewhere, Restoring
 from gandiva_slurm.node.restorer import JobOver, Restorer
 
 #: A connection is over after this: a rank gives up after 1 s, and what binds a task comes again.
 DEADLINE_S = 2.0
-#: One of root's lasts from the hook of root to that of the user, and while no plan has come.
+#: One of root's lasts from the hook of root to that of the user, and while no plan has come. It begins anew
+#: while an image is fetched or restored, which has a bound of its own.
 ROOT_DEADLINE_S = 600.0
+#: What an answer begins with that has a task wait, and wait longer: older plugins know "LATER " alone.
+LATER, RESTORING = "LATER", "LATER restoring:"
 
 log = logging.getLogger(__name__)
 #: On the socket of all: any user may bring these about.
@@ -58,14 +61,21 @@ class Speech:
         """A task whose user root names; it asks again on the same connection while it is to wait."""
         if peer.uid != 0:
             raise PeerError("this socket is root's")
+        async with asyncio.timeout(ROOT_DEADLINE_S) as bound:
+            await self._with_task(link, peer, bound)
+
+    async def _with_task(self, link: socket.socket, peer: Peer, bound: asyncio.Timeout) -> None:
+        loop = asyncio.get_running_loop()
         task = Peer(peer.proc, hello.parse_task(await _line(link)))
         has_image = await self._restorer.offers(task)
         await _say(link, "READY IMAGE" if has_image else "READY")
         answer = ""
-        while not answer or answer.startswith("LATER"):
+        while not answer or answer.startswith(LATER):
             last, answer = answer, self._answer(task, await _line(link), has_image)
             if answer != last and not answer.startswith("OK"):
                 log.warning("%s", _refusal(task, answer))
+            if answer.startswith(RESTORING):
+                bound.reschedule(loop.time() + ROOT_DEADLINE_S)
             await _say(link, answer)
 
     def _answer(self, peer: Peer, line: bytes, has_image: bool = False, is_roots: bool = True) -> str:
@@ -87,7 +97,8 @@ class Speech:
             if isinstance(err, Elsewhere) and not is_roots:
                 return ""
             is_to_wait = isinstance(err, PeerBusy) and line.startswith(b"BIND 2")
-            return f"{'LATER' if is_to_wait else 'NO'} {err}"
+            later = RESTORING if isinstance(err, Restoring) else LATER
+            return f"{later if is_to_wait else 'NO'} {err}"
 
     async def _hello(self, link: socket.socket, peer: Peer, line: bytes) -> None:
         try:

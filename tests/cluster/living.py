@@ -9,7 +9,7 @@ from typing import Any
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests import patience
-from tests.cluster.fleet import BUSY, Fleet, own_cluster, wait_for
+from tests.cluster.fleet import BUSY, POLL_S, Fleet, own_cluster, wait_for
 
 QUANTUM_S = 0.3
 
@@ -44,6 +44,7 @@ class Living:
         told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
         end_s = patience.deadline(180)
         while any(word in told.stderr for word in BUSY) and time.monotonic() < end_s:
+            time.sleep(POLL_S)
             told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
         found: dict[str, Any] = json.loads(told.stdout) if told.returncode == 0 else {"code": ""}
         return found

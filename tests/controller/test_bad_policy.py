@@ -166,6 +166,7 @@ async def test_a_bad_policy_is_refused_and_the_cluster_goes_on(
 ) -> None:
     fault = fault.format(limit_s=led.limit_s)
     led.mind.answer = answer
+
     def said() -> str:
         return next((sentence for sentence in led.controller.troubles if fault in sentence), "")
 

@@ -124,7 +124,7 @@ def test_who_is_slow_is_ended_and_others_wait_no_longer_than_that(
     for link in slow:
         link.sendall(text)
     end_s = patience.deadline(20)
-    while not (told := asked(tmp_path, b"hello\n")):  # it has a second, too
+    while not (told := asked(tmp_path, b"hello\n")):  # its own child has one second, too
         assert time.monotonic() < end_s
     assert json.loads(told)["asked"] == "hello"
     assert [link.recv(1) for link in slow[: forecast_door.MOST]] == [b""] * forecast_door.MOST

@@ -64,7 +64,7 @@ def test_it_is_not_running_not_charged_and_goes_on_when_there_is_room(pair, card
     with card.occupied(card_path, TOTAL - 2 * CONTEXT):
         node.wait(lambda: len(node.events("unrestored", 1)) >= 3)
         # A try in which gandivad or the rank stands still for a second is told as running, and paid for.
-        assert any(is_free(node) for _ in range(3)), "it neither runs nor pays"
+        assert sum(is_free(node) for _ in range(3)) >= 2, "it neither runs nor pays"
         failed_ns, steps = node.events("unrestored", 1)[0]["mono_ns"], node.resident(1).steps
         assert set(card.used(card_path).values()) <= {CONTEXT, TOTAL - 2 * CONTEXT}
         node.kill9()

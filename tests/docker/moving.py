@@ -7,6 +7,7 @@ node's GPU is idle.
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
 #: A job of one move lives for 20 s behind it, as a rule.
 MOVE_S, END_S, STEPS = 90.0, 180.0, 1300
-#: A job of two moves lives for longer: until `wait_ended` at the least.
+#: A job of two moves lives for longer.
 MORE_STEPS = 4000
 #: The image of a job that ends within seconds behind a move is there for two minutes (ADR 0070).
 GONE_S = 180.0
@@ -50,6 +51,8 @@ def moving(mini: MiniCluster) -> Iterator["Moving"]:
     for name in ("gandivad:n1", "gandivad:n2", "gandivactld", "slurmd:n1", "slurmd:n2"):
         if mini.daemon_pid(name) is None:
             mini.start_daemon(name)
+        elif name.startswith("slurmd"):
+            mini.kill(name, signal.SIGCONT)
     found.fleet.finish()
 
 

@@ -223,6 +223,27 @@ async def test_the_job_goes_on_when_one_is_made_and_it_is_deleted_at_its_end(
     assert not images.has_any(root, 1)
 
 
+async def test_a_dump_whose_move_was_given_up_is_ended_and_the_job_has_its_turns(
+    floor: Any, making: Imager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, ended = parked(floor), list[ProcId]()
+    floor.node.contact_ns = floor.node.clock.mono()
+    leaving.tell(resident, True)
+    monkeypatch.setattr(imaging, "start", lambda module, task: subprocess.Popen(["true"]))
+    monkeypatch.setattr(imaging, "answer", lambda call: None)
+    monkeypatch.setattr(imaging, "end", ended.append)
+    making._look_at(resident, "")
+    await asyncio.sleep(0.1)
+    assert resident.image.keeps_still and not resident.image.is_kept and not ended
+    leaving.tell(resident, False)
+    for _ in range(1000):
+        if not resident.image.keeps_still:
+            break
+        await asyncio.sleep(0.01)
+    assert len(ended) == 1 and not resident.image.keeps_still
+    assert resident.leave.error == "it is not to leave any more"
+
+
 @pytest.mark.parametrize("what", ("fenced", "leaves"))
 async def test_it_stays_for_what_goes_on_elsewhere(floor: Any, making: Imager, what: str) -> None:
     resident, root = parked(floor), floor.node.settings.image_dir

@@ -61,13 +61,17 @@ class Task:
     def __init__(self, built: tuple[Path, Path], directory: Path) -> None:
         self.built, self.directory = built, directory
         self.first = self.root = 0
+        self.later = b"LATER restoring: its processes are being restored\n"
         #: gandivad says nothing once it has said that it restores
         self.is_silent = False
 
     def run(
         self, script: str, meanwhile: Callable[[int], None] = lambda pid: None, taking_s: float = 0.0
     ) -> int:
-        """Its exit status where this program was restored; "": none was. `meanwhile` gets the task's pid."""
+        """Its exit status where this program was restored; "": none was.
+
+        `meanwhile` gets the task's pid; `taking_s`: for as long the task is told to wait.
+        """
 
         gate = self.directory / "gate"
         begin = f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
@@ -77,11 +81,13 @@ class Task:
                 talk(peer, pid)
 
         def talk(peer: socket.socket, pid: int) -> None:
+            if self.first:
+                return  # it has given up waiting, and asks once more
             self.first = first_below(pid)
             until_s = time.monotonic() + taking_s
             is_asked = True
             while is_asked:
-                peer.sendall(b"LATER its processes are being restored\n")
+                peer.sendall(self.later)
                 peer.recv(4096)
                 is_asked = time.monotonic() < until_s
             if self.is_silent:
@@ -159,6 +165,12 @@ def test_a_restore_takes_as_long_as_gandivad_says_that_it_goes_on(
     impatient: tuple[Path, Path], tmp_path: Path
 ) -> None:
     assert Task(impatient, tmp_path).run("exit 7; true", taking_s=4 * SILENT_S) == 7
+
+
+def test_it_waits_for_nothing_else_for_ever(impatient: tuple[Path, Path], tmp_path: Path) -> None:
+    task = Task(impatient, tmp_path)
+    task.later = b"LATER no plan names it yet\n"
+    assert task.run("exit 7; true", taking_s=1000) == 1, "it may not begin without its GPUs"
 
 
 def test_a_gandivad_that_falls_silent_in_the_midst_is_not_waited_for(

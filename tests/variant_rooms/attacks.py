@@ -107,7 +107,7 @@ VARIANTS = (
     ),
     Variant(
         "tasks-are-roots",
-        "gandiva_slurm/node/sock.py:Speech.with_root",
+        "gandiva_slurm/node/sock.py:Speech._with_task",
         "Peer(peer.proc, hello.parse_task(await _line(link)))",
         "Peer(peer.proc, hello.parse_task(await _line(link)) * 0)",
         "On root's socket each task is taken for root's.",
@@ -132,7 +132,7 @@ VARIANTS = (
     Variant(
         "before-any-plan-never-bound",
         "gandiva_slurm/node/sock.py:Speech._answer",
-        "'LATER' if is_to_wait else 'NO'",
+        "later if is_to_wait else 'NO'",
         "'NO'",
         "A task that comes before the first plan runs without a GPU.",
         ("tests/node/test_doors.py::test_a_task_that_comes_before_any_plan_is_bound_when_one_has_come",),

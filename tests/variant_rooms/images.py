@@ -83,6 +83,33 @@ VARIANTS = (
         ),
     ),
     Variant(
+        "image-restored-beyond-its-connection",
+        "gandiva_slurm/node/sock.py:Speech._with_task",
+        "if answer.startswith(RESTORING):",
+        "if False:",
+        "A job whose image takes ten minutes to be restored begins anew beside it.",
+        ("tests/unit/test_node_sock.py::test_a_restore_is_waited_for_as_long_as_it_goes_on",),
+    ),
+    Variant(
+        "image-wait-without-end",
+        "gandiva_slurm/node/sock.py:Speech._with_task",
+        "if answer.startswith(RESTORING):",
+        "if answer.startswith(LATER):",
+        "A task that no plan names waits for ever.",
+        ("tests/unit/test_node_sock.py::test_nothing_else_is_waited_for_beyond_the_bound",),
+    ),
+    Variant(
+        "image-of-what-stays",
+        "gandiva_slurm/node/imager.py:Imager._why_over",
+        'return "" if resident.image.is_kept or resident.leave.is_told else "it is not to leave any more"',
+        'return ""',
+        "A job whose move was given up has no turns until its dump is done.",
+        (
+            "tests/unit/test_kept_images.py::"
+            "test_a_dump_whose_move_was_given_up_is_ended_and_the_job_has_its_turns",
+        ),
+    ),
+    Variant(
         "image-runs-before-it-is-known",
         "gandiva_slurm/node/restorer.py:Restorer._take_over",
         "        node.save()\n        if resident.holds:\n            self._slicer.switcher.go(resident)\n",

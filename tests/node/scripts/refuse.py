@@ -1,6 +1,6 @@
-"""A rank of a gang that comes to no common boundary: rank 0 steps on, rank 1 is in its sixth step for ever.
+"""A rank of a gang that comes to no common boundary: rank 0 steps on, rank 1 is in one step for ever.
 
-(The sixth since its node knows it.)
+It is the sixth since its node knows it.
 
 Each writes the loss of every few milliseconds of work, one made of the other, to $OUT/loss.JOB.RANK, and when
 that was to $OUT/steps.JOB.RANK; until $OUT/stop.JOB exists.
