@@ -37,7 +37,7 @@
 static struct gandiva_talk talk = {.fd = -1};
 /*
  * How long gandivad may be silent while it restores a process image. How long that takes is gandivad's to bound, by the
- * image's bytes: it answers LATER meanwhile.
+ * image's bytes: it answers GANDIVA_RESTORING meanwhile.
  */
 #ifndef RESTORE_SILENT_MS
 #define RESTORE_SILENT_MS (INT64_C(300) * 1000)

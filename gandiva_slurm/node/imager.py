@@ -207,14 +207,14 @@ class Imager:
             self._fail(resident, str(err))
             return
         tree, task = subject.tree, image_task.task_of(node, resident, subject)
+        # What is on its cards is moved into its memory first.
+        cards = sum(map(node.card_bytes, resident.gpus)) if subject.has_card else 0
+        most_s = imaging.most_s(min(imaging.need_of(task["pids"]) + cards, node.settings.image_most))
         try:
             call = imaging.start("imaging", task)
         except OSError as err:
             self._fail(resident, f"its program cannot be started: {err.strerror}")
             return
-        # What is on its cards is moved into its memory first.
-        cards = sum(map(node.card_bytes, resident.gpus)) if subject.has_card else 0
-        most_s = imaging.most_s(min(imaging.need_of(task["pids"]) + cards, node.settings.image_most))
         maker = procs.read_proc(call.pid)
         resident.image.maker = maker.id if maker else ProcId(call.pid, 0)
         node.note("image", resident, processes=len(tree.procs), kept=is_kept)

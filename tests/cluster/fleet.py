@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -65,7 +66,14 @@ def wait_for(holds: Callable[[], Any], what: str | Callable[[], str], deadline_s
 
 
 def said(mini: MiniCluster, *words: str, user: str | None = None) -> str:
-    """What a `gandiva` command prints, which must succeed.
+    """What a `gandiva` command prints, which must succeed."""
+    done = asked(mini, *words, user=user)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+def asked(mini: MiniCluster, *words: str, user: str | None = None) -> subprocess.CompletedProcess[str]:
+    """How a `gandiva` command ended, which may fail.
 
     Its daemon is given some seconds; where the host is too busy for it, one asks again.
     """
@@ -73,10 +81,8 @@ def said(mini: MiniCluster, *words: str, user: str | None = None) -> str:
     while True:
         done = mini.exec(["gandiva", *words], user=user, check=False)
         told = done.stderr + (done.stdout if done.returncode else "")  # `check` tells of it as what it found
-        is_busy = any(word in told for word in BUSY)
-        if not is_busy or time.monotonic() >= end_s:
-            assert done.returncode == 0, (words, done.stderr)
-            return done.stdout
+        if not any(word in told for word in BUSY) or time.monotonic() >= end_s:
+            return done
         time.sleep(POLL_S)
 
 

@@ -2,14 +2,12 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests import patience
-from tests.cluster.fleet import BUSY, POLL_S, Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, asked, own_cluster, wait_for
 
 QUANTUM_S = 0.3
 
@@ -41,11 +39,7 @@ class Living:
 
     def why(self, job: int) -> dict[str, Any]:
         """What `gandiva why` tells; nothing while Gandiva does not know the job."""
-        told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
-        end_s = patience.deadline(180)
-        while any(word in told.stderr for word in BUSY) and time.monotonic() < end_s:
-            time.sleep(POLL_S)
-            told = self.cluster.exec(["gandiva", "why", str(job), "--json"], check=False)
+        told = asked(self.cluster, "why", str(job), "--json")
         found: dict[str, Any] = json.loads(told.stdout) if told.returncode == 0 else {"code": ""}
         return found
 

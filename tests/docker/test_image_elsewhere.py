@@ -64,8 +64,7 @@ def test_one_that_waits_to_go_on_elsewhere_can_be_cancelled(moving: Moving) -> N
     mini, over = moving.mini, ("GONE", "CANCELLED")
     with without_criu(mini, other):
         moving.crowd()
-        made = ("imaged",)
-        wait_for(lambda: any(e["event"] in made for e in moving.events(*made)), moving.story, MOVE_S)
+        wait_for(lambda: any(e["event"] == "imaged" for e in moving.events("imaged")), moving.story, MOVE_S)
         mini.exec(["scontrol", "update", f"NodeName={home}", "State=DRAIN", "Reason=test"])
         wait_for(lambda: "NotRestored" in moving.story(), moving.story, MOVE_S)
         mini.exec(["scancel", str(moving.job)])
