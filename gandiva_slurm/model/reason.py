@@ -175,6 +175,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "ended in Slurm ({exit}): a requeue has killed it that slurmctld, killed itself, has forgotten",
         "it is requeued once more, and goes on from what it saved",
     ),
+    "ImageBroke": (
+        "ended in Slurm ({exit}): criu was killed while it made its image, and its trap killed the job",
+        "it is requeued, and begins anew, or goes on from its last image",
+    ),
     "Unrestored": (
         "is requeued to go on from its image on another node, for this one could not restore it: {why}",
         "Slurm requeues it; if it is still here after a minute, it begins anew",

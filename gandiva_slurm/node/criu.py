@@ -23,7 +23,7 @@ LEAST_S = 120
 #: nodes use it at once where one is drained.
 SLOWEST = 32 << 20
 #: Programs that a node needs for images.
-PROGRAMS = ("criu", "setpriv", "nsenter", "unshare", "mount", "umount", "setsid", "timeout")
+PROGRAMS = ("criu", "setpriv", "prlimit", "nsenter", "unshare", "mount", "umount", "setsid", "timeout")
 
 
 #: 3.17, bookworm's, fails on newer kernels; this one is what was run.
@@ -88,6 +88,17 @@ def bound_s(size: int) -> int:
 def bounded(seconds: int) -> list[str]:
     """Return the words before a command that is killed when its time is over."""
     return ["timeout", "--kill-after=2", "--signal=TERM", str(seconds)]
+
+
+def no_more(pid: int, uid: int, gid: int) -> list[str]:
+    """Return the command behind which a process, and what it starts, can write to no file any more.
+
+    criu that ignores SIGXFSZ then undoes its dump, and fails. A signal would end it with its own code in the
+    processes that it has stopped: where that was the trap behind a system call, they die of it (ADR 0054).
+    As its owner: to limit another user's process asks for a right that a daemon may lack.
+    """
+    owner = ["setpriv", "--reuid", str(uid), "--regid", str(gid), "--keep-groups", "--"]
+    return [*owner, "prlimit", "--pid", str(pid), "--fsize=0:0"]
 
 
 def within(first: int, clock_of: int = 0) -> list[str]:

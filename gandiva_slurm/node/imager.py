@@ -68,7 +68,7 @@ class Imager:
         fault = await asyncio.to_thread(_prepare, root)
         if fault:
             log.error("node.process_images is on, and no image can be made here: %s", fault)
-        self._take_over()
+        await self._take_over()
         if not fault:
             self._note_whole(*await asyncio.to_thread(images.all_keys, root))
         while True:
@@ -100,11 +100,11 @@ class Imager:
             self._spares.look(self._node.residents, self._live(), self._node.clock.mono())
             await asyncio.sleep(LOOK_S)
 
-    def _take_over(self) -> None:
+    async def _take_over(self) -> None:
         """What a former gandivad had begun is ended; what it had made is kept."""
-        for resident in self._node.residents.values():
+        for resident in list(self._node.residents.values()):
             if resident.image.maker is not None:
-                imaging.end(resident.image.maker)
+                await asyncio.to_thread(imaging.end, resident.image.maker)
                 resident.image.maker = None
                 if not resident.image.is_kept:
                     self._put_away(resident)
@@ -247,7 +247,8 @@ class Imager:
             charge_awake(self._node, resident, self._node.clock.mono())
         if said is None:
             if resident.image.maker is not None:
-                imaging.end(resident.image.maker)
+                await asyncio.to_thread(imaging.end, resident.image.maker)
+                charge_awake(self._node, resident, self._node.clock.mono())
             if not is_kept or (resident.is_ending and not resident.is_fenced):
                 self._put_away(resident)
             said = {"why": over or "it was not made in time"}

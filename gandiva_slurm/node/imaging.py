@@ -5,7 +5,9 @@ criu writes as the job's user; what it wrote is copied into the store by root. g
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pwd
 import shutil
 import signal
@@ -24,6 +26,10 @@ from gandiva_slurm.node.procs import ProcId
 MOST_LEFT = 32 << 10
 #: How long what criu leaves stopped may take until it shows that, on a busy machine.
 _STOP_S = 5.0
+#: How long criu may take to undo a dump that is to end, before it is killed: 0.01 s where its store answers.
+UNDO_S = 10.0
+#: What `_run` returns for criu that took too long.
+_LATE = -1
 
 
 def make(task: dict[str, Any]) -> dict[str, Any]:
@@ -44,18 +50,11 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
         inside = criu.within(task["first"], task["root"][0]) if task["first"] else []
         user = criu.as_user(who.pw_name, who.pw_gid)
         bound_s = criu.bound_s(need)
-        argv = [*inside, *user, *criu.bounded(bound_s), *criu.dump(task["inner"], work, task["goes_on"])]
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=bound_s + 10,
-            cwd="/",
-        )
+        words = criu.dump(task["inner"], work, task["goes_on"])
+        code = _run([*inside, *user, *criu.bounded(bound_s + 2 * int(UNDO_S)), *words], bound_s)
         stopped_ns = time.monotonic_ns() + procs.clock_shift_ns(task["root"][0])
-        if done.returncode != 0:
-            late = " in time" if done.returncode in (124, 137) else ""
+        if code != 0:
+            late = " in time" if code == _LATE else ""
             why = images.why_full(work) or criu.why(work / "dump.log")
             raise images.BadImage(f"criu did not make it{late}: {why}")
         if not task["goes_on"]:
@@ -69,6 +68,22 @@ def make(task: dict[str, Any]) -> dict[str, Any]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {"bytes": size, "dump_s": dumped_s - began_s, "seal_s": time.monotonic() - dumped_s}
+
+
+def _run(argv: list[str], bound_s: float) -> int:
+    """Run criu, and return its exit code; at its bound it is told to undo what it does: `_LATE`.
+
+    This interpreter ignores SIGXFSZ, as what it starts does here: a write beyond a limit fails, and no more.
+    """
+    null = subprocess.DEVNULL
+    call = subprocess.Popen(
+        argv, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True, restore_signals=False
+    )
+    try:
+        return call.wait(bound_s)
+    except subprocess.TimeoutExpired:
+        _undo(os.getpid())
+        return _LATE
 
 
 def _find(task: dict[str, Any]) -> list[carried.Carried]:
@@ -141,12 +156,37 @@ def answer(call: subprocess.Popen[str]) -> dict[str, Any] | None:
 
 
 def end(maker: ProcId) -> None:
-    """End the program that makes an image, and criu below it."""
-    if not procs.is_alive(maker):
+    """End the program that makes an image, and criu below it; that takes some `UNDO_S` at most."""
+    if not procs.send(maker, signal.SIGSTOP):  # it neither seals what is made now, nor starts anything
         return
-    below = [proc.id for proc in procs.below([maker.pid])]
-    for proc in (maker, *below):
-        procs.send(proc, signal.SIGKILL)
+    _undo(maker.pid)
+    procs.send(maker, signal.SIGKILL)
+
+
+def _undo(above: int) -> None:
+    """Have criu below a process undo its dump, and end; what is there after `UNDO_S` is killed."""
+    until_s, limited = time.monotonic() + UNDO_S, set()
+    while there := [proc.id for proc in procs.below([above]) if proc.state not in procs.ENDED]:
+        is_over = time.monotonic() >= until_s
+        for proc in there:
+            if is_over:
+                procs.send(proc, signal.SIGKILL)
+            elif proc not in limited and _limit(proc.pid):
+                limited.add(proc)
+        if is_over:
+            return
+        time.sleep(0.005)
+
+
+def _limit(pid: int) -> bool:
+    """Let a process write no more; False where that failed: it is another user's now, or has ended."""
+    owner = procs.owner(pid)
+    if owner is None:
+        return False
+    null, argv = subprocess.DEVNULL, criu.no_more(pid, *owner)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return subprocess.run(argv, stdin=null, stdout=null, stderr=null, timeout=UNDO_S).returncode == 0
+    return False
 
 
 def main() -> None:

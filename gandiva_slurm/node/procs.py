@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -161,6 +162,12 @@ def uids(pid: int) -> tuple[int, int] | None:
     except (FileNotFoundError, ProcessLookupError):
         pass
     return None
+
+
+def owner(pid: int) -> tuple[int, int] | None:
+    """Return a process's real uid and gid, though it may be hidden from others; None when it is gone."""
+    ids = re.search(r"^Uid:\s+(\d+).*\nGid:\s+(\d+)", read_text(pid, "status"), re.MULTILINE)
+    return (int(ids[1]), int(ids[2])) if ids else None
 
 
 def title(pid: int) -> str:

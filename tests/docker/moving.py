@@ -25,6 +25,8 @@ TRAIN = Path(__file__).parents[1] / "node/scripts/plain_train.py"
 #: In a turn of 18 minutes a job moves to GPUs on which no other lives, and nowhere else.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
+#: What is told of one that a killed criu has taken along.
+BROKE = "ImageBroke"
 #: A job of one move lives for 20 s behind it, as a rule.
 MOVE_S, END_S, STEPS = 90.0, 180.0, 1300
 #: A job of two moves lives for longer.
@@ -169,11 +171,18 @@ class Moving:
 
 def criu_of(mini: MiniCluster, node: str) -> int:
     """The pid on this host of a criu on a node; 0: there is none."""
-    base = f"/proc/{mini.pids[node]}"
-    mine = os.readlink(f"{base}/ns/ipc")
+    for pid in pids_of(mini, node):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "criu\n":
+                return pid
+    return 0
+
+
+def pids_of(mini: MiniCluster, node: str, *words: str) -> list[int]:
+    """The pids on this host of a node's processes that have these words in their command."""
+    mine, found = os.readlink(f"/proc/{mini.pids[node]}/ns/ipc"), []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            is_criu = Path(f"/proc/{entry}/comm").read_text() == "criu\n"
-            if is_criu and os.readlink(f"/proc/{entry}/ns/ipc") == mine:
-                return int(entry)
-    return 0
+            if {*map(str.encode, words)} <= {*Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")}:
+                found += [int(entry)] * (os.readlink(f"/proc/{entry}/ns/ipc") == mine)
+    return found

@@ -20,7 +20,7 @@ import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests.cluster.fleet import wait_for
-from tests.docker.moving import GONE_S, MOVE_S, TYPES, Moving, criu_of, two_nodes
+from tests.docker.moving import BROKE, GONE_S, MOVE_S, TYPES, Moving, criu_of, two_nodes
 from tests.slow import soak
 
 KILLS = int(os.environ.get("GANDIVA_IMAGE_KILLS", "40"))
@@ -190,8 +190,9 @@ def is_away(moving: Moving, home: str) -> bool:
 
 
 def told_anew(moving: Moving) -> list[object]:
-    """Each time that a restore failed, and the job was begun anew."""
-    return [event for event in moving.events("unrestored") if event.get("anew")]
+    """Each time that a restore failed, or criu's death was the job's, and it was begun anew."""
+    failed = [event for event in moving.events("unrestored") if event.get("anew")]
+    return [*failed, *(line for line in moving.story().splitlines() if BROKE in line)]
 
 
 def jumps(moving: Moving) -> list[tuple[int, int]]:

@@ -103,6 +103,60 @@ def test_any_other_end_is_its_end(until: str, restart: int, exit_code: str, stat
     assert world.engine.jobs[job].state == states.ENDED
 
 
+def in_the_midst_of_an_image(
+    until: str, framework: str = "image", may_return: bool = True
+) -> tuple[FakeWorld, int]:
+    """A job that is parked, runs, or leaves n1 for n2; its node says so of how it is moved."""
+    world = FakeWorld({"n1": 1, "n2": 1}, EngineSettings(10 * SECOND_NS, slots_per_gpu=4), move_ns=SECOND_NS)
+    world.drained = {"n2": DISK}
+    both = [world.submit(), world.submit()]
+    world.frameworks = dict.fromkeys(both, framework)
+    world.jobs |= {job: replace(world.jobs[job], requeue=may_return) for job in both}
+    world.run(5)
+    if until == states.CHECKPOINTING:
+        world.drained = {"n1": DISK}
+    for _ in range(60):
+        world.cycle()
+        for job in both:
+            if world.engine.jobs[job].state == until:
+                return world, job
+    raise AssertionError([world.engine.jobs[job].state for job in both])
+
+
+@pytest.mark.parametrize("exit_code", ["0:5", "133:0"])
+@pytest.mark.parametrize("until", [states.SUSPENDED, states.CHECKPOINTING])
+def test_what_a_killed_criu_has_killed_is_requeued(until: str, exit_code: str) -> None:
+    """Its trap is left in a process in some kills: no end of the job's, and no failed move of it."""
+    world, job = in_the_midst_of_an_image(until)
+    forget(world, job, exit_code)
+    world.cycle()
+    record = world.engine.jobs[job]
+    assert record.code == "ImageBroke" and f"({exit_code})" in record.text
+    world.drained = {}
+    world.run(60)
+    record = world.engine.jobs[job]
+    assert record.state in states.SLICED and record.job.restart == 1 and record.travels.forgotten_ns == 0
+
+
+@pytest.mark.parametrize(
+    "until, framework, exit_code, state, may_return",
+    [
+        (states.RUNNING, "image", "0:5", "FAILED", True),
+        (states.SUSPENDED, "lightning", "0:5", "FAILED", True),
+        (states.SUSPENDED, "image", "0:11", "FAILED", True),
+        (states.SUSPENDED, "image", "0:5", "CANCELLED", True),
+        (states.SUSPENDED, "image", "0:5", "FAILED", False),
+    ],
+)
+def test_any_other_trap_is_the_job_s_own(
+    until: str, framework: str, exit_code: str, state: str, may_return: bool
+) -> None:
+    world, job = in_the_midst_of_an_image(until, framework, may_return)
+    forget(world, job, exit_code, state)
+    world.run(3)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
 def test_a_job_that_runs_and_is_killed_has_ended() -> None:
     world, job = requeued(states.HELD)
     world.drained = {"n1": DISK}

@@ -2,6 +2,8 @@
 
 The node was told to end the job, and has; a slurmctld that knows nothing of the requeue takes that for the
 job's end. What the job has saved is there. So it is requeued once more, as one that has ended.
+
+So is what was killed by a trap while an image of it was made, which a killed criu has left in it (ADR 0054).
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ ASKED_NS = 300 * SECOND_NS
 #: A requeue sends SIGTERM and then SIGKILL: how Slurm tells the end of a process, and of a shell whose last
 #: command it was, by either.
 KILLED = {"0:15", "0:9", "143:0", "137:0"}
+#: What criu has put into a process behind a system call kills it, where criu is killed in that moment.
+TRAPPED = {"0:5", "133:0"}
+#: The states in which an image may be made of a job: it is parked, or leaves.
+_IMAGED_IN = frozenset({states.SUSPENDING, states.SUSPENDED, states.CHECKPOINTING})
 
 
 def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
@@ -35,10 +41,12 @@ def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
     # earlier one was seen to be requeued: it has ended by nothing else.
     is_waiting = record.state in states.WAITING and record.job.restart > 0
     was_requeued = is_waiting and event.restart < record.job.restart
-    if not was_requeued and not (is_killed and (was_asked or is_waiting)):
+    is_broken = event.state == "FAILED" and event.exit_code in TRAPPED and record.travels.is_imaged
+    is_broken = is_broken and record.state in _IMAGED_IN
+    if not was_requeued and not is_broken and not (is_killed and (was_asked or is_waiting)):
         return False
     end = replace(record.job, restart=event.restart, state=event.state, exit_code=event.exit_code, nodes=())
-    record.job, reason = end, because("Forgotten", exit=event.exit_code)
+    record.job, reason = end, because("ImageBroke" if is_broken else "Forgotten", exit=event.exit_code)
     record.travels.give_up()
     record.travels.forgotten_ns = at.now_ns
     if record.state == states.HELD:

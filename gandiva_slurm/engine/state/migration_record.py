@@ -29,7 +29,7 @@ class Travels:
     #: when Slurm was last asked to requeue it, and what it said against it
     asked_ns: int = 0
     error: str = ""
-    #: since when it counts as ended in Slurm, which has forgotten a requeue of ours; 0: it does not
+    #: since when it has ended in Slurm and is to be requeued (`forgotten`); 0: it has not
     forgotten_ns: int = 0
     #: moves that failed, in a row, and until when none is tried again
     failures: int = 0
@@ -50,6 +50,8 @@ class Travels:
     rates: dict[str, float] = field(default_factory=dict)
     #: of an elastic job: its mini-batches a second by GPU type and size
     size_rates: dict[str, float] = field(default_factory=dict)
+    #: its processes may be in an image: so its node told last
+    is_imaged: bool = False
     #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
     rigid_size: int = 0
     #: and on how many nodes; 0: as the size
