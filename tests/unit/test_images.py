@@ -247,24 +247,15 @@ def test_criu_runs_as_the_user_with_two_rights_and_a_bound() -> None:
     assert criu.bounded(5)[0] == "timeout" and "--kill-after=2" in criu.bounded(5)
 
 
-#: What criu is like: it writes, tells what became of that by its exit code, and dies of a signal with a trap.
-WRITES = """
-import sys, time
-out = open(sys.argv[1], "wb", buffering=0)
-try:
-    while True:
-        out.write(b"x" * 4096)
-        time.sleep(0.001)
-except OSError:
-    open(sys.argv[2], "x").close()
-    sys.exit(1)
-"""
-HANGS = "import time; time.sleep(60)"
+#: What criu is like: it writes, and where a write fails it undoes what it has done. It is no Python, which
+#: ignores SIGXFSZ whatever it was started with.
+WRITES = 'while printf x >>"$0"; do sleep 0.01; done; : >"$1"; exit 1'
+HANGS = "exec sleep 60"
 
 
 def started(program: str, *words: object) -> list[str]:
     """Below another program, as criu is below `timeout`, and that below `nsenter`."""
-    return ["timeout", "60", sys.executable, "-c", program, *map(str, words)]
+    return ["timeout", "60", "sh", "-c", program, *map(str, words)]
 
 
 def wait_for(holds: Callable[[], object]) -> None:
