@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gandiva_slurm.controller.foretold import SOCKET_NAME
 from gandiva_slurm.mini import layout, probe
@@ -39,7 +38,7 @@ class Daemon:
 
 
 def _socket(path: str) -> Callable[[int], bool]:
-    return lambda init_pid: Path(f"/proc/{init_pid}/root{path}").is_socket()
+    return lambda init_pid: probe.is_open(init_pid, path)
 
 
 def _port(number: int) -> Callable[[int], bool]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from gandiva_slurm.model.errors import GandivaError
 
 LISTEN = "0A"
+#: The flag of a Unix socket that listens (__SO_ACCEPTCON), as /proc shows it.
+ACCEPTS = 0x10000
 TAIL_LINES = 15
 #: The longest sleep between two looks.
 _MOST_PAUSE_S = 1.0
@@ -68,6 +70,18 @@ def is_listening(pid: int, port: int) -> bool:
         if any(row.split()[1].endswith(want) and row.split()[3] == LISTEN for row in rows):
             return True
     return False
+
+
+def is_open(pid: int, path: str) -> bool:
+    """True if somebody in the network namespace of `pid` listens on this Unix socket.
+
+    Its file is there before it listens: who connects in that moment is refused.
+    """
+    try:
+        rows = Path(f"/proc/{pid}/net/unix").read_text(errors="surrogateescape").splitlines()[1:]
+    except OSError:
+        return False
+    return any(int(row.split()[3], 16) & ACCEPTS for row in rows if row.endswith(f" {path}"))
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:

@@ -177,7 +177,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "ImageBroke": (
         "ended in Slurm ({exit}): criu was killed while it made its image, and its trap killed the job",
-        "it is requeued, and begins anew, or goes on from its last image",
+        "it is requeued, and begins anew",
     ),
     "Unrestored": (
         "is requeued to go on from its image on another node, for this one could not restore it: {why}",

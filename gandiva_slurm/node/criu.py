@@ -90,15 +90,13 @@ def bounded(seconds: int) -> list[str]:
     return ["timeout", "--kill-after=2", "--signal=TERM", str(seconds)]
 
 
-def no_more(pid: int, uid: int, gid: int) -> list[str]:
+def no_more(pid: int) -> list[str]:
     """Return the command behind which a process, and what it starts, can write to no file any more.
 
     criu that ignores SIGXFSZ then undoes its dump, and fails. A signal would end it with its own code in the
     processes that it has stopped: where that was the trap behind a system call, they die of it (ADR 0054).
-    As its owner: to limit another user's process asks for a right that a daemon may lack.
     """
-    owner = ["setpriv", "--reuid", str(uid), "--regid", str(gid), "--keep-groups", "--"]
-    return [*owner, "prlimit", "--pid", str(pid), "--fsize=0:0"]
+    return ["prlimit", "--pid", str(pid), "--fsize=0:0"]
 
 
 def within(first: int, clock_of: int = 0) -> list[str]:

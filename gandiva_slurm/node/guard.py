@@ -47,10 +47,13 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
-    fixed = [row["key"] for row in state["jobs"] if not _take_image(row, state.get("image_dir", ""))]
-    # What it stopped may be in a frozen group as well: it goes on once both are over.
-    rows = [row for row in state["jobs"] if row["key"] not in fixed and (row["is_frozen"] or row["stopped"])]
-    count = sum(_thaw_job(row, state["node"]) for row in rows)
+    count = 0
+    # Those of which an image is being made come last: to end that takes seconds.
+    for row in sorted(state["jobs"], key=lambda row: bool((row.get("image") or [None])[0])):
+        may_run = _take_image(row, state.get("image_dir", ""))
+        # What it stopped may be in a frozen group as well: it goes on once both are over.
+        if may_run and (row["is_frozen"] or row["stopped"]):
+            count += _thaw_job(row, state["node"])
     groups = [set(row.get("cgroups", ())) for row in state["jobs"]]
     thawed = freezer.thaw_all(cgroups.hierarchy(), state.get("freezer", ""), groups)
     if thawed:

@@ -62,6 +62,7 @@ class Imager:
         """Look for ever."""
         root = self._node.settings.image_dir
         if root is None:
+            await self._give_up()
             await asyncio.Event().wait()
             return
         # The store is other nodes', too: where it hangs, this daemon does not.
@@ -102,13 +103,28 @@ class Imager:
 
     async def _take_over(self) -> None:
         """What a former gandivad had begun is ended; what it had made is kept."""
-        for resident in list(self._node.residents.values()):
-            if resident.image.maker is not None:
-                await asyncio.to_thread(imaging.end, resident.image.maker)
-                resident.image.maker = None
-                if not resident.image.is_kept:
-                    self._put_away(resident)
-                self._fail(resident, "gandivad was started anew while it was made")
+        for resident in await self._end_begun():
+            if not resident.image.is_kept:
+                self._put_away(resident)
+            self._fail(resident, "gandivad was started anew while it was made")
+
+    async def _give_up(self) -> None:
+        """The site wants none any more: what stands still for one that was begun, or made, has its turns."""
+        made = [resident for resident in self._node.residents.values() if resident.image.is_whole]
+        for resident in [*await self._end_begun(), *made]:
+            log.warning("job %s: its image is given up: node.process_images is off", resident.key)
+            resident.image.is_whole = False
+            self._let_go(resident)
+            self._go_on(resident)
+
+    async def _end_begun(self) -> list[Resident]:
+        """End what a former gandivad's programs do; return the jobs."""
+        begun = {each.key: each.image.maker for each in self._node.residents.values() if each.image.maker}
+        await asyncio.gather(*(asyncio.to_thread(imaging.end, maker) for maker in begun.values()))
+        found = [resident for resident in self._node.residents.values() if resident.key in begun]
+        for resident in found:
+            resident.image.maker = None
+        return found
 
     def _note_lost(self, used: Collection[JobKey]) -> None:
         """Tell of the jobs that a former gandivad was restoring from these incarnations' images."""
@@ -286,12 +302,17 @@ class Imager:
             asyncio.get_running_loop().run_in_executor(None, images.remove, rest)
         if resident.key not in self._node.residents or resident.is_ending:
             return
-        for proc in resident.processes.members():
-            if proc.state in "Tt" and proc.id not in resident.left_stopped:
-                procs.send(proc.id, signal.SIGCONT)
+        self._let_go(resident)
         self._node.note("unimaged", resident, why=why, kept=resident.image.is_kept)
         log.warning("job %s: no image of its processes: %s", resident.key, why)
         self._go_on(resident)
+
+    @staticmethod
+    def _let_go(resident: Resident) -> None:
+        """Continue what criu has left stopped."""
+        for proc in resident.processes.members():
+            if proc.state in "Tt" and proc.id not in resident.left_stopped:
+                procs.send(proc.id, signal.SIGCONT)
 
     def _go_on(self, resident: Resident) -> None:
         """It is parked as it was, and has its turns."""

@@ -6,6 +6,7 @@ criu writes as the job's user; what it wrote is copied into the store by root. g
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pwd
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ MOST_LEFT = 32 << 10
 _STOP_S = 5.0
 #: How long criu may take to undo a dump that is to end, before it is killed: 0.01 s where its store answers.
 UNDO_S = 10.0
+#: A process that could not be limited is tried again then.
+_AGAIN_S = 0.2
 #: What `_run` returns for criu that took too long.
 _LATE = -1
 
@@ -82,7 +85,7 @@ def _run(argv: list[str], bound_s: float) -> int:
     try:
         return call.wait(bound_s)
     except subprocess.TimeoutExpired:
-        _undo(os.getpid())
+        _undo([call.pid])
         return _LATE
 
 
@@ -156,36 +159,63 @@ def answer(call: subprocess.Popen[str]) -> dict[str, Any] | None:
 
 
 def end(maker: ProcId) -> None:
-    """End the program that makes an image, and criu below it; that takes some `UNDO_S` at most."""
-    if not procs.send(maker, signal.SIGSTOP):  # it neither seals what is made now, nor starts anything
+    """End the program that makes an image, and criu below it; that takes some `UNDO_S` at most.
+
+    The job is not frozen meanwhile: criu undoes what it did by the job's own processes.
+    """
+    # Stopped, it neither seals what is made now, nor starts anything.
+    if not procs.send(maker, signal.SIGSTOP):
         return
-    _undo(maker.pid)
+    until_s = time.monotonic() + _STOP_S
+    while (proc := procs.read_proc(maker.pid)) and proc.state not in "TtD" + procs.ENDED:
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.002)
+    _undo(procs.children(maker.pid))
     procs.send(maker, signal.SIGKILL)
 
 
-def _undo(above: int) -> None:
-    """Have criu below a process undo its dump, and end; what is there after `UNDO_S` is killed."""
-    until_s, limited = time.monotonic() + UNDO_S, set()
-    while there := [proc.id for proc in procs.below([above]) if proc.state not in procs.ENDED]:
-        is_over = time.monotonic() >= until_s
+def _undo(tops: list[int]) -> None:
+    """Have criu, one of these processes or below them, undo its dump and end; after `UNDO_S` it is killed."""
+    until_s, next_s = time.monotonic() + UNDO_S, dict[ProcId, float]()
+    while there := [proc.id for proc in _tree(tops) if proc.state not in procs.ENDED]:
         for proc in there:
-            if is_over:
+            left_s = until_s - (now_s := time.monotonic())
+            if left_s <= 0:
                 procs.send(proc, signal.SIGKILL)
-            elif proc not in limited and _limit(proc.pid):
-                limited.add(proc)
-        if is_over:
+            elif next_s.get(proc, 0.0) <= now_s:
+                # One that changes its user just now is asked once more.
+                next_s[proc] = until_s if _limit(proc.pid, left_s) else now_s + _AGAIN_S
+        if time.monotonic() > until_s + _STOP_S:  # it hangs in the kernel, and dies when it comes back
             return
         time.sleep(0.005)
 
 
-def _limit(pid: int) -> bool:
-    """Let a process write no more; False where that failed: it is another user's now, or has ended."""
+def _tree(tops: list[int]) -> Iterator[procs.Proc]:
+    return itertools.chain(procs.each(tops), procs.below(tops))
+
+
+def _limit(pid: int, within_s: float) -> bool:
+    """Let a process write no more; False where that failed.
+
+    As its owner: to limit another user's process asks for a right that a daemon may lack.
+    """
     owner = procs.owner(pid)
     if owner is None:
         return False
-    null, argv = subprocess.DEVNULL, criu.no_more(pid, *owner)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return subprocess.run(argv, stdin=null, stdout=null, stderr=null, timeout=UNDO_S).returncode == 0
+    null = subprocess.DEVNULL
+    as_owner: dict[str, Any] = {"user": owner[0], "group": owner[1], "extra_groups": []}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            criu.no_more(pid),
+            stdin=null,
+            stdout=null,
+            stderr=null,
+            timeout=within_s,
+            check=False,
+            **(as_owner if os.geteuid() == 0 else {}),
+        )
+        return done.returncode == 0
     return False
 
 

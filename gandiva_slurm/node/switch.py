@@ -166,7 +166,8 @@ class Switcher:
         """
         charge_awake(self._node, resident, self._node.clock.mono())
         resident.awake_until_ns = 0
-        if not resident.is_trusted and not self._node.freezer.shut(resident) and not resident.is_frozen:
+        runs_on = resident.is_trusted or resident.image.maker is not None  # criu works by its processes
+        if not runs_on and not self._node.freezer.shut(resident) and not resident.is_frozen:
             self.stop_processes(resident, [proc.id for proc in resident.processes.members()])
 
     def keep_still(self, resident: Resident) -> None:

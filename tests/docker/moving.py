@@ -7,6 +7,7 @@ node's GPU is idle.
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ TRAIN = Path(__file__).parents[1] / "node/scripts/plain_train.py"
 #: In a turn of 18 minutes a job moves to GPUs on which no other lives, and nowhere else.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 60}
 TYPES = {"n1": "v100", "n2": "k80"}
-#: What is told of one that a killed criu has taken along.
-BROKE = "ImageBroke"
+#: A line of the story of one that a killed criu has taken along.
+BROKE = re.compile(r"^ *(\S+) +\S+ -> HELD +ImageBroke:", re.MULTILINE)
 #: A job of one move lives for 20 s behind it, as a rule.
 MOVE_S, END_S, STEPS = 90.0, 180.0, 1300
 #: A job of two moves lives for longer.
@@ -64,6 +65,7 @@ class Moving:
     def __init__(self, mini: MiniCluster) -> None:
         self.mini, self.fleet, self.job = mini, Fleet(mini), 0
         self.name = f"t{time.monotonic_ns()}"
+        self._broken: set[str] = set()
 
     def submit(self, script: str, *flags: str, told: str = "image of its") -> None:
         """Submit the training, and wait until this is said; OUT stands for the file of its losses."""
@@ -121,6 +123,11 @@ class Moving:
         """What is known of it, for a failure."""
         told = self.mini.exec(["gandiva", "why", str(self.job), "--story"], check=False).stdout
         return told + "\n".join(json.dumps(event) for event in self.events("image", "restore", "un"))
+
+    def broken(self) -> int:
+        """How often it has been told that a killed criu took it along: a long story loses its first lines."""
+        self._broken.update(BROKE.findall(self.story()))
+        return len(self._broken)
 
     def events(self, *words: str) -> list[dict[str, Any]]:
         """What the nodes noted of it, of kinds that have one of these words, in order."""

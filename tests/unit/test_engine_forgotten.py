@@ -157,6 +157,27 @@ def test_any_other_trap_is_the_job_s_own(
     assert world.engine.jobs[job].state == states.ENDED
 
 
+def test_one_that_is_attached_since_is_in_no_image() -> None:
+    world, job = in_the_midst_of_an_image(states.SUSPENDED)
+    world.frameworks[job] = ""
+    world.run(1)
+    assert world.engine.jobs[job].state == states.SUSPENDED
+    forget(world, job, "0:5")
+    world.run(3)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
+@pytest.mark.parametrize("what", ["often", "another start", "its own signal"])
+def test_a_trap_is_no_criu_s_where(what: str) -> None:
+    world, job = in_the_midst_of_an_image(states.SUSPENDED)
+    travels = world.engine.jobs[job].travels
+    travels.broken = 3 if what == "often" else 0
+    travels.signalled_ns = 1 if what == "its own signal" else 0
+    forget(world, job, "0:5", restart=1 if what == "another start" else 0)
+    world.run(3)
+    assert world.engine.jobs[job].state == states.ENDED
+
+
 def test_a_job_that_runs_and_is_killed_has_ended() -> None:
     world, job = requeued(states.HELD)
     world.drained = {"n1": DISK}

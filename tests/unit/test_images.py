@@ -4,18 +4,15 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import carried, criu, images, imaging, picture, procs, restoring
-from tests import patience
+from gandiva_slurm.node import carried, criu, images, imaging, picture, restoring
 
 KEY = JobKey(7, 1)
 ME = os.getuid()
@@ -245,52 +242,6 @@ def test_criu_runs_as_the_user_with_two_rights_and_a_bound() -> None:
     both = (criu.dump(9, Path("/i")), criu.restore(Path("/i"), Path("/w")))
     assert all("--unprivileged" in argv and "--manage-cgroups=ignore" in argv for argv in both)
     assert criu.bounded(5)[0] == "timeout" and "--kill-after=2" in criu.bounded(5)
-
-
-#: What criu is like: it writes, and where a write fails it undoes what it has done. It is no Python, which
-#: ignores SIGXFSZ whatever it was started with.
-WRITES = 'while printf x >>"$0"; do sleep 0.01; done; : >"$1"; exit 1'
-HANGS = "exec sleep 60"
-
-
-def started(program: str, *words: object) -> list[str]:
-    """Below another program, as criu is below `timeout`, and that below `nsenter`."""
-    return ["timeout", "60", "sh", "-c", program, *map(str, words)]
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 30 * patience.slowness()
-    while not holds():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
-
-
-def test_criu_that_takes_too_long_undoes_its_dump(tmp_path: Path) -> None:
-    """No signal ends it, for it has its own code in the processes that it has stopped."""
-    out, undone = tmp_path / "pages", tmp_path / "undone"
-    assert imaging._run(started(WRITES, out, undone), 1.0 * patience.slowness()) == imaging._LATE
-    assert out.stat().st_size > 0 and undone.exists()
-
-
-def test_criu_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imaging, "UNDO_S", 0.3)
-    assert imaging._run(started(HANGS), 0.2) == imaging._LATE
-    wait_for(lambda: all(proc.state in procs.ENDED for proc in procs.below([os.getpid()])))
-
-
-def test_a_maker_that_is_ended_seals_nothing_and_its_criu_undoes_its_dump(tmp_path: Path) -> None:
-    out, undone, sealed_it = (tmp_path / name for name in ("pages", "undone", "sealed"))
-    make = (
-        "import sys; from pathlib import Path; from gandiva_slurm.node import imaging\n"
-        f"imaging._run({started(WRITES, out, undone)!r}, 60)\nPath({str(sealed_it)!r}).touch()\n"
-    )
-    call = subprocess.Popen([sys.executable, "-c", make], start_new_session=True)
-    wait_for(lambda: out.exists() and out.stat().st_size)
-    maker = procs.read_proc(call.pid)
-    assert maker is not None
-    imaging.end(maker.id)
-    assert undone.exists() and call.wait(10) == -signal.SIGKILL and not sealed_it.exists()
-    imaging.end(maker.id)  # and once more: there is none
 
 
 def test_a_bound_grows_with_the_image_and_gandivads_is_longer_than_that_of_what_it_waits_for() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from gandiva_slurm import config
-from gandiva_slurm.mini import conffiles, docker, mounts, trees
+from gandiva_slurm.mini import conffiles, docker, mounts, probe, trees
 from gandiva_slurm.mini.layout import CLONE, Layout
 from gandiva_slurm.mini.spec import POLICY_VARIABLE, MiniSpec, parse_nodes
 from gandiva_slurm.model.errors import UsageError
@@ -129,3 +130,14 @@ def test_a_file_of_the_clusters_own_stays_when_the_host_replaces_its_one(tmp_pat
     (place / "new").write_text("the host's next")
     (place / "new").rename(place / "passwd")
     assert inside.communicate("\n")[0] == "the cluster's\n"
+
+
+def test_a_socket_is_open_once_it_listens(tmp_path: Path) -> None:
+    """Not from the moment on in which its file is there: MariaDB refused a first client, once."""
+    path = tmp_path / "a socket"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        assert path.is_socket() and not probe.is_open(os.getpid(), str(path))
+        door.listen()
+        assert probe.is_open(os.getpid(), str(path)) and not probe.is_open(os.getpid(), str(tmp_path))
+    assert not probe.is_open(os.getpid(), str(path))

@@ -68,7 +68,7 @@ VARIANTS = (
     Variant(
         "signal-of-the-run-before",
         "gandiva_slurm/engine/lifecycle/event_handlers.py:job_seen",
-        "record.travels.signalled_ns = 0",
+        "record.travels.begin_anew()",
         "pass",
         "A job that was moved by its signal and fails in its next run is run again, and again.",
         (f"{FAULTS}::test_one_that_fails_in_its_next_run_has_failed",),

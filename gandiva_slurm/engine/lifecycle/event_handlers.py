@@ -71,7 +71,7 @@ def job_seen(at: Cycle, event: ev.JobSeen) -> None:
         record.user_hold_lifted = False
     if job.restart > was.restart:
         tell_moved(at, record, JobKey(was.job_id, was.restart))
-        record.travels.signalled_ns = 0
+        record.travels.begin_anew()
     if record.state == states.ENDED or (record.is_placed and job.restart > was.restart):
         _give_back(at, record)
     if job.restart > was.restart:

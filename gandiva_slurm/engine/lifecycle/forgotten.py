@@ -24,8 +24,8 @@ ASKED_NS = 300 * SECOND_NS
 KILLED = {"0:15", "0:9", "143:0", "137:0"}
 #: What criu has put into a process behind a system call kills it, where criu is killed in that moment.
 TRAPPED = {"0:5", "133:0"}
-#: The states in which an image may be made of a job: it is parked, or leaves.
-_IMAGED_IN = frozenset({states.SUSPENDING, states.SUSPENDED, states.CHECKPOINTING})
+#: A job that is parked, or leaves, dies of nothing else as often as this.
+MOST_BROKEN = 3
 
 
 def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
@@ -41,19 +41,28 @@ def take_end(at: Cycle, record: JobRecord, event: JobGone) -> bool:
     # earlier one was seen to be requeued: it has ended by nothing else.
     is_waiting = record.state in states.WAITING and record.job.restart > 0
     was_requeued = is_waiting and event.restart < record.job.restart
-    is_broken = event.state == "FAILED" and event.exit_code in TRAPPED and record.travels.is_imaged
-    is_broken = is_broken and record.state in _IMAGED_IN
+    is_broken = _is_broken(record, event)
     if not was_requeued and not is_broken and not (is_killed and (was_asked or is_waiting)):
         return False
     end = replace(record.job, restart=event.restart, state=event.state, exit_code=event.exit_code, nodes=())
     record.job, reason = end, because("ImageBroke" if is_broken else "Forgotten", exit=event.exit_code)
     record.travels.give_up()
+    record.travels.broken += is_broken
     record.travels.forgotten_ns = at.now_ns
     if record.state == states.HELD:
         record.stay(reason, at.now_ns)
     else:
         record.move(states.HELD, reason, at.now_ns)
     return True
+
+
+def _is_broken(record: JobRecord, event: JobGone) -> bool:
+    """True for one that was killed with the criu that made its image: it was parked, and could do nothing."""
+    travels = record.travels
+    is_trapped = event.state == "FAILED" and event.exit_code in TRAPPED
+    was_parked = record.state in (states.SUSPENDED, states.CHECKPOINTING) and not travels.signalled_ns
+    is_this = event.restart == record.job.restart
+    return is_trapped and was_parked and is_this and travels.is_imaged and travels.broken < MOST_BROKEN
 
 
 def ask_again(at: Cycle) -> None:

@@ -29,7 +29,8 @@ def note_unrestored(at: Cycle, event: ResidentSeen) -> None:
     if record is None or record.key != event.key or event.node not in record.places:
         return
     travels, measured = record.travels, event.measured
-    travels.is_imaged = measured.framework == IMAGE or (travels.is_imaged and not measured.framework)
+    if measured.framework or measured.is_movable:
+        travels.is_imaged = measured.framework == IMAGE
     is_at_work = measured.framework not in ("", ANEW) or event.reason in _AT_WORK
     if measured.keeps_type and event.node in at.state.nodes and moves_by(at.state, record) == IMAGE:
         travels.kept_type = at.state.nodes[event.node].node.gpu_type

@@ -50,8 +50,9 @@ class Travels:
     rates: dict[str, float] = field(default_factory=dict)
     #: of an elastic job: its mini-batches a second by GPU type and size
     size_rates: dict[str, float] = field(default_factory=dict)
-    #: its processes may be in an image: so its node told last
+    #: its processes may be in an image, so its node told last; how often it died while one was made
     is_imaged: bool = False
+    broken: int = 0
     #: the one size at which it can go on from what it saves; 0: any, or it saves nothing
     rigid_size: int = 0
     #: and on how many nodes; 0: as the size
@@ -79,6 +80,10 @@ class Travels:
     def give_up(self) -> None:
         """It goes on elsewhere than it was to, for no fault of its own: the next move may come at once."""
         self.is_moving, self.left_ns = False, 0
+
+    def begin_anew(self) -> None:
+        """It is another incarnation: of this one nothing has been sent or told yet."""
+        self.signalled_ns, self.is_imaged = 0, False
 
     def forget_unfit(self, but: Collection[str] = ()) -> None:
         """All nodes may restore it again, but these."""
