@@ -134,7 +134,7 @@ class Adoption:
             stand_still(self._slicer, resident)
         elif holds:
             self._go_on(resident, now)
-        elif (resident.stopped or resident.is_frozen) and resident.image.maker is None:
+        elif (resident.stopped or resident.is_frozen) and not resident.image.is_in_hand:
             self._slicer.switcher.stop_processes(
                 resident, None if resident.is_frozen else list(resident.stopped)
             )

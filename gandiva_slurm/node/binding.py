@@ -92,7 +92,7 @@ class Admission:
         is_starter = resident.part is not None and not bind.is_numbered_step
         if resident.is_at_rest and bind.has_gpus and not is_starter:
             self._slicer.switcher.stop_processes(resident, [peer.proc])
-            if resident.part is None or resident.is_shut:
+            if (resident.part is None or resident.is_shut) and not resident.image.is_in_hand:
                 self._node.freezer.shut(resident)
         self._node.save()
         gpus = gpus_of_task(resident, bind.step_slots) if bind.has_gpus else ()

@@ -7,6 +7,7 @@ Parked ranks need no guard: they go on by themselves after their wake-by time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import subprocess
@@ -47,17 +48,20 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
-    count = 0
-    # Those of which an image is being made come last: to end that takes seconds.
-    for row in sorted(state["jobs"], key=lambda row: bool((row.get("image") or [None])[0])):
-        may_run = _take_image(row, state.get("image_dir", ""))
-        # What it stopped may be in a frozen group as well: it goes on once both are over.
-        if may_run and (row["is_frozen"] or row["stopped"]):
-            count += _thaw_job(row, state["node"])
-    groups = [set(row.get("cgroups", ())) for row in state["jobs"]]
-    thawed = freezer.thaw_all(cgroups.hierarchy(), state.get("freezer", ""), groups)
+    rows = state["jobs"]
+    imaged = [row for row in rows if any((row.get("image") or [None, False])[:2])]
+    count = sum(_thaw_job(row, state["node"]) for row in rows if row not in imaged)
+    # What was stopped may be in a frozen group as well: it goes on once both are over. criu, which may have a
+    # job in hand, undoes its work by the job's own processes.
+    thawed = freezer.thaw_all(
+        cgroups.hierarchy(), state.get("freezer", ""), [set(row.get("cgroups", ())) for row in rows]
+    )
     if thawed:
         log.warning("%d frozen groups thawed: no gandivad came to do it", thawed)
+    # These come last: to end what makes an image may take seconds.
+    for row in imaged:
+        if _take_image(row, state.get("image_dir", "")):
+            count += _thaw_job(row, state["node"], is_imaged=True)
     for row in state["jobs"]:
         if row.get("away", {}).get("is_out"):
             # It waits for room on the GPU, whoever leaves it next, and outlives this guard.
@@ -71,10 +75,11 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
     It is only renamed here, and removed with what is old in the store.
     """
     maker, is_whole, is_kept = [*(row.get("image") or (None, False)), False][:3]
+    if maker:
+        with contextlib.suppress(OSError):  # this node is short of something
+            imaging.end(ProcId(*maker))
     if not image_dir or not (maker or is_whole):
         return True
-    if maker:
-        imaging.end(ProcId(*maker))
     if is_kept:  # no image of its own is whole, and one that was kept before does not keep it still
         return True
     try:
@@ -85,14 +90,19 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
     return True
 
 
-def _thaw_job(row: dict[str, Any], node: str) -> int:
+def _thaw_job(row: dict[str, Any], node: str, is_imaged: bool = False) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
-    if row["is_frozen"] and not row.get("is_shut"):
-        stepds = {ProcId(*proc) for proc in row["stepds"]}
-        whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
-        stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])
-    count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
-    log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
+    try:
+        if is_imaged or (row["is_frozen"] and not row.get("is_shut")):
+            stepds = {ProcId(*proc) for proc in row["stepds"]}
+            whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
+            stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])
+        count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
+    except OSError as err:  # this node is short of something; the others are let go all the same
+        log.error("job %s: not all of its processes are continued: %s", row["key"], err)
+        return 0
+    if stopped:
+        log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
     return count
 
 

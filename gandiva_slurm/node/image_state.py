@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gandiva_slurm.node import procs
 from gandiva_slurm.node.procs import ProcId
 
 #: Why no image can be made where none is wanted.
@@ -46,6 +47,11 @@ class Image:
     root: str = ""
     #: what is being restored of it here (`elsewhere.Restore`); []: nothing is
     restoring: list[Any] = field(default_factory=list)
+
+    @property
+    def is_in_hand(self) -> bool:
+        """True while an image is made: criu works, and undoes its work, by the job's own processes."""
+        return self.maker is not None and procs.is_alive(self.maker)
 
     @property
     def keeps_still(self) -> bool:

@@ -8,6 +8,7 @@ before. What failed is told, and the job takes its turns again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import subprocess
@@ -30,10 +31,12 @@ from gandiva_slurm.node import (
 )
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.spares import Spares
+from gandiva_slurm.node.unmade import Unmade, put_away
 
 #: How often it looks at what is to leave, at what may leave, and into the store.
 LOOK_S, CHECK_S, SWEEP_S = 0.1, 5.0, 600.0
@@ -53,6 +56,7 @@ class Imager:
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
         self._spares = Spares(self._drop_spare)
+        self._unmade = Unmade(node, slicer.switcher, self._fail)
         #: why GPU programs cannot be in an image here
         self._cards = imageable.CARDS_OFF
         #: what former gandivads of this node had begun is removed
@@ -65,11 +69,11 @@ class Imager:
             await self._give_up()
             await asyncio.Event().wait()
             return
+        await self._unmade.take_over("gandivad was started anew while it was made")
         # The store is other nodes', too: where it hangs, this daemon does not.
         fault = await asyncio.to_thread(_prepare, root)
         if fault:
             log.error("node.process_images is on, and no image can be made here: %s", fault)
-        await self._take_over()
         if not fault:
             self._note_whole(*await asyncio.to_thread(images.all_keys, root))
         while True:
@@ -97,34 +101,22 @@ class Imager:
                     self._look_at(resident, fault)
                 except OSError as err:  # it stays as it is, and is looked at again
                     log.error("job %s: the image of its processes: %s", resident.key, err)
+            self._unmade.look(root)
             self._drop_ended()
             self._spares.look(self._node.residents, self._live(), self._node.clock.mono())
             await asyncio.sleep(LOOK_S)
 
-    async def _take_over(self) -> None:
-        """What a former gandivad had begun is ended; what it had made is kept."""
-        for resident in await self._end_begun():
-            if not resident.image.is_kept:
-                self._put_away(resident)
-            self._fail(resident, "gandivad was started anew while it was made")
-
     async def _give_up(self) -> None:
         """The site wants none any more: what stands still for one that was begun, or made, has its turns."""
-        made = [resident for resident in self._node.residents.values() if resident.image.is_whole]
-        for resident in [*await self._end_begun(), *made]:
-            log.warning("job %s: its image is given up: node.process_images is off", resident.key)
-            resident.image.is_whole = False
-            self._let_go(resident)
-            self._go_on(resident)
-
-    async def _end_begun(self) -> list[Resident]:
-        """End what a former gandivad's programs do; return the jobs."""
-        begun = {each.key: each.image.maker for each in self._node.residents.values() if each.image.maker}
-        await asyncio.gather(*(asyncio.to_thread(imaging.end, maker) for maker in begun.values()))
-        found = [resident for resident in self._node.residents.values() if resident.key in begun]
-        for resident in found:
-            resident.image.maker = None
-        return found
+        saved = self._node.saved
+        root = saved.get("image_dir", "") if saved is not None and self._node.is_same_boot else ""
+        await self._unmade.take_over(OFF)
+        for resident in self._node.residents.values():
+            if resident.image.is_whole:
+                self._unmade.add(resident, OFF)
+        while self._unmade:
+            self._unmade.look(Path(root) if root else None)
+            await asyncio.sleep(LOOK_S)
 
     def _note_lost(self, used: Collection[JobKey]) -> None:
         """Tell of the jobs that a former gandivad was restoring from these incarnations' images."""
@@ -208,10 +200,7 @@ class Imager:
     def _put_away(self, resident: Resident) -> None:
         root = self._node.settings.image_dir
         assert root is not None
-        resident.image.kept_steps = -1
-        self._node.images.discard(resident.key)
-        for gone in images.put_away(root, resident.key):
-            asyncio.get_running_loop().run_in_executor(None, images.remove, gone)
+        put_away(self._node, root, resident)
 
     def _begin(self, resident: Resident, is_kept: bool = False) -> None:
         node = self._node
@@ -260,14 +249,13 @@ class Imager:
         while said is None and time.monotonic() < until_s and not (over := self._why_over(resident)):
             await asyncio.sleep(0.02)
             said = imaging.answer(call)
+            if said is not None and call.returncode and _is_in_hand(tree):
+                said = None  # it was killed, and its criu goes on without it
             charge_awake(self._node, resident, self._node.clock.mono())
         if said is None:
-            if resident.image.maker is not None:
-                await asyncio.to_thread(imaging.end, resident.image.maker)
-                charge_awake(self._node, resident, self._node.clock.mono())
-            if not is_kept or (resident.is_ending and not resident.is_fenced):
-                self._put_away(resident)
-            said = {"why": over or "it was not made in time"}
+            took_ns = round((time.monotonic() - began_s) * 1e9)
+            await self._unmade.end(resident, over or "it was not made in time", took_ns)
+            return
         resident.image.maker = None
         image_cards.note_answer(resident, said.pop("card", None))
         if "why" in said:
@@ -297,9 +285,9 @@ class Imager:
                 leave.is_told, rest_quanta=leaving.REST_QUANTA, error=why, own_save_s=leave.own_save_s
             )
         root = self._node.settings.image_dir
-        assert root is not None
-        for rest in images.begun(root, resident.key, self._node.images_by):
-            asyncio.get_running_loop().run_in_executor(None, images.remove, rest)
+        with contextlib.suppress(OSError):  # it is swept later
+            for rest in images.begun(root, resident.key, self._node.images_by) if root else ():
+                asyncio.get_running_loop().run_in_executor(None, images.remove, rest)
         if resident.key not in self._node.residents or resident.is_ending:
             return
         self._let_go(resident)
@@ -309,9 +297,9 @@ class Imager:
 
     @staticmethod
     def _let_go(resident: Resident) -> None:
-        """Continue what criu has left stopped."""
+        """Continue what criu has left stopped; in a frozen group it may show another state."""
         for proc in resident.processes.members():
-            if proc.state in "Tt" and proc.id not in resident.left_stopped:
+            if proc.state in "TtD" and proc.id not in resident.left_stopped:
                 procs.send(proc.id, signal.SIGCONT)
 
     def _go_on(self, resident: Resident) -> None:
@@ -323,6 +311,10 @@ class Imager:
                 self._slicer.switcher.keep_still(resident)
         self._slicer.fill()
         self._node.save()
+
+
+def _is_in_hand(tree: imageable.Tree) -> bool:
+    return any(procs.is_traced(proc.id.pid) for proc in tree.procs)
 
 
 def _prepare(root: Path) -> str:

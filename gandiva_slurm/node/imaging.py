@@ -79,9 +79,7 @@ def _run(argv: list[str], bound_s: float) -> int:
     This interpreter ignores SIGXFSZ, as what it starts does here: a write beyond a limit fails, and no more.
     """
     null = subprocess.DEVNULL
-    call = subprocess.Popen(
-        argv, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True, restore_signals=False
-    )
+    call = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, cwd="/", restore_signals=False)
     try:
         return call.wait(bound_s)
     except subprocess.TimeoutExpired:
@@ -171,8 +169,13 @@ def end(maker: ProcId) -> None:
         if time.monotonic() > until_s:
             break
         time.sleep(0.002)
-    _undo(procs.children(maker.pid))
-    procs.send(maker, signal.SIGKILL)
+    try:
+        _undo(procs.children(maker.pid))
+    finally:
+        procs.send(maker, signal.SIGKILL)
+    until_s = time.monotonic() + _STOP_S
+    while procs.is_alive(maker) and time.monotonic() < until_s:
+        time.sleep(0.002)
 
 
 def _undo(tops: list[int]) -> None:

@@ -170,6 +170,12 @@ def owner(pid: int) -> tuple[int, int] | None:
     return (int(ids[1]), int(ids[2])) if ids else None
 
 
+def is_traced(pid: int) -> bool:
+    """True while another process traces this one, as criu does."""
+    traced = re.search(r"^TracerPid:\s+(\d+)", read_text(pid, "status"), re.MULTILINE)
+    return traced is not None and traced[1] != "0"
+
+
 def title(pid: int) -> str:
     """Return what ps shows as the command: the first word of the command line, as the process set it."""
     return read_text(pid, "cmdline").split("\0", 1)[0]

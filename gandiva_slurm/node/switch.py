@@ -166,7 +166,7 @@ class Switcher:
         """
         charge_awake(self._node, resident, self._node.clock.mono())
         resident.awake_until_ns = 0
-        runs_on = resident.is_trusted or resident.image.maker is not None  # criu works by its processes
+        runs_on = resident.is_trusted or resident.image.is_in_hand
         if not runs_on and not self._node.freezer.shut(resident) and not resident.is_frozen:
             self.stop_processes(resident, [proc.id for proc in resident.processes.members()])
 

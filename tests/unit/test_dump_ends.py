@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gandiva_slurm.node import imaging, procs
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import guard, images, imaging, procs, unmade
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.saved import state_of
 from gandiva_slurm.node.slicer import Slicer
 from tests import patience
 from tests.node_bench import Bench
@@ -57,8 +60,10 @@ def test_criu_that_takes_too_long_undoes_its_dump(tmp_path: Path) -> None:
 
 def test_criu_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imaging, "UNDO_S", 0.3)
+    before = {proc.id for proc in procs.below([os.getpid()])}
     assert imaging._run(started(HANGS), 0.2) == imaging._LATE
-    wait_for(lambda: all(proc.state in procs.ENDED for proc in procs.below([os.getpid()])))
+    since = [proc for proc in procs.below([os.getpid()]) if proc.id not in before]
+    wait_for(lambda: not any(procs.is_alive(proc.id) for proc in since))
 
 
 def test_a_maker_that_is_ended_seals_nothing_and_its_criu_undoes_its_dump(tmp_path: Path) -> None:
@@ -100,38 +105,146 @@ def a_maker() -> Iterator[ProcId]:
             call.kill()
 
 
+@pytest.mark.parametrize("was_stopped", [True, False])
 async def test_a_gandivad_that_is_started_anew_does_not_freeze_what_criu_has_in_hand(
-    tmp_path: Path, stepd: Any
+    tmp_path: Path, stepd: Any, was_stopped: bool
 ) -> None:
     """criu undoes its work by the job's own processes; behind that it is frozen as any that is parked."""
-    bench = Bench(tmp_path, 1)
+    bench, child = Bench(tmp_path, 1), stepd[1]
     job = job_of(bench, stepd[0])
     bench.slicer.switcher.release(job, bench.clock.mono())
+    job.stopped = {child} if was_stopped else set()
     with a_maker() as maker:
         job.image.maker = maker
         node = start_again(bench)
         (again,) = node.residents.values()
-        assert again.image.maker == maker and state(stepd[1]) == "S" and not again.stopped
-        again.image.maker = None
-        Slicer(node).switcher.shut(again)
-        wait_for(lambda: state(stepd[1]) == "T")
+        assert again.image.maker == maker and again.image.keeps_still
+        for _ in range(20):
+            assert state(child) != "T"
+            time.sleep(0.01)
+    Slicer(node).switcher.shut(again)
+    wait_for(lambda: state(child) == "T")
+
+
+def stopped_child(child: ProcId) -> None:
+    procs.send(child, signal.SIGSTOP)
+    wait_for(lambda: state(child) == "T")
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_where_images_are_off_now_no_job_stands_still_for_one(floor: Any, is_whole: bool) -> None:
-    resident = parked(floor)
+async def test_where_images_are_off_now_no_job_stands_still_for_one(
+    floor: Any, stepd: Any, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its image is put away before, for another node may restore from it."""
+    resident, root = parked(floor), floor.node.settings.image_dir
+    images.place_of(root, resident.key).mkdir()
+    stopped_child(stepd[1])
+    monkeypatch.setattr(resident.processes, "members", lambda: [procs.read_proc(stepd[1].pid)])
+    floor.node.saved, floor.node.is_same_boot = {"image_dir": str(root)}, True
     object.__setattr__(floor.node.settings, "image_dir", None)
     with a_maker() as maker:
         resident.image.maker, resident.image.is_whole = None if is_whole else maker, is_whole
         making = asyncio.create_task(Imager(floor.node, floor.slicer).run())
-        for _ in range(1000):
-            await asyncio.sleep(0.01)
-            if not resident.image.keeps_still:
-                break
-        assert not resident.image.keeps_still and not making.done()
+        await until(lambda: not resident.image.keeps_still)
+        assert not making.done() and not images.has_any(root, 1)
         assert is_whole or not procs.is_alive(maker)
         making.cancel()
     (other,) = (each for each in floor.node.residents.values() if each is not resident)
     floor.next_quantum()
     floor.park(other)
     assert resident.holds
+    wait_for(lambda: state(stepd[1]) != "T")
+
+
+async def until(holds: Callable[[], object]) -> None:
+    until_s = time.monotonic() + 30 * patience.slowness()
+    while not holds():
+        assert time.monotonic() < until_s
+        await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_refuses_keeps_one_job_still_and_no_other(
+    floor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there might be restored later, when the job has gone on."""
+    root, gone, refused = floor.node.settings.image_dir, list[str](), [JobKey(1, 0)]
+    first, second = parked(floor), floor.node.residents[JobKey(2, 0)]
+    put_away = images.put_away
+
+    def refuse(root: Path, key: JobKey) -> list[Path]:
+        if key in refused:
+            raise OSError(30, "Read-only file system")
+        return put_away(root, key)
+
+    monkeypatch.setattr(unmade.images, "put_away", refuse)
+
+    def note(job: Any, why: str, took_ns: int) -> None:
+        gone.append(job.user)
+
+    pending = unmade.Unmade(floor.node, floor.slicer.switcher, note)
+    for resident in (first, second):
+        images.place_of(root, resident.key).mkdir()
+        resident.image.maker = ProcId(4194303, 1)
+    await pending.take_over("")
+    pending.look(root)
+    assert first.image.keeps_still and not second.image.keeps_still and gone == ["user2"]
+    refused.clear()
+    pending.look(root)
+    assert not first.image.keeps_still and gone == ["user2", "user1"] and not pending
+    assert not images.has_any(root, 1) and not images.has_any(root, 2)
+
+
+async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(
+    floor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, root, is_traced = parked(floor), floor.node.settings.image_dir, [True]
+    imager = Imager(floor.node, floor.slicer)
+    tree = SimpleNamespace(procs=[SimpleNamespace(id=ProcId(os.getpid(), 1))])
+    monkeypatch.setattr(procs, "is_traced", lambda pid: is_traced[0])
+    with subprocess.Popen(["sh", "-c", "kill -9 $$"], stdout=subprocess.PIPE, text=True) as call:
+        call.wait()
+    resident.image.maker = ProcId(call.pid, 1)
+    following = asyncio.create_task(imager._follow(resident, tree, call, 600.0))  # type: ignore[arg-type]
+    resident.leave.is_told = True
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert resident.image.keeps_still and not following.done()
+    is_traced[0] = False
+    await until(following.done)
+    imager._unmade.look(root)
+    assert not resident.image.keeps_still and "ended with -9" in resident.leave.error
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_the_guard_continues_what_a_killed_maker_s_criu_has_left_stopped(
+    tmp_path: Path, stepd: Any, has_store: bool
+) -> None:
+    """No gandivad has written down what criu stopped: it is found."""
+    images.prepare(tmp_path / "images")
+    bench = Bench(tmp_path, 1)
+    job = job_of(bench, stepd[0])
+    with a_maker() as maker:
+        job.image.maker = maker
+        told = state_of(bench.node) | {"image_dir": str(tmp_path / "images") if has_store else ""}
+        bench.node.store.save(told)
+        stopped_child(stepd[1])
+        guard.thaw(tmp_path)
+        assert not procs.is_alive(maker)
+    wait_for(lambda: state(stepd[1]) != "T")
+
+
+def test_the_guard_lets_other_jobs_go_where_one_cannot_be(
+    tmp_path: Path, stepd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, 2)
+    bad, good = job_of(bench, stepd[0]), bench.add(2, "user2", (1,))
+    good.stopped, bad.image.maker = {stepd[1]}, ProcId(os.getpid(), 1)
+    bench.node.store.save(state_of(bench.node))
+    stopped_child(stepd[1])
+
+    def fail(maker: ProcId) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(guard.imaging, "end", fail)
+    guard.thaw(tmp_path)
+    wait_for(lambda: state(stepd[1]) != "T")

@@ -237,6 +237,7 @@ async def test_a_dump_whose_move_was_given_up_is_ended_and_the_job_has_its_turns
     assert resident.image.keeps_still and not resident.image.is_kept and not ended
     leaving.tell(resident, False)
     for _ in range(1000):
+        making._unmade.look(floor.node.settings.image_dir)
         if not resident.image.keeps_still:
             break
         await asyncio.sleep(0.01)

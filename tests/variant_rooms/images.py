@@ -144,7 +144,7 @@ VARIANTS = (
     Variant(
         "frozen-while-criu-works",
         "gandiva_slurm/node/switch.py:Switcher.shut",
-        "resident.is_trusted or resident.image.maker is not None",
+        "resident.is_trusted or resident.image.is_in_hand",
         "resident.is_trusted",
         "A gandivad that is started anew freezes a job that criu has in hand: it cannot undo its dump.",
         (
@@ -159,6 +159,30 @@ VARIANTS = (
         "pass",
         "A job of which an image was begun has no turns any more where the site turns images off.",
         ("tests/unit/test_dump_ends.py::test_where_images_are_off_now_no_job_stands_still_for_one",),
+    ),
+    Variant(
+        "guard-leaves-what-criu-stopped",
+        "gandiva_slurm/node/guard.py:thaw",
+        "is_imaged=True",
+        "is_imaged=False",
+        "What criu has left stopped stands still for ever where gandivad died before it was written down.",
+        ("tests/unit/test_dump_ends.py::test_the_guard_continues_what_a_killed_maker_s_criu_has_left_stopped",),
+    ),
+    Variant(
+        "image-there-and-running",
+        "gandiva_slurm/node/unmade.py:Unmade.look",
+        "                continue\n            del self._jobs[key]",
+        "            del self._jobs[key]",
+        "A job runs on while its image is there still, and goes back when that is restored.",
+        ("tests/unit/test_dump_ends.py::test_a_store_that_refuses_keeps_one_job_still_and_no_other",),
+    ),
+    Variant(
+        "criu-of-a-killed-maker-is-not-awaited",
+        "gandiva_slurm/node/imager.py:_is_in_hand",
+        "procs.is_traced(proc.id.pid)",
+        "False",
+        "criu leaves a job stopped behind the look for what is, and it stands still.",
+        ("tests/unit/test_dump_ends.py::test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works",),
     ),
     Variant(
         "image-broke-of-what-is-attached",
