@@ -10,6 +10,7 @@ Both are hosts whose process 1 this machine sees, with one directory of files th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -205,9 +206,10 @@ class MiniCluster(ABC):
         if pid is None:
             raise GandivaError(f"{name} does not run; its log is {self.log(name)}")
         ticks = probe.start_ticks(pid)
-        os.kill(pid, sig)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
-            probe.wait_until(lambda: probe.start_ticks(pid) != ticks, f"{name} to end", DAEMON_DEADLINE_S,
+            probe.wait_until(lambda: probe.has_ended(pid, ticks), f"{name} to end", DAEMON_DEADLINE_S,
                              log=self.log(name))
 
     def start_daemon(self, name: str, wait: bool = True) -> None:

@@ -63,17 +63,17 @@ class DockerCluster(MiniCluster):
         engine, suite = Engine.find(), suite_of(spec)
         engine.build(suite, say)
         pinned = shares.pin(spec)
-        network = engine.free_network(zlib.crc32(spec.name.encode()) % 254)
-        site = site_of(spec, at, network)
-        conffiles.write_all(spec, site)
-        conffiles.write(at.root / "network", network)
-        conffiles.write(at.root / "host/hosts", _hosts(site))
-        (at.root / "sockets").mkdir()
-        _copy_source(at.root / "source")
-        compose = at.root / "compose.yaml"
-        conffiles.write(compose, json.dumps(compose_of(spec, site, network), indent=1))
-        say(f"starting {len(site.nodes) + 2} containers of {image_of(suite)}")
-        engine.compose(compose, project_of(at), "up", "-d")
+        with engine.free_network(zlib.crc32(spec.name.encode()) % 254) as network:
+            site = site_of(spec, at, network)
+            conffiles.write_all(spec, site)
+            conffiles.write(at.root / "network", network)
+            conffiles.write(at.root / "host/hosts", _hosts(site))
+            (at.root / "sockets").mkdir()
+            _copy_source(at.root / "source")
+            compose = at.root / "compose.yaml"
+            conffiles.write(compose, json.dumps(compose_of(spec, site, network), indent=1))
+            say(f"starting {len(site.nodes) + 2} containers of {image_of(suite)}")
+            engine.compose(compose, project_of(at), "up", "-d")
         cluster = cls(spec, site, engine.hosts(project_of(at)))
         cluster._wait_machines(engine)
         for host in cluster._sharing_hosts():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,17 +94,29 @@ class Engine:
         lists["volume"] = ["volume", "ls", "-q"]
         return [f"the {kind} {name}" for kind, words in lists.items() for name in self._of(project, *words)]
 
-    def free_network(self, first: int) -> str:
-        """The first three numbers of a network that nobody here uses, looking from 10.99.FIRST on."""
+    @contextlib.contextmanager
+    def free_network(self, first: int) -> Iterator[str]:
+        """The first three numbers of a network that nobody here uses, looking from 10.99.FIRST on.
+
+        Until the end of the context no other cluster that is started here gets them.
+        """
         ids = self.call("network", "ls", "-q").split()
-        told: list[dict[str, Any]] = json.loads(self.call("network", "inspect", *ids))
+        # One that another cluster has removed since fails the call, which tells of the others all the same.
+        told: list[dict[str, Any]] = json.loads(self.call("network", "inspect", *ids, check=False) or "[]")
         ranges = [part["Subnet"] for net in told for part in net["IPAM"]["Config"] or []]
         routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True,
                                 env={"PATH": layout.system_path()}).stdout
         for step in range(254):
             prefix = f"{NETWORK}.{(first + step) % 254 + 1}"
-            if f"{prefix}." not in routes and not any(used.startswith(f"{prefix}.") for used in ranges):
-                return prefix
+            if f"{prefix}." in routes or any(used.startswith(f"{prefix}.") for used in ranges):
+                continue
+            with socket.socket(socket.AF_UNIX) as claim:
+                try:
+                    claim.bind(f"\0gandiva-network-{prefix}")
+                except OSError:  # another cluster is about to make it
+                    continue
+                yield prefix
+            return
         raise GandivaError(f"every network of {NETWORK}.0.0/16 is in use; take clusters down")
 
     def _of(self, project: str, *words: str) -> list[str]:

@@ -74,7 +74,8 @@ def overlay(handle: int, target: str, modes: list[tuple[str, int]]) -> None:
     options = f"lowerdir=/proc/self/fd/{handle},upperdir={top}/upper,workdir={top}/work,metacopy=on"
     mount("overlay", target, "overlay", 0, options)
     for name, mode in modes:
-        os.chmod(os.path.join(target, name), mode)
+        with contextlib.suppress(FileNotFoundError):  # it has gone since
+            os.chmod(os.path.join(target, name), mode)
 
 
 def own_copy(directory: str) -> None:

@@ -25,6 +25,16 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def has_ended(pid: int, ticks: int | None) -> bool:
+    """True when no thread is left of the process that began at `ticks`: the last one closes its sockets."""
+    if start_ticks(pid) == ticks:
+        return ticks is None
+    try:
+        return start_ticks(pid) is not None or len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except OSError:
+        return True
+
+
 def children(pid: int) -> list[int]:
     """Direct children of a process."""
     try:

@@ -35,8 +35,11 @@ def to_open(tree: Path) -> list[tuple[str, int]]:
     _note(found, tree, ".")
     while pending:
         below = pending.pop()
-        with os.scandir(tree / below) as entries:
-            inside = [it for it in entries if not it.is_symlink() and it.name not in KEPT_CLOSED]
+        try:
+            with os.scandir(tree / below) as entries:
+                inside = [it for it in entries if not it.is_symlink() and it.name not in KEPT_CLOSED]
+        except FileNotFoundError:
+            continue
         for entry in inside:
             name = os.path.join(below, entry.name)
             _note(found, entry, name)
@@ -46,7 +49,10 @@ def to_open(tree: Path) -> list[tuple[str, int]]:
 
 
 def _note(found: list[tuple[str, int]], entry: os.DirEntry[str] | Path, name: str) -> None:
-    mode = entry.stat().st_mode
+    try:
+        mode = entry.stat().st_mode
+    except FileNotFoundError:  # a compiler's temporary file, say, which has its own name now
+        return
     runs = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
     want = mode | stat.S_IROTH | (stat.S_IXOTH if runs else 0)
     if want != mode and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):

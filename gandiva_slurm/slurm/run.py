@@ -33,7 +33,7 @@ UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SLURM_CLUSTERS")
 MAX_CONCURRENT = 8
 
 #: Slurm's sentences (slurm_errno.c, 22.05 .. 26.05) that mean: nobody answered.
-_UNREACHABLE = (
+UNREACHABLE = (
     "Unable to contact slurm controller",
     "Unexpected message received",
     "Socket timed out",
@@ -123,7 +123,7 @@ def complaint(argv: Sequence[str], answer: Answer) -> GandivaError:
 def error_of(asked: str, sentence: str) -> GandivaError:
     """Return the error that Slurm's own sentence means."""
     text = f"{asked}: {sentence}"
-    if any(words in sentence for words in _UNREACHABLE):
+    if any(words in sentence for words in UNREACHABLE):
         return SlurmUnreachable(text)
     if any(words in sentence for words in _BUSY):
         return SlurmBusy(text)

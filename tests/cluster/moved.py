@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gandiva_slurm.node import procs
-from tests.cluster.fleet import Fleet, said, wait_for
+from tests.cluster.fleet import Fleet, said, set_down, wait_for
 
 #: Of each node, by type.
 GPUS = {"v100": 1, "k80": 2}
@@ -90,7 +90,7 @@ class Crowd:
         for pid in (*heads, *(proc.pid for proc in [*procs.below(heads)])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        mini.exec(["scontrol", "update", f"NodeName={self.home}", "State=DOWN", "Reason=test"])
+        set_down(mini, self.home)
         self.fleet.note_lost(map(int, jobs))
 
     def lost(self) -> int:

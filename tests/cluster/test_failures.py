@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import TRAIN, Fleet, own_cluster, said, wait_for
+from tests.cluster.fleet import TRAIN, Fleet, own_cluster, said, set_down, wait_for
 from tests.records import holds_of, share_of_turns
 from tests.slow import slow
 
@@ -176,7 +176,7 @@ def test_a_lost_node_requeues_its_job_elsewhere_once(fleet: Fleet) -> None:
     node = fleet.mini.exec(["squeue", "-h", "-j", str(job), "-o", "%N"]).stdout.strip()
     wait_for(lambda: fleet.count("rank", job, node), "its rank to say hello", 60)
     fleet.mini.kill(f"slurmd:{node}")
-    fleet.mini.exec(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test"])
+    set_down(fleet.mini, node)
     other = "n2" if node == "n1" else "n1"
     wait_for(lambda: fleet.count("rank", job, other), f"job {job} to train on {other}", 90)
     wait_for(

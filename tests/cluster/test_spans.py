@@ -18,7 +18,7 @@ from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.mini.demo_alone import Reference, run_references, start_inside
 from gandiva_slurm.mini.demo_jobs import DemoJob
 from tests import patience
-from tests.cluster.fleet import START_S, TRAIN, Fleet, own_cluster, wait_for, window_of
+from tests.cluster.fleet import START_S, TRAIN, Fleet, changed_ns, own_cluster, wait_for, window_of
 from tests.records import holds_of, read_lines
 from tests.slow import long_form, slow
 from tests.span_figures import Parks, held_s, overlaps, parks_of
@@ -283,7 +283,7 @@ def test_gang_has_its_gpus_where_jobs_ended_right_behind_slurmctlds_start(beside
     first = beside.gang("user1", "turns", LIGHT)
     wait_for(lambda: fleet.steps("user1", "turns") > 20, "the first gang to train", START_S)
     began_s, state = time.time(), mini.path("spool", "slurmctld", "job_state")
-    wait_for(lambda: state.exists() and state.stat().st_mtime > began_s, "slurmctld to write its state")
+    wait_for(lambda: changed_ns(state) > began_s * 1e9, "slurmctld to write its state")
     mini.kill("slurmctld")
     mini.start_daemon("slurmctld")
     fleet.stop("user1", "turns")

@@ -13,7 +13,7 @@ from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini import boot
 from gandiva_slurm.mini.cluster import MiniCluster
 from gandiva_slurm.slurm import control
-from tests.cluster.fleet import Fleet, mended, own_cluster, said, wait_for
+from tests.cluster.fleet import Fleet, changed_ns, mended, own_cluster, said, wait_for
 from tests.cluster.sharing import LIGHT, counted
 from tests.records import Held, read_lines
 from tests.slow import slow
@@ -46,7 +46,7 @@ class OnSmallDisks(Fleet):
     def check_books(self) -> None:
         """By the ledger: a full disk leaves gaps in the nodes' logs, not there."""
         code = "from gandiva_slurm.cli.client import query; "
-        code += "import json; print(json.dumps(query(None, 'holds', {'start_s': 0})))"
+        code += "import json; print(json.dumps(query(None, 'holds', {'start_s': 0}, 60)))"
         told = self.mini.exec(["python", "-c", code]).stdout
         held: dict[str, list[Held]] = {}
         for row in json.loads(told):
@@ -231,9 +231,9 @@ def test_a_job_of_which_slurm_takes_no_change_any_more(fleet: OnSmallDisks) -> N
         stuck = fleet.submit("user1", "sleep 1")
         wait_for(lambda: not numbered(fleet, stuck), "slurmctld to ask for the job's number")
         saved = fleet.mini.at.spool / "slurmctld" / "job_state"
-        before_ns = saved.stat().st_mtime_ns
+        before_ns = wait_for(lambda: changed_ns(saved), "slurmctld's state")
         next_job = fleet.submit("user2", "sleep 1")
-        wait_for(lambda: saved.stat().st_mtime_ns > before_ns, "slurmctld to save its state")
+        wait_for(lambda: changed_ns(saved) > before_ns, "slurmctld to save its state")
         fleet.mini.kill("slurmctld")
     finally:
         fleet.mini.kill("slurmdbd", signal.SIGCONT)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, wait_for
+from tests.cluster.fleet import Fleet, own_cluster, set_down, wait_for
 from tests.cluster.moved import END_S, Crowd
 from tests.cluster.sharing import LIGHT
 from tests.cluster.test_moving import ENDLESS, LIGHT_TRAINING
@@ -31,8 +31,7 @@ def test_a_lost_node_costs_a_parked_job_no_more_than_that_time(fleet: Fleet) -> 
     crowd = Crowd(fleet, "written", f"OUT=~ exec python {LIGHT_TRAINING.name} {STEP_MS} {ENDLESS}")
     wait_for(lambda: fleet.count("written", crowd.job, crowd.home) >= 3, "it to be written three times", 120)
     fleet.mini.kill(f"slurmd:{crowd.home}")
-    down = [f"NodeName={crowd.home}", "State=DOWN", "Reason=test"]
-    fleet.mini.exec(["scontrol", "update", *down])
+    set_down(fleet.mini, crowd.home)
     wait_for(lambda: fleet.count("rank", crowd.job, crowd.target), "it to train elsewhere", 120)
     crowd.trains(20)
     crowd.file("stop").touch()

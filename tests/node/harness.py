@@ -28,6 +28,7 @@ import aiohttp
 
 from gandiva_slurm.model.errors import GandivaError
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import procs
 from gandiva_slurm.wire import http
 from gandiva_slurm.wire.messages import NodePlan, NodeReport, PlannedJob, Resident, decode_report, encode
 from tests import patience
@@ -153,8 +154,10 @@ class NodeHarness:
         if self.daemon is not None and self.daemon.poll() is None:
             self.stop()
         for pid in guards:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            words = procs.read_text(pid, "cmdline").split("\0")
+            if "gandiva_slurm.node.guard" in words and str(self.state_dir) in words:  # not its number's next
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.base)
 
     # plans and reports

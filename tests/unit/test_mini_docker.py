@@ -91,8 +91,21 @@ def test_a_network_in_use_is_passed_over() -> None:
     found = FakeEngine("unix:///nowhere")
     used = [{"IPAM": {"Config": [{"Subnet": "10.99.6.0/24"}]}}, {"IPAM": {"Config": None}}]
     object.__setattr__(found, "answers", {"network ls -q": "a b", "network inspect a b": json.dumps(used)})
-    assert found.free_network(5) == "10.99.7"
-    assert found.free_network(253) == "10.99.254"
+    with found.free_network(5) as network, found.free_network(253) as last:
+        assert (network, last) == ("10.99.7", "10.99.254")
+        # Another cluster that starts now, before this one has made its own, does not get that.
+        with found.free_network(5) as other:
+            assert other == "10.99.8"
+    with found.free_network(5) as network:
+        assert network == "10.99.7"
+
+
+def test_a_network_that_another_cluster_removes_meanwhile_hinders_none() -> None:
+    """`docker network inspect` fails then, and prints the others, or none."""
+    found = FakeEngine("unix:///nowhere")
+    object.__setattr__(found, "answers", {"network ls -q": "a", "network inspect a": ""})
+    with found.free_network(5) as network:
+        assert network == "10.99.6"
 
 
 def test_without_an_engine_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

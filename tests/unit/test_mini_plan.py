@@ -141,3 +141,30 @@ def test_a_socket_is_open_once_it_listens(tmp_path: Path) -> None:
         door.listen()
         assert probe.is_open(os.getpid(), str(path)) and not probe.is_open(os.getpid(), str(tmp_path))
     assert not probe.is_open(os.getpid(), str(path))
+
+
+def test_a_file_that_goes_while_a_tree_is_looked_at_is_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program compiles there: Python's temporary files get their names when they are whole."""
+    (tmp_path / "gone.pyc.140").write_text("")
+    (tmp_path / "stays").write_text("")
+    (tmp_path / "stays").chmod(0o600)
+    note = trees._note
+
+    def late(found: list[tuple[str, int]], entry: os.DirEntry[str] | Path, name: str) -> None:
+        if name == "gone.pyc.140":
+            (tmp_path / name).unlink()
+        note(found, entry, name)
+
+    monkeypatch.setattr(trees, "_note", late)
+    assert ("stays", 0o604) in trees.to_open(tmp_path)
+    assert not (tmp_path / "gone.pyc.140").exists()
+
+
+def test_a_process_has_ended_when_its_last_thread_has() -> None:
+    with subprocess.Popen(["sleep", "60"]) as call:
+        ticks = probe.start_ticks(call.pid)
+        assert not probe.has_ended(call.pid, ticks) and probe.has_ended(call.pid, (ticks or 0) - 1)
+        call.kill()
+        probe.wait_until(lambda: probe.has_ended(call.pid, ticks), "it to end", 30)
