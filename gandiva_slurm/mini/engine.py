@@ -100,24 +100,26 @@ class Engine:
 
         Until the end of the context no other cluster that is started here gets them.
         """
+        for step in range(254):
+            prefix = f"{NETWORK}.{(first + step) % 254 + 1}"
+            with socket.socket(socket.AF_UNIX) as claim:
+                try:
+                    claim.bind(f"\0gandiva-network-{prefix}")
+                except OSError:  # another cluster is about to make it
+                    continue
+                if not self._is_used(prefix):
+                    yield prefix
+                    return
+        raise GandivaError(f"every network of {NETWORK}.0.0/16 is in use; take clusters down")
+
+    def _is_used(self, prefix: str) -> bool:
         ids = self.call("network", "ls", "-q").split()
         # One that another cluster has removed since fails the call, which tells of the others all the same.
         told: list[dict[str, Any]] = json.loads(self.call("network", "inspect", *ids, check=False) or "[]")
         ranges = [part["Subnet"] for net in told for part in net["IPAM"]["Config"] or []]
         routes = subprocess.run(["ip", "-4", "route"], capture_output=True, text=True, check=True,
                                 env={"PATH": layout.system_path()}).stdout
-        for step in range(254):
-            prefix = f"{NETWORK}.{(first + step) % 254 + 1}"
-            if f"{prefix}." in routes or any(used.startswith(f"{prefix}.") for used in ranges):
-                continue
-            with socket.socket(socket.AF_UNIX) as claim:
-                try:
-                    claim.bind(f"\0gandiva-network-{prefix}")
-                except OSError:  # another cluster is about to make it
-                    continue
-                yield prefix
-            return
-        raise GandivaError(f"every network of {NETWORK}.0.0/16 is in use; take clusters down")
+        return f"{prefix}." in routes or any(used.startswith(f"{prefix}.") for used in ranges)
 
     def _of(self, project: str, *words: str) -> list[str]:
         return self.call(*words, "--filter", f"label={PROJECT_LABEL}={project}").split()

@@ -71,6 +71,9 @@ class Node:
         self.store = StateFile(settings.state_dir / "state.json")
         self.saved = self.store.load()
         self.is_same_boot = self.saved is not None and self.saved["host_boot"] == host_boot()
+        #: the store of images of a former gandivad, where this one has none: until those are put away
+        is_off = self.saved is not None and self.is_same_boot and settings.image_dir is None
+        self.former_images: str = self.saved.get("image_dir", "") if self.saved and is_off else ""
         name = self.saved.get("freezer") if self.saved and self.is_same_boot else None
         #: what freezes the jobs that hold no GPU
         self.freezer = Freezer(settings.hierarchy, name or f"{settings.node}-{secrets.token_hex(4)}")

@@ -13,6 +13,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from gandiva_slurm.node import procs
+from gandiva_slurm.node.procs import ProcId
+
 #: What criu has of root's rights, as setpriv names it.
 RIGHTS = "+checkpoint_restore,+setpcap"
 #: Bytes of deleted files that are open or mapped (loaders' shared memory), which criu carries.
@@ -126,6 +129,13 @@ def dump(pid: int, images: Path, goes_on: bool = False) -> list[str]:
     where = ["-t", str(pid), "-D", str(images), "-W", str(images), "-o", "dump.log"]
     then = "--leave-running" if goes_on else "--leave-stopped"
     return ["criu", "dump", *_BOTH, *where, then, "--link-remap", f"--ghost-limit={GHOST_BYTES}"]
+
+
+def left_by(maker: ProcId) -> list[ProcId]:
+    """Return criu, and what is above it, of a program that makes an image, and may have been killed."""
+    words = {"criu", "dump"}
+    of = procs.of_session(maker)
+    return [proc for proc in of if words <= {*procs.read_text(proc.pid, "cmdline").split("\0")}]
 
 
 def restore(images: Path, work: Path) -> list[str]:

@@ -48,20 +48,20 @@ def thaw(state_dir: Path) -> int:
     state = StateFile(state_dir / "state.json").load()
     if state is None:
         return 0
-    rows = state["jobs"]
-    imaged = [row for row in rows if any((row.get("image") or [None, False])[:2])]
-    count = sum(_thaw_job(row, state["node"]) for row in rows if row not in imaged)
+    rows, image_dir = state["jobs"], state.get("image_dir", "")
+    making = [row for row in rows if (row.get("image") or [None])[0]]
+    fixed = [row["key"] for row in rows if row not in making and not _take_image(row, image_dir)]
+    others = [row for row in rows if row not in making and row["key"] not in fixed]
     # What was stopped may be in a frozen group as well: it goes on once both are over. criu, which may have a
     # job in hand, undoes its work by the job's own processes.
-    thawed = freezer.thaw_all(
-        cgroups.hierarchy(), state.get("freezer", ""), [set(row.get("cgroups", ())) for row in rows]
-    )
+    count, thawed = sum(_thaw_job(row, state["node"]) for row in others), _thaw_groups(state, rows)
+    # These come last, for to end what makes an image may take seconds; it may have frozen them once more.
+    for row in making:
+        if _take_image(row, image_dir):
+            thawed += _thaw_groups(state, [row])
+            count += _thaw_job(row, state["node"])
     if thawed:
         log.warning("%d frozen groups thawed: no gandivad came to do it", thawed)
-    # These come last: to end what makes an image may take seconds.
-    for row in imaged:
-        if _take_image(row, state.get("image_dir", "")):
-            count += _thaw_job(row, state["node"], is_imaged=True)
     for row in state["jobs"]:
         if row.get("away", {}).get("is_out"):
             # It waits for room on the GPU, whoever leaves it next, and outlives this guard.
@@ -90,17 +90,25 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
     return True
 
 
-def _thaw_job(row: dict[str, Any], node: str, is_imaged: bool = False) -> int:
+def _thaw_groups(state: dict[str, Any], rows: list[dict[str, Any]]) -> int:
+    groups = [set(row.get("cgroups", ())) for row in rows]
+    return freezer.thaw_all(cgroups.hierarchy(), state.get("freezer", ""), groups)
+
+
+def _thaw_job(row: dict[str, Any], node: str) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
-    try:
-        if is_imaged or (row["is_frozen"] and not row.get("is_shut")):
+    has_image = any((row.get("image") or [None, False])[:2])
+    count = 0
+    with contextlib.suppress(OSError):  # this node is short of something: what is known is continued
+        if has_image or (row["is_frozen"] and not row.get("is_shut")):
             stepds = {ProcId(*proc) for proc in row["stepds"]}
             whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
-            stopped |= whole.stopped_by_us(ProcId(*proc) for proc in row["left_stopped"])
-        count = sum(procs.send(proc, signal.SIGCONT) for proc in stopped)
-    except OSError as err:  # this node is short of something; the others are let go all the same
-        log.error("job %s: not all of its processes are continued: %s", row["key"], err)
-        return 0
+            # In a group of version 1 that was frozen just now what is stopped shows another state.
+            states = "TtD" if has_image else "T"
+            stopped |= whole.stopped_by_us((ProcId(*proc) for proc in row["left_stopped"]), states)
+    for proc in stopped:
+        with contextlib.suppress(OSError):
+            count += procs.send(proc, signal.SIGCONT)
     if stopped:
         log.warning("job %s: %d processes continued: no gandivad came to do it", row["key"], count)
     return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gandiva_slurm.node import procs
+from gandiva_slurm.node import criu, procs
 from gandiva_slurm.node.procs import ProcId
 
 #: Why no image can be made where none is wanted.
@@ -51,7 +51,7 @@ class Image:
     @property
     def is_in_hand(self) -> bool:
         """True while an image is made: criu works, and undoes its work, by the job's own processes."""
-        return self.maker is not None and procs.is_alive(self.maker)
+        return self.maker is not None and (procs.is_alive(self.maker) or bool(criu.left_by(self.maker)))
 
     @property
     def keeps_still(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import time
@@ -74,6 +75,7 @@ class Imager:
         fault = await asyncio.to_thread(_prepare, root)
         if fault:
             log.error("node.process_images is on, and no image can be made here: %s", fault)
+        self._unmade.look(root)
         if not fault:
             self._note_whole(*await asyncio.to_thread(images.all_keys, root))
         while True:
@@ -108,15 +110,21 @@ class Imager:
 
     async def _give_up(self) -> None:
         """The site wants none any more: what stands still for one that was begun, or made, has its turns."""
-        saved = self._node.saved
-        root = saved.get("image_dir", "") if saved is not None and self._node.is_same_boot else ""
+        node = self._node
+        root = Path(node.former_images) if node.former_images else None
         await self._unmade.take_over(OFF)
-        for resident in self._node.residents.values():
-            if resident.image.is_whole:
+        for resident in node.residents.values():
+            if resident.image.is_whole and not self._is_planned(resident):
+                leaving.end(node, resident)  # it has been requeued, and goes on from its image
+            elif resident.image.is_whole and not resident.is_ending and not resident.is_fenced:
                 self._unmade.add(resident, OFF)
         while self._unmade:
-            self._unmade.look(Path(root) if root else None)
+            with contextlib.suppress(OSError):  # a store that hangs hangs here; what it refuses `look` says
+                await asyncio.to_thread(os.stat, root or "/")
+            self._unmade.look(root)
             await asyncio.sleep(LOOK_S)
+        node.former_images = ""
+        node.save()
 
     def _note_lost(self, used: Collection[JobKey]) -> None:
         """Tell of the jobs that a former gandivad was restoring from these incarnations' images."""
@@ -249,12 +257,14 @@ class Imager:
         while said is None and time.monotonic() < until_s and not (over := self._why_over(resident)):
             await asyncio.sleep(0.02)
             said = imaging.answer(call)
-            if said is not None and call.returncode and _is_in_hand(tree):
+            if said is not None and call.returncode and resident.image.is_in_hand:
                 said = None  # it was killed, and its criu goes on without it
             charge_awake(self._node, resident, self._node.clock.mono())
         if said is None:
             took_ns = round((time.monotonic() - began_s) * 1e9)
             await self._unmade.end(resident, over or "it was not made in time", took_ns)
+            if self._node.settings.image_dir is not None:
+                self._unmade.look(self._node.settings.image_dir)
             return
         resident.image.maker = None
         image_cards.note_answer(resident, said.pop("card", None))
@@ -311,10 +321,6 @@ class Imager:
                 self._slicer.switcher.keep_still(resident)
         self._slicer.fill()
         self._node.save()
-
-
-def _is_in_hand(tree: imageable.Tree) -> bool:
-    return any(procs.is_traced(proc.id.pid) for proc in tree.procs)
 
 
 def _prepare(root: Path) -> str:

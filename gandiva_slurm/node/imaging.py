@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,20 +161,26 @@ def end(maker: ProcId) -> None:
 
     The job is not frozen meanwhile: criu undoes what it did by the job's own processes.
     """
-    # Stopped, it neither seals what is made now, nor starts anything.
-    if not procs.send(maker, signal.SIGSTOP):
-        return
-    until_s = time.monotonic() + _STOP_S
-    while (proc := procs.read_proc(maker.pid)) and proc.state not in "TtD" + procs.ENDED:
-        if time.monotonic() > until_s:
-            break
-        time.sleep(0.002)
     try:
-        _undo(procs.children(maker.pid))
+        tops = [proc.pid for proc in criu.left_by(maker)]
+        # Stopped, it neither seals what is made now, nor starts anything.
+        if procs.send(maker, signal.SIGSTOP):
+            _wait(lambda: _is_still(maker.pid))
+            tops = procs.children(maker.pid)
+        _undo(tops)
     finally:
         procs.send(maker, signal.SIGKILL)
+    _wait(lambda: not procs.is_alive(maker))
+
+
+def _is_still(pid: int) -> bool:
+    proc = procs.read_proc(pid)
+    return proc is None or proc.state in "TtD" + procs.ENDED
+
+
+def _wait(is_so: Callable[[], bool]) -> None:
     until_s = time.monotonic() + _STOP_S
-    while procs.is_alive(maker) and time.monotonic() < until_s:
+    while not is_so() and time.monotonic() < until_s:
         time.sleep(0.002)
 
 

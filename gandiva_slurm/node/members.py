@@ -190,12 +190,12 @@ class JobProcesses:
         log.error("job %s: still forking after %d rounds of SIGSTOP", self.key, ROUNDS)
         return ours, before
 
-    def stopped_by_us(self, before: Iterable[ProcId]) -> set[ProcId]:
+    def stopped_by_us(self, before: Iterable[ProcId], states: str = "T") -> set[ProcId]:
         """Return those of a frozen job that are stopped and were not `before` it was.
 
         A gandivad may be killed between the order to stop them and the list of those that it reached.
         """
-        return {proc.id for proc in self.members() if proc.state == "T"} - set(before)
+        return {proc.id for proc in self.members() if proc.state in states} - set(before)
 
     def kill(self) -> int:
         """SIGKILL all members until none is left to send it to; return how many there were."""

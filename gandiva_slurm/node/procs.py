@@ -170,10 +170,13 @@ def owner(pid: int) -> tuple[int, int] | None:
     return (int(ids[1]), int(ids[2])) if ids else None
 
 
-def is_traced(pid: int) -> bool:
-    """True while another process traces this one, as criu does."""
-    traced = re.search(r"^TracerPid:\s+(\d+)", read_text(pid, "status"), re.MULTILINE)
-    return traced is not None and traced[1] != "0"
+def of_session(leader: ProcId) -> Iterator[ProcId]:
+    """Yield what lives of a process's session, which it may have left behind; only /proc as a whole tells."""
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        fields = read_text(pid, "stat").rpartition(")")[2].split()
+        is_of = len(fields) > 19 and fields[3] == str(leader.pid) and fields[0] not in ENDED
+        if is_of and int(fields[19]) >= leader.start:
+            yield ProcId(pid, int(fields[19]))
 
 
 def title(pid: int) -> str:

@@ -34,7 +34,7 @@ def state_of(node: Node) -> dict[str, Any]:
         "node": node.settings.node,
         "host_boot": host_boot(),
         "freezer": node.freezer.name,
-        "image_dir": str(node.settings.image_dir or ""),
+        "image_dir": str(node.settings.image_dir or node.former_images),
         "offset_ns": node.clock.offset_ns,
         "saved_mono_ns": node.clock.mono(),
         "plan": None if node.plan is None else dataclasses.asdict(node.plan),

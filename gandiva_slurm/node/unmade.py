@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.switch import Switcher
+
+#: What could not be ended for want of something is tried again then.
+AGAIN_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,8 @@ class Unmade:
         self._switcher = switcher
         self._on_gone = on_gone
         self._jobs: dict[JobKey, tuple[Resident, str, int]] = {}
+        #: what was said last of those that are not let go
+        self._told: dict[JobKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -40,16 +46,20 @@ class Unmade:
 
     async def end(self, resident: Resident, why: str, took_ns: int = 0) -> None:
         """End what makes a job's image; the job is frozen again when criu has let go of it."""
-        maker = resident.image.maker
-        if maker is not None:
+        maker, is_told = resident.image.maker, False
+        while maker is not None:
             try:
                 await asyncio.to_thread(imaging.end, maker)
-            except OSError as err:  # this node is short of something; the program ends by its own bound
-                log.error("job %s: what makes its image is not ended: %s", resident.key, err)
-            charge_awake(self._node, resident, self._node.clock.mono())
-            is_here = self._node.residents.get(resident.key) is resident
-            if is_here and not resident.is_ending and not resident.holds:
-                self._switcher.shut(resident)
+                break
+            except OSError as err:  # this node is short of something
+                if not is_told:
+                    log.error("job %s: what makes its image is not ended yet: %s", resident.key, err)
+                is_told = True
+                await asyncio.sleep(AGAIN_S)
+        charge_awake(self._node, resident, self._node.clock.mono())
+        is_here = self._node.residents.get(resident.key) is resident
+        if is_here and not resident.is_ending and not resident.holds:
+            self._switcher.shut(resident)
         self.add(resident, why, took_ns)
 
     async def take_over(self, why: str) -> None:
@@ -60,22 +70,26 @@ class Unmade:
     def look(self, root: Path | None) -> None:
         """Put away what can be, and let its jobs go. `root`: the store; None: there is none, nor an image."""
         for key, (resident, why, took_ns) in list(self._jobs.items()):
-            if resident.image.is_in_hand:
-                continue
             try:
+                if resident.image.is_in_hand:
+                    continue
                 is_no_use = not resident.image.is_kept or (resident.is_ending and not resident.is_fenced)
                 if root is not None and is_no_use:
                     put_away(self._node, root, resident)
+                resident.image.maker, resident.image.is_whole = None, False
+                self._on_gone(resident, why, took_ns)
             except OSError as err:
-                log.error("job %s stands still: its image cannot be put away: %s", key, err)
+                if self._told.get(key) != str(err):
+                    log.error("job %s stands still: its image cannot be put away: %s", key, err)
+                self._told[key] = str(err)
                 continue
             del self._jobs[key]
-            resident.image.maker, resident.image.is_whole = None, False
-            self._on_gone(resident, why, took_ns)
+            self._told.pop(key, None)
 
 
 def put_away(node: Node, root: Path, resident: Resident) -> None:
     """Take a job's image out of use now, and remove it in a thread; OSError when the store refuses."""
+    os.stat(root / "whole")  # a store that is not mounted has none, and may have it again
     resident.image.kept_steps = -1
     node.images.discard(resident.key)
     for gone in images.put_away(root, resident.key):

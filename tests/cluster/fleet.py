@@ -373,11 +373,11 @@ def set_slurm(mini: MiniCluster, **values: object) -> None:
 
 def set_down(mini: MiniCluster, node: str) -> None:
     """Have Slurm give up a node whose slurmd was killed: what that sent last may set it up once more."""
-    shown = ["sinfo", "-h", "-n", node, "-o", "%T"]
 
     def is_down() -> bool:
         mini.exec(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test"], check=False)
-        return "down" in mini.exec(shown, check=False).stdout
+        time.sleep(1)  # for what slurmd sent last to come; there is no sign of it
+        return "down" in mini.exec(["sinfo", "-h", "-n", node, "-o", "%T"], check=False).stdout
 
     wait_for(is_down, f"{node} to be down", 60)
 

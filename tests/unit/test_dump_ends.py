@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import guard, images, imaging, procs, unmade
+from gandiva_slurm.node import criu, guard, images, imaging, procs, unmade
+from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.saved import state_of
@@ -140,7 +141,7 @@ async def test_where_images_are_off_now_no_job_stands_still_for_one(
     images.place_of(root, resident.key).mkdir()
     stopped_child(stepd[1])
     monkeypatch.setattr(resident.processes, "members", lambda: [procs.read_proc(stepd[1].pid)])
-    floor.node.saved, floor.node.is_same_boot = {"image_dir": str(root)}, True
+    floor.node.former_images = str(root)
     object.__setattr__(floor.node.settings, "image_dir", None)
     with a_maker() as maker:
         resident.image.maker, resident.image.is_whole = None if is_whole else maker, is_whole
@@ -194,25 +195,69 @@ async def test_a_store_that_refuses_keeps_one_job_still_and_no_other(
     assert not images.has_any(root, 1) and not images.has_any(root, 2)
 
 
-async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(
-    floor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resident, root, is_traced = parked(floor), floor.node.settings.image_dir, [True]
-    imager = Imager(floor.node, floor.slicer)
-    tree = SimpleNamespace(procs=[SimpleNamespace(id=ProcId(os.getpid(), 1))])
-    monkeypatch.setattr(procs, "is_traced", lambda pid: is_traced[0])
-    with subprocess.Popen(["sh", "-c", "kill -9 $$"], stdout=subprocess.PIPE, text=True) as call:
+@contextlib.contextmanager
+def a_killed_maker(seconds: str = "60") -> Iterator[subprocess.Popen[Any]]:
+    """What a killed program has left: a process that is called as criu is, of its session."""
+    words = ["sh", "-c", 'sh -c "sleep $0; :" "$0" criu dump >/dev/null & kill -9 $$', seconds]
+    with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, text=True) as call:
+        leader = id_of(call)
         call.wait()
-    resident.image.maker = ProcId(call.pid, 1)
-    following = asyncio.create_task(imager._follow(resident, tree, call, 600.0))  # type: ignore[arg-type]
-    resident.leave.is_told = True
-    for _ in range(20):
-        await asyncio.sleep(0.01)
-        assert resident.image.keeps_still and not following.done()
-    is_traced[0] = False
+        wait_for(lambda: criu.left_by(leader))
+        try:
+            yield call
+        finally:
+            for proc in [*procs.of_session(leader)]:
+                procs.send(proc, signal.SIGKILL)
+
+
+async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(floor: Any) -> None:
+    resident, root = parked(floor), floor.node.settings.image_dir
+    imager, tree = Imager(floor.node, floor.slicer), SimpleNamespace(procs=[])
+    with a_killed_maker() as call:
+        resident.image.maker, resident.leave.is_told = ProcId(call.pid, 1), True
+        following = asyncio.create_task(imager._follow(resident, tree, call, 600.0))  # type: ignore[arg-type]
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert resident.image.is_in_hand and not following.done()
     await until(following.done)
     imager._unmade.look(root)
     assert not resident.image.keeps_still and "ended with -9" in resident.leave.error
+
+
+def test_the_criu_of_a_killed_maker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "UNDO_S", 0.3)
+    with a_killed_maker() as call:
+        leader = ProcId(call.pid, 1)
+        imaging.end(leader)
+        wait_for(lambda: not criu.left_by(leader))
+
+
+async def test_what_cannot_be_ended_for_want_of_something_is_tried_again(
+    floor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, tries = parked(floor), list[ProcId]()
+
+    def end(maker: ProcId) -> None:
+        tries.append(maker)
+        if len(tries) == 1:
+            raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(unmade.imaging, "end", end)
+    monkeypatch.setattr(unmade, "AGAIN_S", 0.01)
+    resident.image.maker = ProcId(4194303, 1)
+    pending = unmade.Unmade(floor.node, floor.slicer.switcher, lambda *told: None)
+    await pending.end(resident, "")
+    assert len(tries) == 2 and len(pending) == 1
+
+
+async def test_a_second_start_without_images_knows_the_store_still(floor: Any) -> None:
+    """Until what stood still for an image is let go, and its image put away."""
+    object.__setattr__(floor.node.settings, "image_dir", None)
+    floor.node.store.save(state_of(floor.node) | {"image_dir": "/store"})
+    node = Node(floor.node.settings)
+    assert node.former_images == "/store" and state_of(node)["image_dir"] == "/store"
+    await asyncio.wait_for(Imager(node, floor.slicer)._give_up(), 30)
+    assert Node(node.settings).former_images == ""
 
 
 @pytest.mark.parametrize("has_store", [True, False])
@@ -238,13 +283,29 @@ def test_the_guard_lets_other_jobs_go_where_one_cannot_be(
 ) -> None:
     bench = Bench(tmp_path, 2)
     bad, good = job_of(bench, stepd[0]), bench.add(2, "user2", (1,))
-    good.stopped, bad.image.maker = {stepd[1]}, ProcId(os.getpid(), 1)
+    with a_maker() as other:
+        good.stopped, bad.image.maker = {other}, ProcId(os.getpid(), 1)
+        bench.node.store.save(state_of(bench.node))
+        stopped_child(other)
+
+        def fail(maker: ProcId) -> None:
+            wait_for(lambda: state(other) != "T")
+            raise OSError(12, "Cannot allocate memory")
+
+        monkeypatch.setattr(guard.imaging, "end", fail)
+        guard.thaw(tmp_path)
+        assert state(other) != "T"
+
+
+def test_the_guard_thaws_what_a_maker_has_frozen_once_more(
+    tmp_path: Path, stepd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its criu is done, and the job stopped and frozen for the image that is given up now."""
+    bench, order = Bench(tmp_path, 1), list[str]()
+    job = job_of(bench, stepd[0])
+    job.image.maker = ProcId(4194303, 1)
     bench.node.store.save(state_of(bench.node))
-    stopped_child(stepd[1])
-
-    def fail(maker: ProcId) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(guard.imaging, "end", fail)
+    monkeypatch.setattr(guard.imaging, "end", lambda maker: order.append("end"))
+    monkeypatch.setattr(guard.freezer, "thaw_all", lambda *words: order.append("thaw") or 0)
     guard.thaw(tmp_path)
-    wait_for(lambda: state(stepd[1]) != "T")
+    assert order == ["thaw", "end", "thaw"]

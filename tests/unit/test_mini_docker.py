@@ -87,25 +87,31 @@ class FakeEngine(Engine):
         return self.answers[" ".join(words)]
 
 
-def test_a_network_in_use_is_passed_over() -> None:
+@pytest.fixture
+def none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that no cluster of this machine asks for meanwhile."""
+    monkeypatch.setattr(engine, "NETWORK", "10.97")
+
+
+def test_a_network_in_use_is_passed_over(none_of_ours: None) -> None:
     found = FakeEngine("unix:///nowhere")
-    used = [{"IPAM": {"Config": [{"Subnet": "10.99.6.0/24"}]}}, {"IPAM": {"Config": None}}]
+    used = [{"IPAM": {"Config": [{"Subnet": "10.97.6.0/24"}]}}, {"IPAM": {"Config": None}}]
     object.__setattr__(found, "answers", {"network ls -q": "a b", "network inspect a b": json.dumps(used)})
     with found.free_network(5) as network, found.free_network(253) as last:
-        assert (network, last) == ("10.99.7", "10.99.254")
+        assert (network, last) == ("10.97.7", "10.97.254")
         # Another cluster that starts now, before this one has made its own, does not get that.
         with found.free_network(5) as other:
-            assert other == "10.99.8"
+            assert other == "10.97.8"
     with found.free_network(5) as network:
-        assert network == "10.99.7"
+        assert network == "10.97.7"
 
 
-def test_a_network_that_another_cluster_removes_meanwhile_hinders_none() -> None:
+def test_a_network_that_another_cluster_removes_meanwhile_hinders_none(none_of_ours: None) -> None:
     """`docker network inspect` fails then, and prints the others, or none."""
     found = FakeEngine("unix:///nowhere")
     object.__setattr__(found, "answers", {"network ls -q": "a", "network inspect a": ""})
     with found.free_network(5) as network:
-        assert network == "10.99.6"
+        assert network == "10.97.6"
 
 
 def test_without_an_engine_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
