@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -131,6 +132,13 @@ def test_immediate_jobs_run_at_once_or_are_refused_by_slurm(slurm: Living) -> No
     assert refused.returncode != 0 and "Unable to allocate resources" in refused.stderr
 
 
+def stands_still(out: Path) -> bool:
+    """True where nothing is written for as long as five lines of it take."""
+    size = out.stat().st_size
+    time.sleep(1.0)  # a time in which nothing happens has no sign
+    return out.stat().st_size == size
+
+
 def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
     """An administrator's `scontrol suspend` stops the job whole; after `resume` it goes on.
 
@@ -138,16 +146,18 @@ def test_slurms_own_suspend_is_kept_until_its_resume(slurm: Living) -> None:
     """
     job = slurm.submit(script="while true; do echo; sleep 0.2; done")
     slurm.fleet.wait_running(job)
+    out = slurm.fleet.home("user1", f"slurm-{job}.out")
+    wait_for(out.exists, "its output: Slurm calls it running before")
     by_owner = slurm.user("scontrol", "suspend", str(job))
     may = " 26." in slurm.admin("sinfo", "-V")
     assert (by_owner.returncode == 0) == may, by_owner.stderr
     if not may:
         slurm.admin("scontrol", "suspend", str(job))
     wait_for(lambda: slurm.fleet.slurm_state(job) == "SUSPENDED", "Slurm to suspend it")
+    # Its node is told one after the other, and Slurm does not wait for it: a resume may get there first.
+    wait_for(lambda: stands_still(out), "it to be stopped")
     slurm.admin("scontrol", "resume", str(job))
     slurm.fleet.wait_running(job)
-    out = slurm.fleet.home("user1", f"slurm-{job}.out")
-    wait_for(out.exists, "its output: Slurm calls it running before")
     size = out.stat().st_size
     wait_for(lambda: out.stat().st_size > size, "it to go on")
 
