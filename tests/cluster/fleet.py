@@ -172,6 +172,8 @@ class Fleet:
         """Slurm's word for a job; UNHEARD where it gives none."""
         words = ["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T"]
         done = self.mini.exec(words, check=False)
+        if "timed out" in done.stderr:  # slurmctld had no processor for ten seconds
+            done = self.mini.exec(words, check=False)
         is_gone = done.returncode == 0 or "Invalid job id" in done.stderr
         return done.stdout.strip() or ("GONE" if is_gone else "UNHEARD")
 
@@ -270,8 +272,9 @@ class Fleet:
     def finish(self) -> None:
         """End every job of this fleet; nothing of them may be left, on the nodes or in the books."""
         live = [str(job) for job in self.jobs if self.slurm_state(job) != "GONE"]
-        if live:
-            self.mini.exec(["scancel", *live], check=False)
+        cancel = ["scancel", *live]
+        if live and self.mini.exec(cancel, check=False).returncode != 0:  # not heard, or one has just ended
+            self.mini.exec(cancel, check=False)
         wait_for(lambda: not self.strays(), lambda: f"stray processes to end: {self.strays()}", 30)
         for node in self.mini.spec.nodes:
             wait_for(

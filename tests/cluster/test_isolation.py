@@ -96,7 +96,7 @@ def test_a_job_is_frozen_where_nobody_is_heard_and_goes_on_when_slurm_shows_it(f
         stop_slurmctld(fleet)
         killed_ns = time.monotonic_ns()
         wait_for(lambda: fleet.count("halt", job), "it to be frozen", 60)
-        (halt,) = [event for event in fleet.events() if event["event"] == "halt"]
+        (halt,) = [event for event in fleet.events() if (event["event"], event.get("job")) == ("halt", job)]
         # Slurm's last word came between the two, through gandivactld or by itself.
         assert (halt["mono_ns"] - before_ns) / 1e9 > SILENCE_S - 3, halt
         assert (halt["mono_ns"] - killed_ns) / 1e9 < SILENCE_S + 1, halt

@@ -72,13 +72,13 @@ def test_a_daemon_killed_while_a_job_saves_itself_costs_it_nothing(fleet: Fleet,
 
 
 #: How many mini-batches lie between two saves of these: some seconds, lest its node tells of none in between.
-SAVES = 200
+SAVES = 400
 
 
 def is_between_saves(fleet: Fleet, name: str) -> bool:
-    """True when a training has saved itself, and has trained on for most of the time until the next save."""
+    """True when a training has saved itself, has trained on, and its next save is seconds away."""
     count = len(rows(fleet, name))
-    return count > SAVES and 0.7 * SAVES < count % SAVES < 0.8 * SAVES
+    return count > SAVES and 0.4 * SAVES < count % SAVES < 0.5 * SAVES
 
 
 def test_lost_node_of_a_job_that_goes_on_from_its_own_file(fleet: Fleet) -> None:

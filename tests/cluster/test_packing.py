@@ -8,7 +8,7 @@ import pytest
 
 from gandiva_slurm.engine import invariants
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import Fleet, own_cluster, said, wait_for
+from tests.cluster.fleet import Fleet, asked, own_cluster, said, wait_for
 from tests.cluster.sharing import LIGHT
 from tests.records import holds_of
 from tests.slow import slow
@@ -63,7 +63,7 @@ def check_packs(fleet: Fleet) -> None:
 
 def codes(fleet: Fleet, job: int) -> list[str]:
     """The reasons of its story, oldest first; none before the controller has seen it."""
-    told = fleet.mini.exec(["gandiva", "why", str(job), "--story", "--json"], check=False)
+    told = asked(fleet.mini, "why", str(job), "--story", "--json")
     return [line["code"] for line in json.loads(told.stdout)["story"]] if told.returncode == 0 else []
 
 

@@ -283,6 +283,9 @@ def test_gang_has_its_gpus_where_jobs_ended_right_behind_slurmctlds_start(beside
     first = beside.gang("user1", "turns", LIGHT)
     wait_for(lambda: fleet.steps("user1", "turns") > 20, "the first gang to train", START_S)
     began_s, state = time.time(), mini.path("spool", "slurmctld", "job_state")
+    # It writes what has changed, and a gang that runs changes nothing.
+    change = ["scontrol", "update", f"JobId={first}", "Comment=known"]
+    wait_for(lambda: mini.exec(change, check=False).returncode == 0, "slurmctld to have news")
     wait_for(lambda: changed_ns(state) > began_s * 1e9, "slurmctld to write its state")
     mini.kill("slurmctld")
     mini.start_daemon("slurmctld")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import LIGHT, Fleet, own_cluster, wait_for
+from tests.cluster.fleet import LIGHT, Fleet, asked, own_cluster, wait_for
 from tests.docker.conftest import require
 
 SUITE = "docker:trixie"
@@ -121,7 +121,7 @@ class Moving:
 
     def story(self) -> str:
         """What is known of it, for a failure."""
-        told = self.mini.exec(["gandiva", "why", str(self.job), "--story"], check=False).stdout
+        told = asked(self.mini, "why", str(self.job), "--story").stdout
         return told + "\n".join(json.dumps(event) for event in self.events("image", "restore", "un"))
 
     def broken(self) -> int:

@@ -141,7 +141,8 @@ def test_what_dies_with_a_killed_criu_is_requeued_and_begins_anew(moving: Moving
     home, mini = moving.node(), moving.mini
     (train,) = pids_of(mini, home, "train.py", moving.name)
     moving.crowd()
-    (maker,) = wait_for(lambda: pids_of(mini, home, "gandiva_slurm.node.imaging"), moving.story, MOVE_S)
+    # What it forks has its command for a moment.
+    maker, *_ = wait_for(lambda: pids_of(mini, home, "gandiva_slurm.node.imaging"), moving.story, MOVE_S)
     os.kill(maker, signal.SIGSTOP)
     if criu := criu_of(mini, home):
         os.kill(criu, signal.SIGKILL)
@@ -155,7 +156,7 @@ def test_what_dies_with_a_killed_criu_is_requeued_and_begins_anew(moving: Moving
     "stage, victim", [("imaging", "criu"), ("imaging", "gandivad"), ("restoring", "gandivad")]
 )
 def test_killed_in_the_middle_it_trains_on_and_is_alive_once(moving: Moving, stage: str, victim: str) -> None:
-    moving.submit(f"exec python train.py OUT {STEPS} 0.02")
+    moving.submit(f"exec python train.py OUT {10**6} 0.02")
     home = moving.node()
     there = home if stage == "imaging" else "n2" if home == "n1" else "n1"
     moving.crowd()

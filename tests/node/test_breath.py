@@ -10,7 +10,7 @@ from tests.ports import free_port
 from tests.slow import slow, soaked
 
 #: What their groups wait for, and how long a turn is: torchrun's agents are given up after 15 s.
-GROUP_S, TURN_S = 2.0, 16.0
+GROUP_S, TURN_S = 6.0, 16.0
 LOOP = [str(HERE / "scripts/loop.py"), "5"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", GANG, "2", str(10**9), "0"]
 
