@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from gandiva_slurm.node.store import StateFile
 if TYPE_CHECKING:  # the guard itself needs no settings
     from gandiva_slurm.node.settings import NodeSettings
 
+#: How often, and after what pause, it tries to end what makes an image.
+_TRIES, _PAUSE_S = 3, 2.0
 #: How often it looks for a new daemon.
 _LOOK_S = 0.25
 #: A daemon that lives for so long has a guard of its own.
@@ -49,14 +52,14 @@ def thaw(state_dir: Path) -> int:
     if state is None:
         return 0
     rows, image_dir = state["jobs"], state.get("image_dir", "")
-    making = [row for row in rows if (row.get("image") or [None])[0]]
-    fixed = [row["key"] for row in rows if row not in making and not _take_image(row, image_dir)]
-    others = [row for row in rows if row not in making and row["key"] not in fixed]
+    imaged = [row for row in rows if _has_image(row)]
     # What was stopped may be in a frozen group as well: it goes on once both are over. criu, which may have a
     # job in hand, undoes its work by the job's own processes.
-    count, thawed = sum(_thaw_job(row, state["node"]) for row in others), _thaw_groups(state, rows)
-    # These come last, for to end what makes an image may take seconds; it may have frozen them once more.
-    for row in making:
+    count = sum(_thaw_job(row, state["node"]) for row in rows if row not in imaged)
+    thawed = _thaw_groups(state, rows)
+    # These come last, for a store may hang, and to end what makes an image takes seconds. It may have frozen
+    # the job once more.
+    for row in sorted(imaged, key=lambda row: row["image"][0] is not None):
         if _take_image(row, image_dir):
             thawed += _thaw_groups(state, [row])
             count += _thaw_job(row, state["node"])
@@ -75,19 +78,28 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
     It is only renamed here, and removed with what is old in the store.
     """
     maker, is_whole, is_kept = [*(row.get("image") or (None, False)), False][:3]
-    if maker:
-        with contextlib.suppress(OSError):  # this node is short of something
+    for _ in range(_TRIES if maker else 0):
+        try:
             imaging.end(ProcId(*maker))
+            break
+        except OSError as err:  # this node is short of something
+            log.error("job %s: what makes its image is not ended yet: %s", row["key"], err)
+            time.sleep(_PAUSE_S)
     if not image_dir or not (maker or is_whole):
         return True
     if is_kept:  # no image of its own is whole, and one that was kept before does not keep it still
         return True
     try:
+        os.stat(Path(image_dir) / "whole")  # not mounted, it has none now, and may have one again
         images.put_away(Path(image_dir), JobKey.parse(row["key"]))
     except OSError as err:
         log.error("job %s stays stopped: the image of its processes cannot be deleted: %s", row["key"], err)
         return False
     return True
+
+
+def _has_image(row: dict[str, Any]) -> bool:
+    return any((row.get("image") or [None, False])[:2])
 
 
 def _thaw_groups(state: dict[str, Any], rows: list[dict[str, Any]]) -> int:
@@ -97,7 +109,7 @@ def _thaw_groups(state: dict[str, Any], rows: list[dict[str, Any]]) -> int:
 
 def _thaw_job(row: dict[str, Any], node: str) -> int:
     stopped = {ProcId(*proc) for proc in row["stopped"]}
-    has_image = any((row.get("image") or [None, False])[:2])
+    has_image = _has_image(row)
     count = 0
     with contextlib.suppress(OSError):  # this node is short of something: what is known is continued
         if has_image or (row["is_frozen"] and not row.get("is_shut")):

@@ -113,18 +113,25 @@ class Imager:
         node = self._node
         root = Path(node.former_images) if node.former_images else None
         await self._unmade.take_over(OFF)
-        for resident in node.residents.values():
-            if resident.image.is_whole and not self._is_planned(resident):
-                leaving.end(node, resident)  # it has been requeued, and goes on from its image
-            elif resident.image.is_whole and not resident.is_ending and not resident.is_fenced:
-                self._unmade.add(resident, OFF)
-        while self._unmade:
+        while self._unmade or any(each.image.is_whole for each in node.residents.values()):
+            for resident in [each for each in node.residents.values() if each.key not in self._unmade]:
+                try:
+                    self._give_one_up(resident)
+                except OSError as err:
+                    log.error("job %s: its image: %s", resident.key, err)
             with contextlib.suppress(OSError):  # a store that hangs hangs here; what it refuses `look` says
                 await asyncio.to_thread(os.stat, root or "/")
             self._unmade.look(root)
             await asyncio.sleep(LOOK_S)
         node.former_images = ""
         node.save()
+
+    def _give_one_up(self, resident: Resident) -> None:
+        image = resident.image
+        if image.is_whole and not self._is_planned(resident):
+            leaving.end(self._node, resident)  # it has been requeued, and goes on from its image
+        elif image.is_whole and not resident.is_ending and not resident.is_fenced:
+            self._unmade.add(resident, OFF)
 
     def _note_lost(self, used: Collection[JobKey]) -> None:
         """Tell of the jobs that a former gandivad was restoring from these incarnations' images."""
@@ -257,14 +264,13 @@ class Imager:
         while said is None and time.monotonic() < until_s and not (over := self._why_over(resident)):
             await asyncio.sleep(0.02)
             said = imaging.answer(call)
-            if said is not None and call.returncode and resident.image.is_in_hand:
-                said = None  # it was killed, and its criu goes on without it
             charge_awake(self._node, resident, self._node.clock.mono())
+            if said is not None and call.returncode:  # it was killed: its criu may go on without it
+                over, said = str(said["why"]), None
+                break
         if said is None:
             took_ns = round((time.monotonic() - began_s) * 1e9)
             await self._unmade.end(resident, over or "it was not made in time", took_ns)
-            if self._node.settings.image_dir is not None:
-                self._unmade.look(self._node.settings.image_dir)
             return
         resident.image.maker = None
         image_cards.note_answer(resident, said.pop("card", None))

@@ -162,15 +162,15 @@ def end(maker: ProcId) -> None:
     The job is not frozen meanwhile: criu undoes what it did by the job's own processes.
     """
     try:
-        tops = [proc.pid for proc in criu.left_by(maker)]
         # Stopped, it neither seals what is made now, nor starts anything.
         if procs.send(maker, signal.SIGSTOP):
             _wait(lambda: _is_still(maker.pid))
-            tops = procs.children(maker.pid)
-        _undo(tops)
+            _undo(procs.children(maker.pid))
     finally:
         procs.send(maker, signal.SIGKILL)
     _wait(lambda: not procs.is_alive(maker))
+    if left := criu.left_by(maker):  # it was killed before, or meanwhile
+        _undo([proc.pid for proc in left])
 
 
 def _is_still(pid: int) -> bool:

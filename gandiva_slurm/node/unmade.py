@@ -7,8 +7,10 @@ job has gone on. A store may refuse it for a while, and is asked again at each l
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,9 +38,14 @@ class Unmade:
         self._jobs: dict[JobKey, tuple[Resident, str, int]] = {}
         #: what was said last of those that are not let go
         self._told: dict[JobKey, str] = {}
+        #: when they are tried again, by the steady clock
+        self._later_s: dict[JobKey, float] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._jobs
 
     def add(self, resident: Resident, why: str, took_ns: int = 0) -> None:
         """Put away what there is of a job's image, at the next look."""
@@ -70,26 +77,33 @@ class Unmade:
     def look(self, root: Path | None) -> None:
         """Put away what can be, and let its jobs go. `root`: the store; None: there is none, nor an image."""
         for key, (resident, why, took_ns) in list(self._jobs.items()):
+            if time.monotonic() < self._later_s.get(key, 0.0):
+                continue
+            image = resident.image
+            was = image.maker, image.is_whole, image.is_kept
             try:
-                if resident.image.is_in_hand:
-                    continue
-                is_no_use = not resident.image.is_kept or (resident.is_ending and not resident.is_fenced)
+                if image.is_in_hand:
+                    raise OSError(errno.EBUSY, "criu has not let go of it")
+                is_no_use = not image.is_kept or (resident.is_ending and not resident.is_fenced)
                 if root is not None and is_no_use:
                     put_away(self._node, root, resident)
-                resident.image.maker, resident.image.is_whole = None, False
+                image.maker, image.is_whole = None, False
                 self._on_gone(resident, why, took_ns)
             except OSError as err:
+                image.maker, image.is_whole, image.is_kept = was
+                self._later_s[key] = time.monotonic() + AGAIN_S
                 if self._told.get(key) != str(err):
                     log.error("job %s stands still: its image cannot be put away: %s", key, err)
                 self._told[key] = str(err)
                 continue
             del self._jobs[key]
             self._told.pop(key, None)
+            self._later_s.pop(key, None)
 
 
 def put_away(node: Node, root: Path, resident: Resident) -> None:
     """Take a job's image out of use now, and remove it in a thread; OSError when the store refuses."""
-    os.stat(root / "whole")  # a store that is not mounted has none, and may have it again
+    os.stat(root / "whole")  # a store that is not mounted has none now, and may have one again
     resident.image.kept_steps = -1
     node.images.discard(resident.key)
     for gone in images.put_away(root, resident.key):

@@ -191,6 +191,9 @@ async def test_a_store_that_refuses_keeps_one_job_still_and_no_other(
     assert first.image.keeps_still and not second.image.keeps_still and gone == ["user2"]
     refused.clear()
     pending.look(root)
+    assert first.image.keeps_still, "it is asked again after a while"
+    pending._later_s.clear()
+    pending.look(root)
     assert not first.image.keeps_still and gone == ["user2", "user1"] and not pending
     assert not images.has_any(root, 1) and not images.has_any(root, 2)
 
@@ -210,16 +213,20 @@ def a_killed_maker(seconds: str = "60") -> Iterator[subprocess.Popen[Any]]:
                 procs.send(proc, signal.SIGKILL)
 
 
-async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(floor: Any) -> None:
-    resident, root = parked(floor), floor.node.settings.image_dir
+async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(
+    floor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, root, told = parked(floor), floor.node.settings.image_dir, list[ProcId]()
     imager, tree = Imager(floor.node, floor.slicer), SimpleNamespace(procs=[])
+    monkeypatch.setattr(unmade.imaging, "end", told.append)
+    monkeypatch.setattr(unmade, "AGAIN_S", 0.0)
     with a_killed_maker() as call:
         resident.image.maker, resident.leave.is_told = ProcId(call.pid, 1), True
-        following = asyncio.create_task(imager._follow(resident, tree, call, 600.0))  # type: ignore[arg-type]
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-            assert resident.image.is_in_hand and not following.done()
-    await until(following.done)
+        await imager._follow(resident, tree, call, 600.0)  # type: ignore[arg-type]
+        assert told == [ProcId(call.pid, 1)]
+        for _ in range(5):
+            imager._unmade.look(root)
+            assert resident.image.is_in_hand and resident.image.keeps_still
     imager._unmade.look(root)
     assert not resident.image.keeps_still and "ended with -9" in resident.leave.error
 
@@ -292,6 +299,7 @@ def test_the_guard_lets_other_jobs_go_where_one_cannot_be(
             wait_for(lambda: state(other) != "T")
             raise OSError(12, "Cannot allocate memory")
 
+        monkeypatch.setattr(guard, "_PAUSE_S", 0.0)
         monkeypatch.setattr(guard.imaging, "end", fail)
         guard.thaw(tmp_path)
         assert state(other) != "T"
