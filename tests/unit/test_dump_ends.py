@@ -147,7 +147,8 @@ async def test_where_images_are_off_now_no_job_stands_still_for_one(
         resident.image.maker, resident.image.is_whole = None if is_whole else maker, is_whole
         making = asyncio.create_task(Imager(floor.node, floor.slicer).run())
         await until(lambda: not resident.image.keeps_still)
-        assert not making.done() and not images.has_any(root, 1)
+        assert not making.done(), making.exception()
+        assert not images.has_any(root, 1)
         assert is_whole or not procs.is_alive(maker)
         making.cancel()
     (other,) = (each for each in floor.node.residents.values() if each is not resident)
@@ -227,6 +228,7 @@ async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(
         for _ in range(5):
             imager._unmade.look(root)
             assert resident.image.is_in_hand and resident.image.keeps_still
+    wait_for(lambda: not resident.image.is_in_hand)
     imager._unmade.look(root)
     assert not resident.image.keeps_still and "ended with -9" in resident.leave.error
 
