@@ -25,7 +25,7 @@ from tests import patience
 from tests.node_bench import Bench
 from tests.unit.test_kept_images import floor as floor
 from tests.unit.test_kept_images import parked
-from tests.unit.test_node_adoption import job_of, start_again, state
+from tests.unit.test_node_adoption import job_of, start_again, state, until
 from tests.unit.test_node_adoption import stepd as stepd
 
 #: What criu is like: it writes, and where a write fails it undoes what it has done. It is no Python, which
@@ -45,13 +45,6 @@ def id_of(call: subprocess.Popen[Any]) -> ProcId:
     return found.id
 
 
-def wait_for(holds: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 30 * patience.slowness()
-    while not holds():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
-
-
 def test_criu_that_takes_too_long_undoes_its_dump(tmp_path: Path) -> None:
     """No signal ends it, for it has its own code in the processes that it has stopped."""
     out, undone = tmp_path / "pages", tmp_path / "undone"
@@ -64,7 +57,7 @@ def test_criu_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPa
     before = {proc.id for proc in procs.below([os.getpid()])}
     assert imaging._run(started(HANGS), 0.2) == imaging._LATE
     since = [proc for proc in procs.below([os.getpid()]) if proc.id not in before]
-    wait_for(lambda: not any(procs.is_alive(proc.id) for proc in since))
+    until(lambda: not any(procs.is_alive(proc.id) for proc in since))
 
 
 def test_a_maker_that_is_ended_seals_nothing_and_its_criu_undoes_its_dump(tmp_path: Path) -> None:
@@ -74,7 +67,7 @@ def test_a_maker_that_is_ended_seals_nothing_and_its_criu_undoes_its_dump(tmp_pa
         f"imaging._run({started(WRITES, out, undone)!r}, 60)\nPath({str(sealed_it)!r}).touch()\n"
     )
     call = subprocess.Popen([sys.executable, "-c", make], start_new_session=True)
-    wait_for(lambda: out.exists() and out.stat().st_size)
+    until(lambda: out.exists() and out.stat().st_size)
     imaging.end(id_of(call))
     assert undone.exists() and call.wait(10) == -signal.SIGKILL and not sealed_it.exists()
     imaging.end(ProcId(call.pid, 1))  # and once more: there is none
@@ -89,12 +82,12 @@ def test_where_nothing_can_be_started_it_is_killed_in_the_end(monkeypatch: pytes
     monkeypatch.setattr(imaging, "UNDO_S", 0.3)
     make = f"from gandiva_slurm.node import imaging; imaging._run({started(HANGS)!r}, 60)"
     call = subprocess.Popen([sys.executable, "-c", make], start_new_session=True)
-    wait_for(lambda: len([*procs.below([call.pid])]) == 2)
+    until(lambda: len([*procs.below([call.pid])]) == 2)
     below = [proc.id for proc in procs.below([call.pid])]
     monkeypatch.setattr(imaging.subprocess, "run", run)
     imaging.end(id_of(call))
     assert call.wait(10) == -signal.SIGKILL
-    wait_for(lambda: not any(map(procs.is_alive, below)))
+    until(lambda: not any(map(procs.is_alive, below)))
 
 
 @contextlib.contextmanager
@@ -124,12 +117,12 @@ async def test_a_gandivad_that_is_started_anew_does_not_freeze_what_criu_has_in_
             assert state(child) != "T"
             time.sleep(0.01)
     Slicer(node).switcher.shut(again)
-    wait_for(lambda: state(child) == "T")
+    until(lambda: state(child) == "T")
 
 
 def stopped_child(child: ProcId) -> None:
     procs.send(child, signal.SIGSTOP)
-    wait_for(lambda: state(child) == "T")
+    until(lambda: state(child) == "T")
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -146,7 +139,7 @@ async def test_where_images_are_off_now_no_job_stands_still_for_one(
     with a_maker() as maker:
         resident.image.maker, resident.image.is_whole = None if is_whole else maker, is_whole
         making = asyncio.create_task(Imager(floor.node, floor.slicer).run())
-        await until(lambda: not resident.image.keeps_still)
+        await eventually(lambda: not resident.image.keeps_still)
         assert not making.done(), making.exception()
         assert not images.has_any(root, 1)
         assert is_whole or not procs.is_alive(maker)
@@ -155,10 +148,10 @@ async def test_where_images_are_off_now_no_job_stands_still_for_one(
     floor.next_quantum()
     floor.park(other)
     assert resident.holds
-    wait_for(lambda: state(stepd[1]) != "T")
+    until(lambda: state(stepd[1]) != "T")
 
 
-async def until(holds: Callable[[], object]) -> None:
+async def eventually(holds: Callable[[], object]) -> None:
     until_s = time.monotonic() + 30 * patience.slowness()
     while not holds():
         assert time.monotonic() < until_s
@@ -200,13 +193,13 @@ async def test_a_store_that_refuses_keeps_one_job_still_and_no_other(
 
 
 @contextlib.contextmanager
-def a_killed_maker(seconds: str = "60") -> Iterator[subprocess.Popen[Any]]:
+def a_killed_maker() -> Iterator[subprocess.Popen[Any]]:
     """What a killed program has left: a process that is called as criu is, of its session."""
-    words = ["sh", "-c", 'sh -c "sleep $0; :" "$0" criu dump >/dev/null & kill -9 $$', seconds]
+    words = ["sh", "-c", 'sh -c "sleep 60; :" sh criu dump >/dev/null & kill -9 $$']
     with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, text=True) as call:
         leader = id_of(call)
         call.wait()
-        wait_for(lambda: criu.left_by(leader))
+        until(lambda: criu.left_by(leader))
         try:
             yield call
         finally:
@@ -228,7 +221,7 @@ async def test_a_job_is_not_let_go_while_the_criu_of_a_killed_maker_works(
         for _ in range(5):
             imager._unmade.look(root)
             assert resident.image.is_in_hand and resident.image.keeps_still
-    wait_for(lambda: not resident.image.is_in_hand)
+    until(lambda: not resident.image.is_in_hand)
     imager._unmade.look(root)
     assert not resident.image.keeps_still and "ended with -9" in resident.leave.error
 
@@ -238,7 +231,7 @@ def test_the_criu_of_a_killed_maker_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     with a_killed_maker() as call:
         leader = ProcId(call.pid, 1)
         imaging.end(leader)
-        wait_for(lambda: not criu.left_by(leader))
+        until(lambda: not criu.left_by(leader))
 
 
 async def test_what_cannot_be_ended_for_want_of_something_is_tried_again(
@@ -284,7 +277,7 @@ def test_the_guard_continues_what_a_killed_maker_s_criu_has_left_stopped(
         stopped_child(stepd[1])
         guard.thaw(tmp_path)
         assert not procs.is_alive(maker)
-    wait_for(lambda: state(stepd[1]) != "T")
+    until(lambda: state(stepd[1]) != "T")
 
 
 def test_the_guard_lets_other_jobs_go_where_one_cannot_be(
@@ -298,7 +291,7 @@ def test_the_guard_lets_other_jobs_go_where_one_cannot_be(
         stopped_child(other)
 
         def fail(maker: ProcId) -> None:
-            wait_for(lambda: state(other) != "T")
+            until(lambda: state(other) != "T")
             raise OSError(12, "Cannot allocate memory")
 
         monkeypatch.setattr(guard, "_PAUSE_S", 0.0)
