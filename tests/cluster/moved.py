@@ -25,7 +25,7 @@ class Crowd:
 
     def __init__(self, fleet: Fleet, name: str, script: str, kind: str = "v100", *flags: str) -> None:
         self.fleet, self.name = fleet, name
-        wait_for(lambda: all(node["state"] == "up" for node in fleet.ask("nodes")["nodes"]), "all nodes", 60)
+        wait_all_up(fleet)
         flags = (f"--gandiva-gpu-types={kind}", "--gandiva-pack=never", f"--job-name={name}", *flags)
         count, gpus = f"exec python light.py {name}.count {name}.stop", GPUS[kind]
         others = [fleet.submit("user2", count, *flags, gpus=gpus) for _ in range(2)]
@@ -120,6 +120,11 @@ class Crowd:
     def wait_runs(self, *runs: str) -> None:
         """Wait until Slurm's accounting shows these runs, and no other; it lags behind a job's end."""
         wait_for(lambda: self.runs() == list(runs), f"sacct to show {runs}")
+
+
+def wait_all_up(fleet: Fleet) -> None:
+    """Wait until jobs may be placed on every node."""
+    wait_for(lambda: all(node["state"] == "up" for node in fleet.ask("nodes")["nodes"]), "all nodes", 60)
 
 
 def _stepds(jobs: Iterable[str]) -> tuple[str, ...]:

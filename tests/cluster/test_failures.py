@@ -123,7 +123,7 @@ def test_scancel_ends_a_job_at_once(fleet: Fleet, parked: bool) -> None:
     other, name = (jobs[1], "user2") if victim == jobs[0] else (jobs[0], "user1")
     before = fleet.steps(name, "sliced")
     wait_for(lambda: fleet.steps(name, "sliced") > before + 100, "the other job to have the GPU for itself")
-    assert fleet.slurm_state(other) == "RUNNING"
+    fleet.wait_running(other)
 
 
 def test_a_crashing_script_frees_its_gpu(fleet: Fleet) -> None:

@@ -1,7 +1,8 @@
 """A training is moved from one node to another by a checkpoint and a requeue, and nothing of it is lost."""
 
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gandiva_slurm.mini.cluster import MiniCluster
 from tests import patience
 from tests.cluster.fleet import Fleet, own_cluster, said, set_slurm, wait_for
-from tests.cluster.moved import END_S, GPUS, MOVE_S, Crowd, cost, rows
+from tests.cluster.moved import END_S, GPUS, MOVE_S, Crowd, cost, rows, wait_all_up
 from tests.cluster.sharing import LIGHT
 from tests.slow import slow
 
@@ -31,8 +32,8 @@ srun sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=0 exec python {GANG.name} ENDLESS'
 QUANTUM_S = 0.5
 #: More than any test waits for.
 ENDLESS = 10**9
-#: A turn lasts 18 minutes: in it a job moves to GPUs on which no other lives, and nowhere else. One that does
-#: not save itself soon stays.
+#: A turn lasts 18 minutes: in it a job moves to GPUs on which no other lives, or that are its own, and to no
+#: others. One that does not save itself soon stays.
 MOVES = {"min_run_s": 2, "cost_s": 60, "deadline_s": 20}
 #: How long a requeue takes of what does not heed SIGTERM: shorter than a move may take.
 KILL_WAIT_S = 15
@@ -187,12 +188,27 @@ def test_a_job_that_saves_itself_upon_its_signal_is_moved(fleet: Fleet) -> None:
     assert lost == 0 and 0 < ckpt_s < 30
 
 
+def end_at_once(fleet: Fleet, jobs: Collection[int]) -> None:
+    """Cancel jobs on several nodes; gandivactld sees them gone in one look.
+
+    Their ends may be seconds apart. A gang for which one GPU comes free moves to it and keeps its other GPU,
+    for there more jobs run; where another comes free it moves again.
+    """
+    fleet.mini.kill("gandivactld", signal.SIGSTOP)
+    try:
+        fleet.mini.exec(["scancel", *map(str, jobs)])
+        wait_for(lambda: all(fleet.slurm_state(job) == "CANCELLED" for job in jobs), f"jobs {jobs} to end")
+    finally:
+        fleet.mini.kill("gandivactld", signal.SIGCONT)
+
+
 def move_gang(fleet: Fleet, script: str) -> tuple[int, list[str]]:
     """Have a gang moved off GPUs of two nodes that it shares, on to others that are free, and end it.
 
     Return the job, and the first word of each line it has written.
     """
     nodes, flags = ("n3", "n4"), ("--gandiva-gpu-types=k80", "--gandiva-pack=never")
+    wait_all_up(fleet)
     count = "exec python light.py wide.count wide.stop"
     for job in (others := [fleet.submit("user2", count, *flags) for _ in range(4)]):
         fleet.wait_running(job)
@@ -207,7 +223,7 @@ def move_gang(fleet: Fleet, script: str) -> tuple[int, list[str]]:
     shared = gpus(gang)[:1] + gpus(gang)[-1:]
     free = [job for job in others if gpus(job)[0] not in shared]
     assert len(free) == 2 and len({node for node, _ in shared}) == 2
-    fleet.mini.exec(["scancel", *map(str, free)])
+    end_at_once(fleet, free)
     wait_for(lambda: len({node for node, _ in gpus(gang, 1)}) == 2, "the gang to run elsewhere", 90)
     assert all(place not in shared for place in gpus(gang, 1))
     before = len(rows(fleet, f"loss.{gang}"))
