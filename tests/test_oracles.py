@@ -74,6 +74,7 @@ def test_a_job_too_large_is_named(tmp_path: Path) -> None:
 SETS = [60, long_form(200, why="more sets of users"), soaked(1000, why="3 minutes")]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sets", SETS)
 def test_trades_on_sets_drawn_by_seed_are_worth_as_much_as_max_min_fairness(sets: int) -> None:
     status, answer = ask("trading_sets.py", "--sets", str(sets), timeout_s=900)

@@ -56,7 +56,7 @@ SCRIPTS = {
         "torch.distributed.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
     )
-    + ATTACHED
+    + ATTACHED.replace("(4)", "(1000)")
     + "\ntorch.distributed.destroy_process_group()\n",
 }
 
@@ -154,8 +154,8 @@ def test_gang_of_a_launcher_is_parked_and_moved(gandiva):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     code, out = gandiva("try", "gang", launcher=launcher)
     assert code == 0 and "the losses are identical, bit for bit" in out, out
-    assert "alone:   80 losses on 2 ranks\n" in out
-    assert "moved:   attached: 80 losses on 2 ranks, 2 moves\n" in out
+    assert re.search(r"alone:   \d+ losses on 2 ranks\n", out), out
+    assert re.search(r"moved:   attached: \d+ losses on 2 ranks, 2 moves\n", out), out
 
 
 BROKEN = {

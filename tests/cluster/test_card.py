@@ -20,6 +20,9 @@ LEFT = 1 << 21
 KEEPS = re.compile(r"of GPU 0's 3072 MiB job (?P<job>\d+) keeps (?P<mib>\d+) MiB")
 
 
+LONG = [soak("4 min; 2 turns each in make test"), pytest.mark.timeout(900)]
+
+
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None, library: Path) -> Iterator[MiniCluster]:
     with card_cluster("card", library, QUANTUM_S) as made:
@@ -32,7 +35,7 @@ def fleet(cluster: MiniCluster) -> Iterator[CardFleet]:
         yield made
 
 
-@pytest.mark.parametrize("turns", [2, pytest.param(20, marks=soak("4 min; 2 turns each in make test"))])
+@pytest.mark.parametrize("turns", [2, pytest.param(20, marks=LONG)])
 def test_two_that_do_not_fit_together_take_turns(fleet, library, tmp_path, turns):
     assert 2 * (LIVE + WORK + CONTEXT) > TOTAL > LIVE + WORK + 2 * CONTEXT
     names = {"user1": f"one{turns}", "user2": f"two{turns}"}

@@ -166,6 +166,10 @@ def test_its_node_is_cut_off_its_power(fleet: Fleet, parked: int) -> None:
         for pid in lost:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+    if mini.spec.cgroups:  # with its power a node loses its control groups, and what of them was frozen
+        for step in mini.path("/sys/fs/cgroup").glob("**/job_*/step_*"):
+            for group in (step, step / "user"):
+                cgroups.freeze(group, False)
     wait_for(lambda: not fleet.strays(), lambda: f"all to be gone: {fleet.strays()}")
     fleet.start_dead()
 

@@ -13,6 +13,7 @@ from tests.slow import soak
 pytestmark = [
     pytest.mark.local,
     soak("70 s, nine trainings at once; unit/test_immovable_live has the same through the engine"),
+    pytest.mark.timeout(900),
 ]
 
 SCRIPTS = Path(__file__).parents[1] / "node/scripts"

@@ -44,6 +44,7 @@ def tasks(fleet: Fleet) -> dict[int, str]:
     return {row["job_id"]: row["user"] for row in fleet.ask("queue")["jobs"] if row["state"] != "ENDED"}
 
 
+@pytest.mark.timeout(900)
 @soak("2 minutes of trades by measured rates; in virtual time tests/sim/test_market.py has them")
 def test_fast_gpus_go_to_whom_they_help_and_the_ledger_outlives_the_controller(fleet: Fleet) -> None:
     for user, (fast, slow_ms) in STEPS_MS.items():

@@ -15,7 +15,7 @@ from tests.docker.moving import OF_IMAGES, SUITE, TRAIN
 from tests.docker.test_kept_images import S, kept, story, trained, wait_trained
 from tests.slow import soak
 
-pytestmark = soak("five minutes and more; test_kept_images has three jobs")
+pytestmark = [soak("five minutes and more; test_kept_images has three jobs"), pytest.mark.timeout(1500)]
 
 JOBS, GPUS = 10, 3
 USERS = ("user1", "user2", "user3")

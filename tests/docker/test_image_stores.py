@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gandiva_slurm.mini.cluster import MiniCluster
-from tests.cluster.fleet import LIGHT, own_cluster, wait_for
+from tests.cluster.fleet import LIGHT, own_cluster, set_slurm, wait_for
 from tests.docker.conftest import require
 from tests.docker.moving import (
     END_S,
@@ -43,6 +43,8 @@ def mini() -> Iterator[MiniCluster]:
     with own_cluster("stores", "v100:1x1,k80:1x1", 0.5, spec=OF_IMAGES, moves=MOVES, node=node) as cluster:
         cluster.path("/home/user2/light.py").write_text(LIGHT)
         cluster.path("/home/user1/train.py").write_text(TRAIN.read_text())
+        # A slurmd that a test has stopped is not asked meanwhile: no target is lost but by the test.
+        set_slurm(cluster, SlurmdTimeout=300)
         yield cluster
 
 

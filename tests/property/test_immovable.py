@@ -114,6 +114,7 @@ def by_chance(seed: int) -> tuple[list[Spec], int]:
     return immovable(specs, 1.0, 0), gpus
 
 
+@DRAWN
 def test_where_none_can_move_homes_are_near_those_found_by_search() -> None:
     """At each arrival, with the same knowledge: no lengths. Single cases are better or worse by luck."""
     ratios = []
