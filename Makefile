@@ -89,7 +89,7 @@ test-all: setup ## the long rest: what make test leaves out, and mini clusters i
 
 # A skip is a failure here, as in CI; GANDIVA_REQUIRE= takes what this machine has. Without an image its tests say so.
 soak: export GANDIVA_REQUIRE ?= cluster,card,docker:bookworm,docker:trixie,docker:forky
-soak: setup ## the longest forms, outside CI (root, two hours); docs/testing.md has dates and results
+soak: setup ## the longest forms, outside CI (root); docs/testing.md has dates and results
 	-@for suite in bookworm trixie forky; do $(MAKE) --no-print-directory image SUITE=$$suite || break; done
 	@failed=0; trap 'exit 130' INT TERM HUP; $(PY) -m tests.device.build; \
 	GANDIVA_MOMENTS=20 $(PYTEST) -s tests/cluster/test_demo.py || failed=1; \

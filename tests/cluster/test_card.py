@@ -18,8 +18,6 @@ QUANTUM_S, QUEUED_S = 2.0, 3.0
 #: What is left of a parked training above its context: a segment for what is small.
 LEFT = 1 << 21
 KEEPS = re.compile(r"of GPU 0's 3072 MiB job (?P<job>\d+) keeps (?P<mib>\d+) MiB")
-
-
 LONG = [soak("4 min; 2 turns each in make test"), pytest.mark.timeout(900)]
 
 

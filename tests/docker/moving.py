@@ -5,6 +5,7 @@ node's GPU is idle.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -193,3 +194,9 @@ def pids_of(mini: MiniCluster, node: str, *words: str) -> list[int]:
             if {*map(str.encode, words)} <= {*Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")}:
                 found += [int(entry)] * (os.readlink(f"/proc/{entry}/ns/ipc") == mine)
     return found
+
+
+def runs_of(steps: list[int]) -> list[list[int]]:
+    """Return what was done between one beginning and the next one, which is step 0."""
+    begins = [0, *(at for at, step in enumerate(steps) if at and step == 0)]
+    return [steps[begin:end] for begin, end in itertools.pairwise([*begins, len(steps)])]

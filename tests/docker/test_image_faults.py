@@ -1,7 +1,6 @@
 """What fails, or is made to fail, while a job moves by an image of its processes: it is alive once."""
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from tests.docker.moving import (
     Moving,
     criu_of,
     pids_of,
+    runs_of,
     two_nodes,
 )
 from tests.docker.moving import moving as moving
@@ -127,9 +127,7 @@ def test_a_gandivad_killed_with_an_image_made_loses_neither(moving: Moving) -> N
 
 def check_steps(moving: Moving) -> int:
     """Each step was done once, or from the first one on where that was told; return how often it began."""
-    steps = [int(line.split()[0]) for line in moving.lines()]
-    firsts = [at for at, step in enumerate(steps) if step == 0]
-    runs = [steps[begin:end] for begin, end in itertools.pairwise([*firsts, len(steps)])]
+    runs = runs_of([int(line.split()[0]) for line in moving.lines()])
     assert all(run == [*range(len(run))] for run in runs), moving.story()
     assert len(runs) <= 1 + moving.broken(), moving.story()
     return len(runs)

@@ -1,7 +1,6 @@
 """A node is lost, and its unmodified trainings go on elsewhere from images that were kept (ADR 0061)."""
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import pytest
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
-from tests.docker.moving import BROKE, OF_IMAGES, SUITE, TRAIN, criu_of
+from tests.docker.moving import BROKE, OF_IMAGES, SUITE, TRAIN, criu_of, runs_of
 from tests.slow import soak
 
 pytestmark = pytest.mark.timeout(900)
@@ -121,10 +120,9 @@ def check_kept(fleet: Fleet, files: dict[int, Path], killed_ns: int) -> None:
 
 def check_once(fleet: Fleet, job: int, file: Path) -> None:
     """Each mini-batch was done once, or from the first one on where a killed criu took the job along."""
-    steps = [step for step, _ in trained(file)]
-    anew = [at for at, step in enumerate(steps) if step == 0 and at]
-    assert all(step == before + 1 for before, step in itertools.pairwise(steps) if step), story(fleet, job)
-    assert len(anew) <= len(BROKE.findall(story(fleet, job))), story(fleet, job)
+    runs = runs_of([step for step, _ in trained(file)])
+    assert all(run == [*range(len(run))] for run in runs), story(fleet, job)
+    assert len(runs) <= 1 + len(BROKE.findall(story(fleet, job))), story(fleet, job)
 
 
 def end_all(fleet: Fleet, files: dict[int, Path]) -> None:
