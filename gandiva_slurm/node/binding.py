@@ -182,14 +182,14 @@ class Admission:
         """Slurm tells a task its restart count only by the environment: where more is known, that counts.
 
         srun may not pass the variable on, and a job may have it from the job that submitted it. A batch
-        script's is believed where it says that it is too late, or that it follows one that is still here.
+        script's is believed where it says that it is too late, or that it follows one that is or was here.
         """
         job_id = bind.key.job_id
         mine = [r for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
         here = [r.key for r in mine if r.part is None or r.part.has_begun]
-        planned = [job.key for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
-        known = max([*here, *planned], default=bind.key)
-        if bind.step == "batch" and (here or bind.key < known):
+        planned = [job for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
+        known = max([*here, *(job.key for job in planned)], default=bind.key)
+        if bind.step == "batch" and (here or bind.key < known or any(map(self._is_over, planned))):
             return bind
         return replace(bind, key=known)
 
@@ -219,7 +219,7 @@ class Admission:
         planned = next((job for job in self._jobs() if job.key == bind.key), None)
         is_planned = planned is not None
         if planned is None:
-            planned = self._place(peer, bind)
+            planned = self._in_its_place(peer, bind) or self._place(peer, bind)
         elif planned.uid != peer.uid:
             raise PeerError(f"job {bind.key} is uid {planned.uid}'s, not uid {peer.uid}'s")
         return self._enroll(planned, is_planned)
@@ -262,6 +262,18 @@ class Admission:
             resident.slots = ()
         part.has_begun = part.has_processes = True
         part.has_script = part.has_script or step == "batch"
+
+    def _is_over(self, job: PlannedJob) -> bool:
+        """It has ended here: a batch script that begins is of a later one, which Slurm has started."""
+        resident = self._node.residents.get(job.key)
+        is_ending = resident is not None and resident.is_ending
+        return not job.span and (is_ending or job.key in self._node.ended)
+
+    def _in_its_place(self, peer: Peer, bind: Bind) -> PlannedJob | None:
+        """Slurm has restarted it before gandivactld could plan it: it has the GPUs that it had (ADR 0003)."""
+        had = [job for job in self._jobs() if job.job_id == bind.key.job_id and job.uid == peer.uid]
+        over = next(filter(self._is_over, had), None)
+        return None if over is None else replace(over, restart=bind.key.restart)
 
     def _place(self, peer: Peer, bind: Bind) -> PlannedJob:
         """No plan names this job: it runs all the same, on the GPUs with the least tickets."""

@@ -2,7 +2,8 @@
 
 bpf(2), BPF_PROG_TYPE_CGROUP_DEVICE (kernel 4.15 and newer): it is asked at each open(2) and mknod(2) of a
 device, beside those of others: what one of them refuses is refused. It lives as long as its group, whatever
-becomes of gandivad. Needs CAP_BPF and CAP_NET_ADMIN (before kernel 5.8 CAP_SYS_ADMIN).
+becomes of gandivad, unless it is taken off by its descriptor. Needs CAP_BPF and CAP_NET_ADMIN (before kernel
+5.8 CAP_SYS_ADMIN).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 #: bpf(2) by machine: it has no function in libc.
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361}
-_PROG_LOAD, _PROG_ATTACH = 5, 8
+_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH = 5, 8, 9
 _CGROUP_DEVICE_PROGRAM, _AT_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
 _NAME, _LICENCE = b"gandiva_gpus", b"MIT"
 #: Operation codes of linux/bpf.h: load a word, and with a constant, jump when equal or not, move, return.
@@ -59,15 +60,32 @@ def program(closed: Sequence[Device]) -> bytes:
     return b"".join([*code, allowed, refused])
 
 
-def close(group: Path, closed: Sequence[Device]) -> None:
-    """Refuse these devices to what is in a group, now and later; OSError says why that cannot be had."""
+def close(group: Path, closed: Sequence[Device]) -> int:
+    """Refuse these devices to what is in a group, now and later; OSError says why that cannot be had.
+
+    Returns a descriptor of the program, by which it can be taken off.
+    """
+    loaded = _load(program(closed))
+    try:
+        _at_group(_PROG_ATTACH, group, loaded, _ALLOW_MULTI)
+    except OSError:
+        os.close(loaded)
+        raise
+    return loaded
+
+
+def take_off(group: Path, loaded: int) -> None:
+    """Let a group open again what this program alone has closed to it; its descriptor is closed."""
+    try:
+        _at_group(_PROG_DETACH, group, loaded, 0)
+    finally:
+        os.close(loaded)
+
+
+def _at_group(command: int, group: Path, loaded: int, flags: int) -> None:
     descriptor = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        loaded = _load(program(closed))
-        try:
-            _call(_PROG_ATTACH, struct.pack("=IIII", descriptor, loaded, _AT_CGROUP_DEVICE, _ALLOW_MULTI))
-        finally:
-            os.close(loaded)
+        _call(command, struct.pack("=IIII", descriptor, loaded, _AT_CGROUP_DEVICE, flags))
     finally:
         os.close(descriptor)
 

@@ -3,7 +3,9 @@
 Slurm isolates no GPU on slot nodes (ADR 0002). A job's tasks are in a control group that only root may take
 them out of, Slurm's own or one of gandivad's; to that group the files of the node's other GPUs are closed
 (ADR 0044): by a program in the kernel where the group is of version 2, by `devices.deny` in version 1. As a
-job's GPUs do not change while it lives here, that is done once, and lasts until the group is gone.
+job's GPUs do not change while it lives here, that is done once, and lasts until the group is gone. Slurm's
+may outlive its job's slurmstepds, and be the next incarnation's on other GPUs: then it is done anew, and what
+was done before is undone.
 CUDA numbers the GPUs that it can open: a confined task has the numbers that its GPUs have in its job.
 """
 
@@ -14,9 +16,9 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gandiva_slurm.model.errors import PeerBusy
 from gandiva_slurm.node import bpf, cgroups
@@ -50,6 +52,14 @@ def of_files(prefix: str) -> tuple[Device, ...]:
     return tuple(found)
 
 
+class Closing(NamedTuple):
+    """What was closed to a group of Slurm's: which group that was, and by which program (-1: version 1)."""
+
+    inode: int
+    closed: tuple[Device, ...]
+    loaded: int
+
+
 class Devices:
     """Closes other jobs' GPUs. `files` is `auto`, `none` or a prefix; `name` the node's own group's."""
 
@@ -59,6 +69,7 @@ class Devices:
         #: why they could not be closed to the newest job; "": they could, or nobody asked for it
         self.fault = ""
         self._told = ""
+        self._closings: dict[Path, Closing] = {}
 
     def confine(self, resident: Resident, pids: Iterable[int]) -> None:
         """Close the other GPUs to these processes of a job, before they begin.
@@ -77,6 +88,8 @@ class Devices:
         if own is not None and own.is_dir() and cgroups.remove(own):
             with contextlib.suppress(OSError):  # it goes with the last of the node's jobs
                 own.parent.rmdir()
+        for group in [group for group in self._closings if not group.exists()]:
+            _let_go(self._closings.pop(group))
 
     def sweep(self) -> None:
         """Remove what gandivads that are gone have left of theirs."""
@@ -94,11 +107,22 @@ class Devices:
         try:
             if group is None or not self._enter(group, pids):
                 return self._tell("there is no control group for it")
-            _close(group, others)
+            self._close(group, tuple(others))
         except OSError as err:
             return self._tell(f"{err.strerror}", f"{group}: {err.strerror}")
         self.fault = ""
         return True
+
+    def _close(self, group: Path, others: tuple[Device, ...]) -> None:
+        """Close these to a group, and open what an incarnation before had closed to it."""
+        inode, before = group.stat().st_ino, self._closings.get(group)
+        if before is not None and before.inode == inode and before.closed == others:
+            return
+        self._closings[group] = Closing(inode, others, _close(group, others))
+        if before is not None and before.inode == inode:
+            _reopen(group, before, others)
+        elif before is not None:
+            _let_go(before)
 
     def _cards(self) -> tuple[Device, ...]:
         if self._files == "none":
@@ -136,10 +160,25 @@ class Devices:
         return False
 
 
-def _close(group: Path, others: list[Device]) -> None:
+def _close(group: Path, others: Sequence[Device]) -> int:
     """Refuse these devices to a group; OSError says why that cannot be had."""
-    if (group / "devices.deny").exists():
-        for device in others:
-            (group / "devices.deny").write_text(f"c {device.major}:{device.minor} rwm")
-    else:
-        bpf.close(group, others)
+    if not (group / "devices.deny").exists():
+        return bpf.close(group, others)
+    for device in others:
+        (group / "devices.deny").write_text(f"c {device.major}:{device.minor} rwm")
+    return -1
+
+
+def _reopen(group: Path, before: Closing, closed: Sequence[Device]) -> None:
+    """Undo what was done to a group, but for what is `closed` to it now."""
+    if before.loaded >= 0:
+        bpf.take_off(group, before.loaded)
+        return
+    for device in before.closed:
+        if device not in closed:
+            (group / "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
+
+
+def _let_go(closing: Closing) -> None:
+    if closing.loaded >= 0:
+        os.close(closing.loaded)

@@ -15,6 +15,7 @@ from gandiva_slurm.node import images, kept_images, procs
 from gandiva_slurm.node.context import Node
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.saved import restoring_in
 from gandiva_slurm.node.slicer import Slicer
 from gandiva_slurm.node.spares import SPARE_NS
 
@@ -72,6 +73,13 @@ class Restore:
         return cls(JobKey.parse(old), Path(place), ProcId(*first), NO_TASK)
 
 
+def of_ended(node: Node) -> dict[JobKey, Restore]:
+    """Return what a former gandivad was restoring for jobs that have ended: their next starts want it."""
+    saved = node.saved if node.saved is not None and node.is_same_boot else {"jobs": []}
+    rows = restoring_in(saved).items()
+    return {key: Restore.from_json(row) for key, row in rows if key not in node.residents}
+
+
 def give_back(node: Node, running: Restore) -> str:
     """Put its image back, for another start; say why that cannot be done, "" when it is."""
     root = node.settings.image_dir
@@ -92,9 +100,8 @@ def keep(node: Node, resident: Resident, running: Restore) -> None:
     assert root is not None
     try:
         images.pass_on(root, running.place, running.old, resident.key, is_spare)
-        if is_spare:
-            resident.image.spare_until_ns = node.clock.mono() + SPARE_NS
-        else:
+        resident.image.spare_until_ns = node.clock.mono() + SPARE_NS
+        if not is_spare:
             resident.image.kept_steps = kept_images.done(resident)
     except (OSError, ValueError) as err:
         log.error("job %s: the image that it goes on from is not kept: %s", resident.key, err)

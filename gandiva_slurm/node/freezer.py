@@ -93,6 +93,8 @@ class Freezer:
 
     def forget(self, resident: Resident) -> None:
         """Its last process is gone."""
+        # Slurm's outlive a slurmstepd that was killed: the job's next start would be born frozen in them.
+        self.open(resident)
         own = resident.processes.own
         if own is None:
             return

@@ -60,7 +60,7 @@ def thaw(state_dir: Path) -> int:
     # These come last, for a store may hang, and to end what makes an image takes seconds. It may have frozen
     # the job once more.
     for row in sorted(imaged, key=lambda row: row["image"][0] is not None):
-        if _take_image(row, image_dir):
+        if _take_image(row, image_dir, state["node"]):
             thawed += _thaw_groups(state, [row])
             count += _thaw_job(row, state["node"])
     if thawed:
@@ -72,10 +72,11 @@ def thaw(state_dir: Path) -> int:
     return count
 
 
-def _take_image(row: dict[str, Any], image_dir: str) -> bool:
+def _take_image(row: dict[str, Any], image_dir: str, node: str) -> bool:
     """Take a job's process image out of use before the job runs on; False when that fails: it stays stopped.
 
-    It is only renamed here, and removed with what is old in the store.
+    It is only renamed here, and removed with what is old in the store. What Slurm has ended
+    here meanwhile goes on from it elsewhere.
     """
     maker, is_whole, is_kept = [*(row.get("image") or (None, False)), False][:3]
     for _ in range(_TRIES if maker else 0):
@@ -90,12 +91,25 @@ def _take_image(row: dict[str, Any], image_dir: str) -> bool:
     if is_kept:  # no image of its own is whole, and one that was kept before does not keep it still
         return True
     try:
+        if not _is_here(row, node):
+            return True
         os.stat(Path(image_dir) / "whole")  # not mounted, it has none now, and may have one again
         images.put_away(Path(image_dir), JobKey.parse(row["key"]))
     except OSError as err:
         log.error("job %s stays stopped: the image of its processes cannot be deleted: %s", row["key"], err)
         return False
     return True
+
+
+def _whole(row: dict[str, Any], node: str) -> JobProcesses:
+    stepds = {ProcId(*proc) for proc in row["stepds"]}
+    return JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
+
+
+def _is_here(row: dict[str, Any], node: str) -> bool:
+    """True when Slurm has the job here, or anything of it lives."""
+    whole = _whole(row, node)
+    return whole.has_stepd() or bool(whole.members())
 
 
 def _has_image(row: dict[str, Any]) -> bool:
@@ -113,11 +127,10 @@ def _thaw_job(row: dict[str, Any], node: str) -> int:
     count = 0
     with contextlib.suppress(OSError):  # this node is short of something: what is known is continued
         if has_image or (row["is_frozen"] and not row.get("is_shut")):
-            stepds = {ProcId(*proc) for proc in row["stepds"]}
-            whole = JobProcesses(JobKey.parse(row["key"]), row["uid"], node, stepds, set(row["cgroups"]))
             # In a group of version 1 that was frozen just now what is stopped shows another state.
             states = "TtD" if has_image else "T"
-            stopped |= whole.stopped_by_us((ProcId(*proc) for proc in row["left_stopped"]), states)
+            before = (ProcId(*proc) for proc in row["left_stopped"])
+            stopped |= _whole(row, node).stopped_by_us(before, states)
     for proc in stopped:
         with contextlib.suppress(OSError):
             count += procs.send(proc, signal.SIGCONT)

@@ -32,6 +32,7 @@ from gandiva_slurm.node import (
 )
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
+from gandiva_slurm.node.elsewhere import of_ended
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.procs import ProcId
@@ -70,6 +71,7 @@ class Imager:
             await self._give_up()
             await asyncio.Event().wait()
             return
+        ended = [running.place for running in of_ended(self._node).values()]
         await self._unmade.take_over("gandivad was started anew while it was made")
         # The store is other nodes', too: where it hangs, this daemon does not.
         fault = await asyncio.to_thread(_prepare, root)
@@ -91,7 +93,7 @@ class Imager:
             if not fault and not self._is_cleared:
                 self._is_cleared = True
                 rows = [resident.image.restoring for resident in self._node.residents.values()]
-                kept = {Path(row[1]) for row in rows if row}
+                kept = {*ended, *(Path(row[1]) for row in rows if row)}
                 self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by, kept))
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
@@ -187,11 +189,14 @@ class Imager:
         return plan is None or any(job.key == resident.key for job in plan.jobs)
 
     def _drop_ended(self) -> None:
-        """What has ended here does not go on elsewhere, but for what leaves and what was stopped for that."""
-        residents = self._node.residents
+        """What has ended here does not go on elsewhere, but for what leaves and what was stopped for that.
+
+        What was restored a moment ago may be started again by a Slurm that has forgotten its start.
+        """
+        residents, now = self._node.residents, self._node.clock.mono()
         for key in [key for key, kept in self._kept.items() if residents.get(key) is not kept]:
             kept = self._kept.pop(key)
-            if kept.is_fenced or kept.image.is_whole:
+            if kept.is_fenced or kept.image.is_whole or now < kept.image.spare_until_ns:
                 continue
             try:
                 self._put_away(kept)

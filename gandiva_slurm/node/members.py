@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _CGROUP_JOB = re.compile(
     r"^(?:/slurm(?:_[^/]+)?/uid_\d+|/system\.slice/(?:[^/]+_)?slurmstepd\.scope)/job_(\d+)(?=/|$)"
 )
 _STEPD_TITLE = re.compile(r"slurmstepd: \[(\d+)\.([^\]]*)\]")
+#: The step that Slurm begins beside the others (PrologFlags=Contain), with what pam_slurm_adopt brings.
+EXTERN = "extern"
 #: Rounds of a signal to a set of processes: each catches what the last one's targets had forked meanwhile.
 ROUNDS = 50
 #: What is read of the table of a host's unix sockets, at most.
@@ -49,7 +51,7 @@ class Stepd:
     step: str
 
 
-def stepds() -> list[Stepd]:
+def stepds(with_extern: bool = False) -> list[Stepd]:
     """Return the slurmstepds on this node, by a look at root's processes, without those of extern steps."""
     found = []
     for name in os.listdir("/proc"):
@@ -57,7 +59,8 @@ def stepds() -> list[Stepd]:
             is_roots = name.isdigit() and os.stat(f"/proc/{name}").st_uid == 0
             match = _STEPD_TITLE.match(procs.title(int(name))) if is_roots else None
             proc = procs.read_proc(int(name)) if match else None
-            if match and proc is not None and match[2] != "extern" and procs.uids(proc.pid) == (0, 0):
+            is_meant = match is not None and (with_extern or match[2] != EXTERN)
+            if match and is_meant and proc is not None and procs.uids(proc.pid) == (0, 0):
                 found.append(Stepd(proc.id, int(match[1]), match[2]))
     return found
 
@@ -135,6 +138,17 @@ def _stepd_above(pid: int) -> tuple[ProcId | None, re.Match[str] | None]:
     return None, None
 
 
+def _is_of(pid: int, others: Collection[Stepd]) -> bool:
+    """True for a process of one of these steps; one that came by ssh is below no slurmstepd."""
+    if not others:
+        return False
+    above, _ = _stepd_above(pid)
+    if above is not None:
+        return any(other.proc == above for other in others)
+    externs = [f"/job_{other.job_id}/step_{EXTERN}" for other in others if other.step == EXTERN]
+    return any(path in procs.read_text(pid, "cgroup") for path in externs)
+
+
 @dataclass
 class JobProcesses:
     """A job's way down to its processes: its slurmstepds, its cgroups, and what its environment says."""
@@ -197,11 +211,17 @@ class JobProcesses:
         """
         return {proc.id for proc in self.members() if proc.state in states} - set(before)
 
-    def kill(self) -> int:
-        """SIGKILL all members until none is left to send it to; return how many there were."""
+    def kill(self, with_others: bool = False) -> int:
+        """SIGKILL all members until none is left to send it to; return how many there were.
+
+        What lives under another slurmstepd of the job is its next step, its next incarnation, or has come by
+        ssh: Slurm ends that, and this does `with_others` alone.
+        """
         killed: set[ProcId] = set()
+        others = [] if with_others else self._other_stepds()
         for _ in range(ROUNDS):
-            todo = [proc.id for proc in self.members() if proc.id not in killed]
+            mine = [proc.id for proc in self.members() if not _is_of(proc.pid, others)]
+            todo = [proc for proc in mine if proc not in killed]
             for proc in todo:
                 procs.send(proc, signal.SIGKILL)
             killed.update(todo)
@@ -214,7 +234,11 @@ class JobProcesses:
         ours, before = self.stop()
         for proc in (*self.stepds, *ours, *before):
             procs.send(proc, signal.SIGKILL)
-        return len(ours) + len(before) + self.kill()
+        return len(ours) + len(before) + self.kill(with_others=True)
+
+    def _other_stepds(self) -> list[Stepd]:
+        found = stepds(with_extern=True)
+        return [each for each in found if each.job_id == self.key.job_id and each.proc not in self.stepds]
 
     def _targets(self, only: Iterable[ProcId] | None) -> list[Proc]:
         if only is None:

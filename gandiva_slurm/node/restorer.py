@@ -30,6 +30,7 @@ from gandiva_slurm.node.elsewhere import (
     drop_ranks,
     give_back,
     keep,
+    of_ended,
     send_elsewhere,
 )
 from gandiva_slurm.node.fetching import Fetch
@@ -107,6 +108,7 @@ class Restorer:
                 continue
             self._running[resident.key] = running
             send_elsewhere(self._node, self._slicer, resident, STARTED_ANEW)
+        self._running |= of_ended(self._node)
 
     def heed_unfit(self, key: JobKey) -> None:
         """PeerBusy while a job waits to be restored elsewhere; then it begins anew, or JobOver."""

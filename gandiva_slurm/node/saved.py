@@ -89,6 +89,12 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
     return resident, row["sets"]
 
 
+def restoring_in(saved: dict[str, Any]) -> dict[JobKey, list[Any]]:
+    """Return what was being restored when a state was saved, by the incarnations that it was for."""
+    rows = {JobKey.parse(row["key"]): _image(row.get("image")).restoring for row in saved["jobs"]}
+    return {key: row for key, row in rows.items() if row}
+
+
 def read_past(rows: list[Any]) -> dict[JobKey, tuple[HeldTime, int]]:
     """Read what ended residents had held."""
     found = [(HeldTime(**{**row, "gpus": tuple(row["gpus"])}), when_ns) for row, when_ns in rows]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import cgroups
+from gandiva_slurm.node.devices import Devices
 from tests.node.harness import HERE, WITHOUT_GROUPS, NodeHarness, a_planned_job
 from tests.node.test_capabilities import as_the_unit_has_it
 from tests.skips import NO_ROOT, NO_V1_DEVICES
@@ -118,3 +124,35 @@ def test_where_it_cannot_be_had_jobs_start_all_the_same_and_that_is_said(make_no
     node.start_job(1, script("one", files))
     assert opened(node, "one") == ({"2"}, [0, 1, 2, 3])
     assert node.log().count("the GPUs of others are not closed to jobs") == 1
+
+
+OPEN_ALL = """
+import os, sys
+open(f"{sys.argv[1]}/cgroup.procs", "w").write(str(os.getpid()))
+for gpu in range(int(sys.argv[3])):
+    try:
+        os.open(f"{sys.argv[2]}{gpu}", os.O_RDWR)
+    except OSError as err:
+        print(err.errno)
+"""
+
+
+@pytest.mark.parametrize("version", ["v2", "v1"])
+def test_a_group_of_slurms_that_stays_has_the_gpus_of_its_next_incarnation(files, version):
+    """As a killed slurmstepd leaves it; the kernel would refuse what either incarnation's closing does."""
+    root = cgroups.hierarchy("devices") if version == "v2" else Path("/sys/fs/cgroup/devices")
+    if root is None or not ((root / "cgroup.controllers").exists() or (root / "devices.deny").exists()):
+        pytest.skip(NO_V1_DEVICES)
+    group, node = root / cgroups.OURS / f"test-{os.getpid()}" / "job_7", Devices(files, root, "test")
+    group.mkdir(parents=True)
+    try:
+        for gpu in (1, 3):
+            job = SimpleNamespace(key=JobKey(7, 0), gpus=(gpu,), is_confined=None)
+            job.processes = SimpleNamespace(cgroups={str(group)})
+            node.confine(job, [])
+            assert job.is_confined, node.fault
+            command = [sys.executable, "-c", OPEN_ALL, str(group), files, str(GPUS)]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            assert said == [str(OPENS if each == gpu else CLOSED) for each in range(GPUS)]
+    finally:
+        assert cgroups.remove(group.parent)

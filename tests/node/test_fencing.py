@@ -71,6 +71,20 @@ def test_a_step_that_does_not_know_the_restart_count_is_of_its_job(make_node):
     assert node.events("fence") == []
 
 
+def test_one_restarted_without_gandivactld_is_the_next_incarnation(make_node):
+    """Its plan still names the one before: taken for that, it would be ended when gandivactld is back."""
+    node = make_node(gpus=2)
+    node.plan(a_planned_job(1, "user1", (1,)))
+    node.start_job(1, LOOP)
+    node.wait(lambda: node.resident(1).ranks == 1)
+    node.kill_job(1)
+    node.wait(lambda: not node.states())
+    node.start_job(1, LOOP, restart=1, user="user1", env={"RANK": "1"})
+    node.wait(lambda: node.resident(1, 1).ranks == 1)
+    assert node.resident(1, 1).gpus == (1,)
+    assert (1, 0) in node.report().ended
+
+
 def test_a_restart_count_that_came_from_another_job_is_not_believed(make_node):
     node = make_node(gpus=1)
     node.plan(a_planned_job(1, "user1", (0,)))

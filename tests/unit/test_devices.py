@@ -35,7 +35,7 @@ def closed(monkeypatch) -> list[Device]:
     found: list[Device] = []
     monkeypatch.setattr(cgroups, "enter", lambda group, pid: True)
     monkeypatch.setattr(devices, "of_driver", lambda: tuple(Device(195, gpu) for gpu in range(4)))
-    monkeypatch.setattr(devices, "_close", lambda group, others: found.extend(others))
+    monkeypatch.setattr(devices, "_close", lambda group, others: found.extend(others) or -1)
     return found
 
 
@@ -120,6 +120,22 @@ def test_slurms_own_group_is_taken_where_it_has_the_whole_job(tmp_path, closed):
     job.processes.cgroups = {str(slurms), "/sys/fs/cgroup/memory/slurm/uid_1/job_7"}
     Devices("auto", tmp_path, "n1-x").confine(job, [100])
     assert job.is_confined and not (tmp_path / "gandiva").exists()
+
+
+def test_in_a_group_that_outlives_an_incarnation_the_next_has_its_own_gpus(tmp_path, closed, monkeypatch):
+    """A slurmstepd that was killed leaves it. The steps of one incarnation are closed once."""
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "job_7").mkdir()
+    (tmp_path / "job_7" / "cgroup.freeze").touch()
+    opened, node = [], Devices("auto", tmp_path, "n1-x")
+    monkeypatch.setattr(devices, "_reopen", lambda group, before, now: opened.extend(before.closed))
+    for gpu in (1, 1, 2):
+        job = a_job(gpu)
+        job.processes.cgroups = {str(tmp_path / "job_7")}
+        node.confine(job, [100])
+        node.forget(job)
+    first, last = ([Device(195, other) for other in range(4) if other != gpu] for gpu in (1, 2))
+    assert (closed, opened) == ([*first, *last], first)
 
 
 #: struct bpf_insn, and the operations that programs here have (linux/bpf.h).

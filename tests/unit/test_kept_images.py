@@ -16,6 +16,7 @@ from gandiva_slurm.node import guard, image_task, imager, images, imaging, kept_
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
+from gandiva_slurm.node.spares import SPARE_NS
 from tests.unit.test_images import BY, KEY, ME, MOST, left, sealed, take
 from tests.unit.test_node_images import Floor, hooked, left_row
 
@@ -245,13 +246,15 @@ async def test_a_dump_whose_move_was_given_up_is_ended_and_the_job_has_its_turns
     assert resident.leave.error == "it is not to leave any more"
 
 
-@pytest.mark.parametrize("what", ("fenced", "leaves"))
+@pytest.mark.parametrize("what", ("fenced", "leaves", "restored a moment ago"))
 async def test_it_stays_for_what_goes_on_elsewhere(floor: Any, making: Imager, what: str) -> None:
     resident, root = parked(floor), floor.node.settings.image_dir
     images.place_of(root, resident.key).mkdir()
     resident.image.kept_steps = 3
     making._look_at(resident, "")
     resident.is_fenced, resident.image.is_whole = what == "fenced", what == "leaves"
+    if what == "restored a moment ago":
+        resident.image.spare_until_ns = floor.node.clock.mono() + SPARE_NS
     del floor.node.residents[resident.key]
     making._drop_ended()
     assert images.has_any(root, 1)
@@ -288,7 +291,7 @@ async def test_a_gandivad_begins_by_removing_what_a_former_one_left(floor: Any, 
 def test_the_guard_ends_its_maker_and_leaves_the_older_one(store: Path) -> None:
     images.place_of(store, JobKey(1, 0)).mkdir()
     row = left_row(MAKER, False)
-    assert guard._take_image({**row, "image": [*row["image"], True]}, str(store))  # type: ignore[misc]
+    assert guard._take_image({**row, "image": [*row["image"], True]}, str(store), "n1")
     assert images.has_any(store, 1)
     assert MOST
 

@@ -54,11 +54,11 @@ def test_gpus_that_cannot_be_closed_are_told_until_they_can(bench, tmp_path, mon
 
     devices = bench.node.devices = Devices("auto", tmp_path, "n1")
     monkeypatch.setattr(Devices, "_cards", lambda self: (Device(195, 0), Device(195, 1)))
-    monkeypatch.setattr(Devices, "_enter", lambda self, group, pids: True)
+    monkeypatch.setattr(Devices, "_enter", lambda self, group, pids: group.mkdir(parents=True) is None)
     monkeypatch.setattr(bpf, "close", refuse)
     devices.confine(resident(bench, 4711), [])
     assert told(bench) == {faults.DEVICES: "Operation not permitted"}
-    monkeypatch.setattr(bpf, "close", lambda group, devices: None)
+    monkeypatch.setattr(bpf, "close", lambda group, devices: -1)
     devices.confine(resident(bench, 8), [])
     assert told(bench) == {}
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -238,17 +239,29 @@ def test_rights_are_seen_in_any_set():
     assert has_rights(none.replace("CapInh:\t0", "CapInh:\t8"))
 
 
-def left_row(maker: ProcId | None, is_whole: bool) -> dict[str, object]:
-    return {"key": "1.0", "image": [maker, is_whole]}
+def left_row(maker: ProcId | None, is_whole: bool) -> dict[str, Any]:
+    """Of a job whose slurmstepd is this process."""
+    me = procs.read_proc(os.getpid())
+    assert me is not None
+    here = {"uid": os.getuid(), "stepds": [me.id], "cgroups": []}
+    return {"key": "1.0", "image": [maker, is_whole], **here}
 
 
 def test_the_guard_takes_an_image_out_of_use_before_it_thaws(tmp_path: Path) -> None:
     images.prepare(tmp_path)
     images.place_of(tmp_path, JobKey(1, 0)).mkdir()
-    assert guard._take_image(left_row(None, True), str(tmp_path))
+    assert guard._take_image(left_row(None, True), str(tmp_path), "n1")
     assert not images.has_any(tmp_path, 1)
-    assert guard._take_image(left_row(None, True), str(tmp_path)), "there is none any more"
-    assert guard._take_image(left_row(None, False), ""), "a site without images"
+    assert guard._take_image(left_row(None, True), str(tmp_path), "n1"), "there is none any more"
+    assert guard._take_image(left_row(None, False), "", "n1"), "a site without images"
+
+
+def test_the_guard_leaves_the_image_of_a_job_that_has_ended_here(tmp_path: Path) -> None:
+    """Slurm has requeued it while no gandivad was there: it goes on from that elsewhere."""
+    images.prepare(tmp_path)
+    images.place_of(tmp_path, JobKey(1, 0)).mkdir()
+    assert guard._take_image(left_row(None, True) | {"stepds": [[4194303, 1]]}, str(tmp_path), "n1")
+    assert images.has_any(tmp_path, 1)
 
 
 def test_where_it_cannot_the_job_stays_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +269,7 @@ def test_where_it_cannot_the_job_stays_stopped(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(images, "put_away", fail)
-    assert not guard._take_image(left_row(MAKER, False), str(tmp_path))
+    assert not guard._take_image(left_row(MAKER, False), str(tmp_path), "n1")
 
 
 @pytest.mark.parametrize(

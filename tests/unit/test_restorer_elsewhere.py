@@ -21,7 +21,7 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.model.reason import UNBORN
 from gandiva_slurm.node import imager, images, imaging, leaving, procs
 from gandiva_slurm.node.binding import Peer
-from gandiva_slurm.node.elsewhere import STARTED_ANEW, Elsewhere, Restore
+from gandiva_slurm.node.elsewhere import STARTED_ANEW, Elsewhere, Restore, of_ended
 from gandiva_slurm.node.imageable import FIRST
 from gandiva_slurm.node.leaving import UNFIT_NS
 from gandiva_slurm.node.procs import ProcId
@@ -202,6 +202,25 @@ async def test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_anothe
     await node.look()
     assert node.first.poll() == -signal.SIGKILL and node.kept == [str(OLD)] and node.job.image.restoring == []
     assert node.floor.told(1).unrestored == STARTED_ANEW
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False])
+async def test_a_job_that_ends_while_its_gandivad_is_away_leaves_the_image_to_its_next_start(
+    node: Node, is_same_boot: bool
+) -> None:
+    """gandivad and the task are killed in the midst of a restore; the next gandivad finds the job ended."""
+    running, floor = node.asked._running[node.job.key], node.floor
+    node.job.image.restoring = running.to_json()
+    floor.node.saved = json.loads(json.dumps(state_of(floor.node)))
+    floor.node.is_same_boot = is_same_boot
+    del floor.node.residents[node.job.key]
+    node.asked = Restorer(floor.node, floor.slicer, floor.watcher, None)  # type: ignore[arg-type]
+    node.asked.take_over()
+    kept = {each.place for each in of_ended(floor.node).values()}
+    assert kept == ({running.place} if is_same_boot else set())
+    await node.look()
+    assert (str(OLD) in node.kept) == is_same_boot
+    assert node.first.poll() == (-signal.SIGKILL if is_same_boot else None)
 
 
 def asking(node: Node, patch: pytest.MonkeyPatch) -> None:

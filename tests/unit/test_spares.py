@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import images
+from gandiva_slurm.node import elsewhere, images
+from gandiva_slurm.node.elsewhere import NO_TASK
 from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.restorer import Restorer
 from gandiva_slurm.node.spares import OVER_NS, SPARE_NS, Spares
@@ -79,3 +80,18 @@ def test_it_is_of_the_same_incarnation_alone(tmp_path: Path, restart: int, finds
     assert (found is not None) == finds
     assert not finds or (found and found[0] == KEY and images.pages_of(found[1], KEY) == JobKey(7, 1))
     assert os.getuid() == ME
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_a_start_that_is_forgotten_finds_it_where_images_are_kept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_parked: bool
+) -> None:
+    images.prepare(store := tmp_path / "images")
+    sealed(store, key=JobKey(7, 1))
+    running = elsewhere.Restore(JobKey(7, 1), take(store, JobKey(7, 1), BY), NO_TASK, NO_TASK)
+    settings = SimpleNamespace(image_dir=store, image_parked=is_parked)
+    node: Any = SimpleNamespace(settings=settings, clock=SimpleNamespace(mono=lambda: 5))
+    job: Any = SimpleNamespace(key=KEY, image=Image())
+    monkeypatch.setattr(elsewhere.kept_images, "done", lambda resident: 3)
+    elsewhere.keep(node, job, running)
+    assert images.place_of(store, KEY).exists() and job.image.spare_until_ns == 5 + SPARE_NS

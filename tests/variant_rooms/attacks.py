@@ -34,6 +34,22 @@ VARIANTS = (
         (f"{FREEZE}::test_what_its_user_stopped_stays_so_and_none_of_many_processes_is_signalled",),
     ),
     Variant(
+        "frozen-for-the-next",
+        "gandiva_slurm/node/freezer.py:Freezer.forget",
+        "self.open(resident)",
+        "pass",
+        "What a job that ended while it was frozen has left freezes its next start at birth.",
+        ("tests/unit/test_freezer.py::test_a_group_of_slurms_that_outlives_its_job_does_not_freeze_the_next",),
+    ),
+    Variant(
+        "step-ends-its-neighbours",
+        "gandiva_slurm/node/members.py:JobProcesses.kill",
+        "[] if with_others else self._other_stepds()",
+        "[]",
+        "The end of one step kills the next one, the job's next incarnation, and the user's ssh sessions.",
+        ("tests/unit/test_node_procs.py::test_what_another_step_has_begun_does_not_end_with_one",),
+    ),
+    Variant(
         "a-wake-is-free",
         "gandiva_slurm/node/charging.py:charge_awake",
         "charge_ran(node, resident, now - resident.awake_from_ns)",

@@ -99,6 +99,22 @@ VARIANTS = (
         ("tests/unit/test_node_faults.py::test_gpus_that_cannot_be_closed_are_told_until_they_can",),
     ),
     Variant(
+        "closed-to-the-next-incarnation",
+        "gandiva_slurm/node/devices.py:Devices._close",
+        "_reopen(group, before, others)",
+        "pass",
+        "In a group of Slurm's that outlives its slurmstepd the next incarnation opens none of its GPUs.",
+        ("tests/unit/test_devices.py::test_in_a_group_that_outlives_an_incarnation_the_next_has_its_own_gpus",),
+    ),
+    Variant(
+        "closed-again-and-again",
+        "gandiva_slurm/node/devices.py:Devices._close",
+        "if before is not None and before.inode == inode and before.closed == others:",
+        "if False:",
+        "Each step of a job is closed once more, until the kernel takes no more programs for its group.",
+        ("tests/unit/test_devices.py::test_in_a_group_that_outlives_an_incarnation_the_next_has_its_own_gpus",),
+    ),
+    Variant(
         "fault-names-a-job",
         "gandiva_slurm/node/devices.py:Devices._tell",
         "self.fault, told = why, where or why",

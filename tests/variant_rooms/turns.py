@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.variant_kit import Variant
 
+RESTARTED = "tests/node/test_fencing.py::test_one_restarted_without_gandivactld_is_the_next_incarnation"
+
 VARIANTS = (
     Variant(
         "older-order-obeyed",
@@ -169,6 +171,22 @@ VARIANTS = (
         "return bind",
         "A task's restart count is believed as its environment says it, where more is known.",
         ("tests/unit/test_node_span.py::test_a_part_that_is_only_planned_does_not_vouch_for_a_restart_count",),
+    ),
+    Variant(
+        "restarted-and-taken-for-the-one-before",
+        "gandiva_slurm/node/binding.py:Admission._with_true_restart",
+        "or any(map(self._is_over, planned))",
+        "",
+        "What Slurm restarts without gandivactld is ended as stale when that is back.",
+        (RESTARTED,),
+    ),
+    Variant(
+        "restarted-and-placed-anywhere",
+        "gandiva_slurm/node/binding.py:Admission._register",
+        "self._in_its_place(peer, bind) or ",
+        "",
+        "What Slurm restarts without gandivactld has other GPUs than it had.",
+        (RESTARTED,),
     ),
     Variant(
         "job-number-believed",
