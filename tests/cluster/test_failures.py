@@ -81,6 +81,27 @@ def test_nodes_go_on_slicing_while_the_controller_is_dead(fleet: Fleet) -> None:
     wait_for(in_accounts, f"the accounts to have {held}")
 
 
+@slow("60 s, Slurm keeps a requeued job back; node/test_fencing has what its node makes of it")
+def test_what_slurm_restarts_while_the_controller_is_dead_is_adopted(fleet: Fleet) -> None:
+    """Its node has the plan of the incarnation before, and takes it for the next one."""
+    first, second = two_sliced_jobs(fleet)
+    fleet.mini.kill("gandivactld")
+    fleet.mini.exec(["scontrol", "requeue", str(first)])
+
+    def events(name: str) -> list[dict[str, Any]]:
+        return [line for line in fleet.events("n1") if line["event"] == name and line.get("job") == first]
+
+    wait_for(lambda: events("register")[-1]["restart"] == 1, lambda: fleet.told_of(first), 90)
+    fleet.mini.start_daemon("gandivactld")
+    suspends = fleet.count("parked", first)
+    wait_for(lambda: fleet.count("parked", first) > suspends + 3, lambda: fleet.told_of(first), 60)
+    assert fleet.slurm_state(first) == fleet.slurm_state(second) == "RUNNING" and not events("fence")
+    for user in ("user1", "user2"):
+        fleet.stop(user, "sliced")
+    fleet.wait_ended(first, "COMPLETED")
+    fleet.wait_ended(second, "COMPLETED")
+
+
 def test_jobs_live_on_and_are_readopted_when_gandivad_is_killed(fleet: Fleet) -> None:
     """kill -9 of gandivad: the job on the GPU goes on; the new daemon slices both again."""
     first, second = two_sliced_jobs(fleet)
