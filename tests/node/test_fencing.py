@@ -80,6 +80,8 @@ def test_one_restarted_without_gandivactld_is_the_next_incarnation(make_node):
     node.kill_job(1)
     node.wait(lambda: not node.states())
     node.start_job(1, LOOP, restart=1, user="user1", env={"RANK": "1"})
+    registered = node.wait(lambda: node.events("register", 1)[1:])
+    assert [event["restart"] for event in registered] == [1]
     node.wait(lambda: node.resident(1, 1).ranks == 1)
     assert node.resident(1, 1).gpus == (1,)
     assert (1, 0) in node.report().ended
