@@ -120,14 +120,14 @@ def sweep(parent: Path, age_s: float = STALE_S) -> None:
     """Remove what gandivads have left that did not come back: empty groups of this age."""
     old_s = time.time() - age_s
     for pattern in ("*/*", "*"):
-        for group in _found(parent, pattern):
+        for group in found(parent, pattern):
             with contextlib.suppress(OSError):
                 if group.is_dir() and group.stat().st_mtime < old_s:
                     group.rmdir()
 
 
-def _found(parent: Path, pattern: str) -> list[Path]:
-    """What a pattern finds; nothing where another gandivad removes a group at that moment."""
+def found(parent: Path, pattern: str) -> list[Path]:
+    """Return the groups that a pattern finds; none where Slurm or a gandivad removes some meanwhile."""
     with contextlib.suppress(OSError):
         return list(parent.glob(pattern))
     return []

@@ -53,7 +53,7 @@ def of_files(prefix: str) -> tuple[Device, ...]:
 
 
 class Closing(NamedTuple):
-    """What was closed to a group of Slurm's: which group that was, and by which program (-1: version 1)."""
+    """What was closed to a group: which one that was, and by which program (-1: version 1)."""
 
     inode: int
     closed: tuple[Device, ...]
@@ -174,9 +174,11 @@ def _reopen(group: Path, before: Closing, closed: Sequence[Device]) -> None:
     if before.loaded >= 0:
         bpf.take_off(group, before.loaded)
         return
-    for device in before.closed:
-        if device not in closed:
-            (group / "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
+    # What is denied is denied to the groups below at once; what is allowed is not.
+    for directory, _, _ in os.walk(group):
+        for device in before.closed:
+            if device not in closed:
+                Path(directory, "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
 
 
 def _let_go(closing: Closing) -> None:

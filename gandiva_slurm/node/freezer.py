@@ -122,7 +122,7 @@ def slurms_groups(directories: set[str]) -> list[Path]:
     for directory in sorted(directories):
         path = Path(directory)
         pattern = "step_*" if path.is_relative_to("/sys/fs/cgroup/freezer") else "step_*/user"
-        found += filter(cgroups.can_freeze, path.glob(pattern))
+        found += filter(cgroups.can_freeze, cgroups.found(path, pattern))
     return found
 
 

@@ -29,6 +29,7 @@ from gandiva_slurm.node import (
     kept_images,
     leaving,
     procs,
+    spares,
 )
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
@@ -37,7 +38,6 @@ from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.slicer import Slicer
-from gandiva_slurm.node.spares import Spares
 from gandiva_slurm.node.unmade import Unmade, put_away
 
 #: How often it looks at what is to leave, at what may leave, and into the store.
@@ -57,7 +57,7 @@ class Imager:
         #: residents of which the store has an image that is kept, and whether other nodes see the store
         self._kept: dict[JobKey, Resident] = {}
         self._is_shared: bool | None = None
-        self._spares = Spares(self._drop_spare)
+        self._spares = spares.Spares(self._drop_spare)
         self._unmade = Unmade(node, slicer.switcher, self._fail)
         #: why GPU programs cannot be in an image here
         self._cards = imageable.CARDS_OFF
@@ -71,7 +71,6 @@ class Imager:
             await self._give_up()
             await asyncio.Event().wait()
             return
-        ended = [running.place for running in of_ended(self._node).values()]
         await self._unmade.take_over("gandivad was started anew while it was made")
         # The store is other nodes', too: where it hangs, this daemon does not.
         fault = await asyncio.to_thread(_prepare, root)
@@ -93,7 +92,8 @@ class Imager:
             if not fault and not self._is_cleared:
                 self._is_cleared = True
                 rows = [resident.image.restoring for resident in self._node.residents.values()]
-                kept = {*ended, *(Path(row[1]) for row in rows if row)}
+                kept = {Path(row[1]) for row in rows if row}
+                kept |= {running.place for running in of_ended(self._node).values()}
                 self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by, kept))
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
@@ -193,13 +193,17 @@ class Imager:
 
         What was restored a moment ago may be started again by a Slurm that has forgotten its start.
         """
-        residents, now = self._node.residents, self._node.clock.mono()
+        residents, now, root = self._node.residents, self._node.clock.mono(), self._node.settings.image_dir
+        assert root is not None
         for key in [key for key, kept in self._kept.items() if residents.get(key) is not kept]:
             kept = self._kept.pop(key)
-            if kept.is_fenced or kept.image.is_whole or now < kept.image.spare_until_ns:
+            if kept.is_fenced or kept.image.is_whole:
                 continue
             try:
-                self._put_away(kept)
+                if now < kept.image.spare_until_ns:
+                    spares.make(root, key)
+                else:
+                    self._put_away(kept)
             except OSError as err:
                 log.error("job %s: the image that was kept of it is still there: %s", key, err)
 
@@ -215,7 +219,7 @@ class Imager:
         root = self._node.settings.image_dir
         assert root is not None
         self._node.images.discard(key)
-        asyncio.get_running_loop().run_in_executor(None, images.drop_spare, root, key)
+        asyncio.get_running_loop().run_in_executor(None, spares.drop, root, key)
 
     def _put_away(self, resident: Resident) -> None:
         root = self._node.settings.image_dir

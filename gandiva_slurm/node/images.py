@@ -253,21 +253,18 @@ def pass_on(root: Path, used: Path, old: JobKey, key: JobKey, is_spare: bool = F
     """
     manifest = json.loads((used / MANIFEST).read_bytes()[:MOST_MANIFEST])
     told = {"job": str(key), "pages_of": manifest.get("pages_of", str(old)), "is_spare": is_spare}
-    with open(used / f".{MANIFEST}", "w", encoding="utf-8") as file:
-        json.dump(manifest | told, file)
-        file.flush()
-        os.fsync(file.fileno())
-    (used / f".{MANIFEST}").rename(used / MANIFEST)
+    retell(used, manifest | told)
     os.utime(used)
     _replace(root / "whole" / str(key), used)
 
 
-def drop_spare(root: Path, key: JobKey) -> None:
-    """Remove an incarnation's image if it is a spare one, and none that was made of it since."""
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads((place_of(root, key) / MANIFEST).read_bytes()[:MOST_MANIFEST]).get("is_spare"):
-            for gone in put_away(root, key):
-                remove(gone)
+def retell(place: Path, manifest: dict[str, Any]) -> None:
+    """Have an image say another thing of itself, at once."""
+    with open(place / f".{MANIFEST}", "w", encoding="utf-8") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    (place / f".{MANIFEST}").rename(place / MANIFEST)
 
 
 def pages_of(manifest: dict[str, Any], key: JobKey) -> JobKey:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Stepd:
     step: str
 
 
-def stepds(with_extern: bool = False) -> list[Stepd]:
+def stepds() -> list[Stepd]:
     """Return the slurmstepds on this node, by a look at root's processes, without those of extern steps."""
     found = []
     for name in os.listdir("/proc"):
@@ -59,8 +59,7 @@ def stepds(with_extern: bool = False) -> list[Stepd]:
             is_roots = name.isdigit() and os.stat(f"/proc/{name}").st_uid == 0
             match = _STEPD_TITLE.match(procs.title(int(name))) if is_roots else None
             proc = procs.read_proc(int(name)) if match else None
-            is_meant = match is not None and (with_extern or match[2] != EXTERN)
-            if match and is_meant and proc is not None and procs.uids(proc.pid) == (0, 0):
+            if match and proc is not None and match[2] != EXTERN and procs.uids(proc.pid) == (0, 0):
                 found.append(Stepd(proc.id, int(match[1]), match[2]))
     return found
 
@@ -138,15 +137,14 @@ def _stepd_above(pid: int) -> tuple[ProcId | None, re.Match[str] | None]:
     return None, None
 
 
-def _is_of(pid: int, others: Collection[Stepd]) -> bool:
-    """True for a process of one of these steps; one that came by ssh is below no slurmstepd."""
-    if not others:
-        return False
-    above, _ = _stepd_above(pid)
-    if above is not None:
-        return any(other.proc == above for other in others)
-    externs = [f"/job_{other.job_id}/step_{EXTERN}" for other in others if other.step == EXTERN]
-    return any(path in procs.read_text(pid, "cgroup") for path in externs)
+def _stepds_of(job_id: int) -> Iterator[Stepd]:
+    """Yield a job's slurmstepds, the extern step's too; one has its user's effective uid at times."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        match = _STEPD_TITLE.match(procs.title(int(name)))
+        if match and int(match[1]) == job_id:
+            proc, owner = procs.read_proc(int(name)), procs.uids(int(name))
+            if proc is not None and owner is not None and owner[0] == 0:
+                yield Stepd(proc.id, job_id, match[2])
 
 
 @dataclass
@@ -211,17 +209,16 @@ class JobProcesses:
         """
         return {proc.id for proc in self.members() if proc.state in states} - set(before)
 
-    def kill(self, with_others: bool = False) -> int:
+    def kill(self, is_over: bool = False) -> int:
         """SIGKILL all members until none is left to send it to; return how many there were.
 
         What lives under another slurmstepd of the job is its next step, its next incarnation, or has come by
-        ssh: Slurm ends that, and this does `with_others` alone.
+        ssh: Slurm ends that. `is_over`: the whole incarnation is, and only what began after it goes on.
         """
         killed: set[ProcId] = set()
-        others = [] if with_others else self._other_stepds()
         for _ in range(ROUNDS):
-            mine = [proc.id for proc in self.members() if not _is_of(proc.pid, others)]
-            todo = [proc for proc in mine if proc not in killed]
+            others = self._of_others(is_over)
+            todo = [proc.id for proc in self.members() if proc.pid not in others and proc.id not in killed]
             for proc in todo:
                 procs.send(proc, signal.SIGKILL)
             killed.update(todo)
@@ -234,11 +231,23 @@ class JobProcesses:
         ours, before = self.stop()
         for proc in (*self.stepds, *ours, *before):
             procs.send(proc, signal.SIGKILL)
-        return len(ours) + len(before) + self.kill(with_others=True)
+        return len(ours) + len(before) + self.kill(is_over=True)
 
-    def _other_stepds(self) -> list[Stepd]:
-        found = stepds(with_extern=True)
-        return [each for each in found if each.job_id == self.key.job_id and each.proc not in self.stepds]
+    def _of_others(self, is_over: bool) -> set[int]:
+        """Return the processes under other slurmstepds of the job, with these."""
+        if not self.stepds:
+            return set()
+        since = max(stepd.start for stepd in self.stepds) if is_over else -1
+        # A task is called as its slurmstepd until it becomes its program.
+        roots = [stepd.pid for stepd in self.stepds if procs.is_alive(stepd)]
+        mine = {*roots, *(proc.pid for proc in procs.below(roots))}
+        found = [each for each in _stepds_of(self.key.job_id) if each.proc.pid not in mine]
+        others = [each for each in found if each.proc.start > since]
+        pids = {each.proc.pid for each in others}
+        pids |= {proc.pid for proc in procs.below(sorted(pids))}
+        if any(each.step == EXTERN for each in others):  # what has come by ssh is below no slurmstepd
+            pids |= set(cgroups.pids(Path(directory, f"step_{EXTERN}") for directory in self.cgroups))
+        return pids
 
     def _targets(self, only: Iterable[ProcId] | None) -> list[Proc]:
         if only is None:

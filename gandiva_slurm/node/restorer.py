@@ -232,9 +232,10 @@ class Restorer:
     def _find(self, key: JobKey, uid: int) -> tuple[JobKey, dict[str, Any]] | None:
         """Return the newest image of an earlier incarnation, of the same user's job; None: there is none."""
         root = self._node.settings.image_dir
-        planned = [job for job in self._jobs() if job.key == key]
+        # Slurm may have started it where it was before gandivactld could plan it.
+        mine = [job for job in self._jobs() if job.job_id == key.job_id and job.uid == uid and job.key <= key]
         found = [of for of in images.keys_of(root, key.job_id) if of <= key] if root is not None else []
-        if root is None or not planned or not found:
+        if root is None or not mine or not found:
             return None
         old = max(found)
         try:
@@ -243,7 +244,7 @@ class Restorer:
             log.error("job %s begins anew: %s", key, err)
             return None
         # SubmitTime is another after each requeue (seen on 24.11).
-        if manifest.get("name") != planned[0].name:
+        if manifest.get("name") != max(mine, key=lambda job: job.key).name:
             log.error("job %s begins anew: its image is of a job of another name", key)
             return None
         if manifest.get("is_spare") and old != key:

@@ -7,9 +7,14 @@ one finds the spare image; any later one begins anew, as after a requeue that wa
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
+from gandiva_slurm.node import images
 from gandiva_slurm.node.jobs import Resident
 
 #: A start is written down by then, and the job lives.
@@ -17,6 +22,26 @@ SPARE_NS = 20 * 10**9
 #: For how long nobody has told of a job that has ended with a spare image: it is over. Until gandivactld has
 #: understood what a slurmctld has forgotten takes half a minute.
 OVER_NS = 120 * 10**9
+
+
+def make(root: Path, key: JobKey) -> None:
+    """Keep an incarnation's image for a second start of that one alone."""
+    place = images.place_of(root, key)
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        images.retell(place, _told(place) | {"is_spare": True})
+
+
+def drop(root: Path, key: JobKey) -> None:
+    """Remove an incarnation's image if it is a spare one, and none that was made of it since."""
+    with contextlib.suppress(OSError, ValueError):
+        if _told(images.place_of(root, key)).get("is_spare"):
+            for gone in images.put_away(root, key):
+                images.remove(gone)
+
+
+def _told(place: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((place / images.MANIFEST).read_bytes()[: images.MOST_MANIFEST])
+    return told
 
 
 class Spares:

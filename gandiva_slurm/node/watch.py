@@ -66,7 +66,7 @@ class Watcher:
     def fence(self, resident: Resident, why: str) -> None:
         """Kill every process of this incarnation now, whatever Slurm thinks of it."""
         resident.is_fenced = True
-        self._node.note("fence", resident, why=why, killed=resident.processes.kill())
+        self._node.note("fence", resident, why=why, killed=resident.processes.kill(is_over=True))
         log.warning("job %s: stopped: %s", resident.key, why)
         self._end(resident)
 
@@ -207,7 +207,7 @@ class Watcher:
 
     async def _reap(self, resident: Resident) -> None:
         rounds = 0
-        while resident.is_ending and resident.processes.kill():
+        while resident.is_ending and resident.processes.kill(is_over=resident.is_fenced):
             rounds += 1
             if rounds == 100:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
@@ -274,6 +274,9 @@ class Watcher:
         for rank in resident.ranks:
             rank.page.close()
         node.freezer.forget(resident)
+        for other in node.residents.values():  # its next incarnation may be in the same groups of Slurm's
+            if other.key.job_id == resident.key.job_id and other is not resident and other.is_shut:
+                node.freezer.shut(other)
         node.devices.forget(resident)
         del node.residents[resident.key]
         if resident.part is not None:

@@ -56,9 +56,18 @@ os.replace(sys.argv[1] + ".tmp", sys.argv[1])
 
 @contextmanager
 def card_cluster(
-    name: str, library: Path, quantum_s: float, cards: int = 1, **settings: dict[str, Any]
+    name: str,
+    library: Path,
+    quantum_s: float,
+    cards: int = 1,
+    client_wait_s: float = 600,
+    **settings: dict[str, Any],
 ) -> Iterator[MiniCluster]:
-    """One node with its cards. What runs inside has them in its environment, gandivad and jobs alike."""
+    """One node with its cards. What runs inside has them in its environment, gandivad and jobs alike.
+
+    `client_wait_s`: jobs here have clients, and one that is frozen while it imports PyTorch keeps what it has
+    on the card.
+    """
     plain = MiniCluster.environment
 
     def with_card(self: MiniCluster, user: str = "root") -> Mapping[str, str]:
@@ -68,8 +77,7 @@ def card_cluster(
                 card.make(path, TOTAL, CONTEXT).chmod(0o666)
         return {**plain(self, user), **backend.environment(library, *paths)}
 
-    # Its jobs have clients: one that is frozen while it imports PyTorch keeps what it has on the card.
-    memory = {"gpu_memory_mib": TOTAL // MIB, "client_wait_s": 600}
+    memory = {"gpu_memory_mib": TOTAL // MIB, "client_wait_s": client_wait_s}
     with (
         mock.patch.object(MiniCluster, "environment", with_card),
         own_cluster(name, f"v100:1x{cards}", quantum_s, node=memory, **settings) as made,

@@ -13,12 +13,14 @@ from tests.slow import soak
 
 pytestmark = [pytest.mark.local, soak("60 s; unit/test_idleness has it without Slurm")]
 
+#: What sleeps has no client, and is not waited for any longer.
+CLIENT_WAIT_S = 10
 IDLE = {"tell_after_s": 10, "park_after_s": 10}
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None, library: Path) -> Iterator[MiniCluster]:
-    with card_cluster("idle", library, 2.0, idle=IDLE) as made:
+    with card_cluster("idle", library, 2.0, client_wait_s=CLIENT_WAIT_S, idle=IDLE) as made:
         yield made
 
 

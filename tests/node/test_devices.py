@@ -144,14 +144,14 @@ def test_a_group_of_slurms_that_stays_has_the_gpus_of_its_next_incarnation(files
     if root is None or not ((root / "cgroup.controllers").exists() or (root / "devices.deny").exists()):
         pytest.skip(NO_V1_DEVICES)
     group, node = root / cgroups.OURS / f"test-{os.getpid()}" / "job_7", Devices(files, root, "test")
-    group.mkdir(parents=True)
+    (group / "step_batch").mkdir(parents=True)
     try:
         for gpu in (1, 3):
             job = SimpleNamespace(key=JobKey(7, 0), gpus=(gpu,), is_confined=None)
             job.processes = SimpleNamespace(cgroups={str(group)})
             node.confine(job, [])
             assert job.is_confined, node.fault
-            command = [sys.executable, "-c", OPEN_ALL, str(group), files, str(GPUS)]
+            command = [sys.executable, "-c", OPEN_ALL, str(group / "step_batch"), files, str(GPUS)]
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
             assert said == [str(OPENS if each == gpu else CLOSED) for each in range(GPUS)]
     finally:

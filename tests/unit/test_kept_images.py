@@ -12,7 +12,7 @@ import pytest
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import SUSPENDED
-from gandiva_slurm.node import guard, image_task, imager, images, imaging, kept_images, leaving
+from gandiva_slurm.node import guard, image_task, imager, images, imaging, kept_images, leaving, spares
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.imager import Imager
 from gandiva_slurm.node.procs import ProcId
@@ -109,7 +109,7 @@ def test_it_is_claimed_once_and_passed_on_to_what_goes_on_from_it(store: Path) -
     assert images.pages_of(images.read(store, after, ME), after) == KEY, "nobody has written on its pages"
     images.pass_on(store, take(store, after, BY), after, again := JobKey(7, 3))
     assert images.pages_of(images.read(store, again, ME), again) == KEY
-    images.drop_spare(store, again)
+    spares.drop(store, again)
     assert there(store) == ["7.3"], "it is kept"
 
 
@@ -121,7 +121,7 @@ def test_a_spare_one_is_dropped_and_what_was_made_since_is_not(store: Path) -> N
         if is_newer:
             sealed(store, key=after)
             assert images.pages_of(images.read(store, after, ME), after) == after
-        images.drop_spare(store, after)
+        spares.drop(store, after)
         assert there(store) == ["7.2"] * is_newer
 
 

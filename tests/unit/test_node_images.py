@@ -225,12 +225,13 @@ async def test_one_whose_target_was_lost_goes_on_from_the_newest_image_before(fl
     for restart in (0, 1, 4):
         sealed(tmp_path / "images", JobKey(1, restart))
     key = JobKey(1, 3)
-    floor.node.plan = SimpleNamespace(jobs=[SimpleNamespace(key=key, job_id=1, name="job")])
+    floor.node.plan = SimpleNamespace(jobs=[SimpleNamespace(key=key, job_id=1, uid=os.getuid(), name="job")])
     asked = restorer.Restorer(floor.node, floor.slicer, floor.watcher, _never)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 1)
     take(tmp_path / "images", JobKey(1, 1), floor.node.images_by)
     assert asked._find(key, os.getuid())[0] == JobKey(1, 0)
     assert asked._find(JobKey(1, 0), os.getuid()) is None
+    assert asked._find(JobKey(1, 4), os.getuid())[0] == JobKey(1, 4), "Slurm has started it before any plan"
 
 
 def test_rights_are_seen_in_any_set():

@@ -194,23 +194,24 @@ def test_members_of_a_cgroup_are_the_jobs(spawn, tmp_path):
 
 
 @needs_root
-def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path, monkeypatch):
-    """Nor what has come by ssh, nor the job's next incarnation: its slurmstepd is another one, too."""
-    forks = "import os, time; os.fork(); time.sleep(60)"
-    own, other = (spawn(forks, title=f"slurmstepd: [7.{step}]") for step in (0, 1))
-    extern, ssh = spawn("import time; time.sleep(60)", title="slurmstepd: [7.extern]"), spawn(FORKING)
+def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path):
+    """Nor what has come by ssh. An incarnation that is over ends with both, but not with the next one."""
+    forks, sleeps = "import os, time; os.fork(); time.sleep(60)", "import time; time.sleep(60)"
+    extern, ssh = spawn(sleeps, title="slurmstepd: [7.extern]"), spawn(sleeps)
+    own = spawn(forks, title="slurmstepd: [7.0]")
+    began_s = time.monotonic()
+    wait(lambda: time.monotonic() > began_s + 2 / os.sysconf("SC_CLK_TCK"))
+    other = spawn(forks, title="slurmstepd: [7.1]")
     wait(lambda: all(procs.descendants(procs.table(), [stepd.pid]) for stepd in (own, other)))
     (mine,), (its,) = (procs.descendants(procs.table(), [stepd.pid]) for stepd in (own, other))
-    (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in (mine.pid, its.pid, ssh.pid)))
-    real, path = procs.read_text, "0::/system.slice/slurmstepd.scope/job_7/step_extern/user/task_special\n"
-    asked = (ssh.pid, "cgroup")
-    monkeypatch.setattr(
-        procs, "read_text", lambda pid, name, *most: path if (pid, name) == asked else real(pid, name, *most)
-    )
+    (tmp_path / "step_extern").mkdir()
+    (tmp_path / "step_extern" / "cgroup.procs").write_text(f"{ssh.pid}\n")
+    (tmp_path / "cgroup.procs").write_text(f"{mine.pid}\n{its.pid}\n")
     stepd = ProcId(own.pid, procs.read_proc(own.pid).start)
     job = JobProcesses(JobKey(7, 0), os.getuid(), NODE, {stepd}, {str(tmp_path)})
     assert job.kill() == 1
     wait(lambda: not procs.is_alive(mine.id))
     assert procs.is_alive(its.id) and ssh.poll() is None and extern.poll() is None
-    assert job.kill(with_others=True) == 2
-    wait(lambda: not procs.is_alive(its.id) and ssh.poll() is not None)
+    assert job.kill(is_over=True) == 1
+    wait(lambda: ssh.poll() is not None)
+    assert procs.is_alive(its.id)

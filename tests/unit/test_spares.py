@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.model.ids import JobKey
-from gandiva_slurm.node import elsewhere, images
+from gandiva_slurm.node import elsewhere, images, spares
 from gandiva_slurm.node.elsewhere import NO_TASK
 from gandiva_slurm.node.image_state import Image
 from gandiva_slurm.node.restorer import Restorer
@@ -68,15 +68,19 @@ def test_a_claimed_image_says_of_which_job_it_was(tmp_path: Path) -> None:
     assert (images.claimed(used), images.claimed(begun)) == ({KEY}, set())
 
 
+def find(store: Path, key: JobKey) -> tuple[JobKey, dict[str, Any]] | None:
+    """What a start of this incarnation goes on from."""
+    plan = SimpleNamespace(jobs=(SimpleNamespace(key=key, job_id=key.job_id, uid=ME, name="job"),))
+    node: Any = SimpleNamespace(plan=plan, settings=SimpleNamespace(image_dir=store))
+    return Restorer(node, None, None, None)._find(key, ME)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("restart, finds", [(2, True), (3, False), (1, False)])
 def test_it_is_of_the_same_incarnation_alone(tmp_path: Path, restart: int, finds: bool) -> None:
     images.prepare(store := tmp_path / "images")
     sealed(store, key=JobKey(7, 1))
     images.pass_on(store, take(store, JobKey(7, 1), BY), JobKey(7, 1), KEY, is_spare=True)
-    key = JobKey(7, restart)
-    plan = SimpleNamespace(jobs=(SimpleNamespace(key=key, name="job"),))
-    node: Any = SimpleNamespace(plan=plan, settings=SimpleNamespace(image_dir=store))
-    found = Restorer(node, None, None, None)._find(key, ME)  # type: ignore[arg-type]
+    found = find(store, JobKey(7, restart))
     assert (found is not None) == finds
     assert not finds or (found and found[0] == KEY and images.pages_of(found[1], KEY) == JobKey(7, 1))
     assert os.getuid() == ME
@@ -95,3 +99,13 @@ def test_a_start_that_is_forgotten_finds_it_where_images_are_kept_too(
     monkeypatch.setattr(elsewhere.kept_images, "done", lambda resident: 3)
     elsewhere.keep(node, job, running)
     assert images.place_of(store, KEY).exists() and job.image.spare_until_ns == 5 + SPARE_NS
+
+
+def test_one_that_was_kept_is_no_later_incarnation_s_when_its_job_ends_at_once(tmp_path: Path) -> None:
+    """Its user has requeued it: it begins anew, as where images are not kept."""
+    images.prepare(store := tmp_path / "images")
+    sealed(store, key=KEY)
+    spares.make(store, KEY)
+    assert [find(store, JobKey(7, restart)) is not None for restart in (2, 3)] == [True, False]
+    spares.drop(store, KEY)
+    assert not images.has_any(store, 7)

@@ -152,10 +152,18 @@ VARIANTS = (
     Variant(
         "image-lost-with-a-forgotten-start",
         "gandiva_slurm/node/imager.py:Imager._drop_ended",
-        " or now < kept.image.spare_until_ns",
-        "",
+        "if now < kept.image.spare_until_ns:",
+        "if False:",
         "Where images are kept, one is deleted when a Slurm that has forgotten its job's start ends that.",
         ("tests/unit/test_kept_images.py::test_it_stays_for_what_goes_on_elsewhere[restored a moment ago]",),
+    ),
+    Variant(
+        "image-lost-where-it-was",
+        "gandiva_slurm/node/restorer.py:Restorer._find",
+        "and job.key <= key]",
+        "and job.key == key]",
+        "What Slurm restarts with its image while gandivactld is dead begins anew, and the image is deleted.",
+        ("tests/unit/test_node_images.py::test_one_whose_target_was_lost_goes_on_from_the_newest_image_before",),
     ),
     Variant(
         "image-lost-by-the-guard",
