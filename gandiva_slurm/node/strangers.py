@@ -146,9 +146,17 @@ class Strangers:
             whose = f"of job {stranger.job_id}" if stranger.job_id else "of no job"
             log.warning("process %d %s is on GPU %d, not given to it", stranger.pid, whose, stranger.gpu)
         is_to_stop = node.settings.stops_strangers and looks >= STOP_LOOKS
-        if is_to_stop and owner is not None and _is_of(proc, owner) and procs.send(proc, signal.SIGKILL):
+        is_users = _is_of(proc, owner) if owner is not None else self._is_planned(proc, stranger.job_id)
+        if is_to_stop and is_users and procs.send(proc, signal.SIGKILL):
             node.events.write("stranger_stopped", key, **fields)
             log.warning("process %d of job %d was stopped", stranger.pid, stranger.job_id)
+
+
+    def _is_planned(self, proc: ProcId, job_id: int) -> bool:
+        """True for what a user has brought by ssh to a job of which no step runs here now."""
+        plan, uids = self._node.plan, procs.uids(proc.pid)
+        users = {job.uid for job in plan.jobs if job.job_id == job_id} if plan is not None else set()
+        return uids is not None and uids[0] in users
 
 
 async def _answer_of(question: Callable[[], Any]) -> Any:

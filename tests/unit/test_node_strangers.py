@@ -141,6 +141,20 @@ def test_what_is_not_of_a_job_here_is_never_stopped(world, child, home):
     assert len(world.told()) == 1
 
 
+@pytest.mark.parametrize("is_users", [True, False])
+def test_what_came_by_ssh_to_a_job_without_a_step_here_is_stopped(world, child, is_users):
+    """Of an salloc between its steps: nobody pays for what it does."""
+    object.__setattr__(world.node.settings, "stops_strangers", True)
+    planned = types.SimpleNamespace(job_id=77, uid=os.getuid() + (not is_users))
+    world.node.plan, world.homes = types.SimpleNamespace(jobs=(planned,)), {child.pid: 77}
+    for _ in range(2):
+        world.strangers.take([Use(0, child.pid, GIB, 30)])
+    if is_users:
+        assert child.wait(10) == -9
+    else:
+        stays(child)
+
+
 def test_another_users_process_in_a_job_is_not_stopped(world, child):
     object.__setattr__(world.node.settings, "stops_strangers", True)
     world.job.processes.uid = os.getuid() + 1

@@ -13,7 +13,7 @@ VARIANTS = (
     Variant(
         "others-gpus-open",
         f"{ROOM}:Devices._confine_first",
-        "_close(group, others)",
+        "self._close(group, tuple(others))",
         "pass",
         "A job opens every GPU of its node.",
         (f"{NODE}::test_a_job_opens_its_own_gpus_alone[v2]",),
@@ -113,6 +113,14 @@ VARIANTS = (
         "if False:",
         "Each step of a job is closed once more, until the kernel takes no more programs for its group.",
         ("tests/unit/test_devices.py::test_in_a_group_that_outlives_an_incarnation_the_next_has_its_own_gpus",),
+    ),
+    Variant(
+        "ssh-trains-for-nothing",
+        "gandiva_slurm/node/strangers.py:Strangers._is_planned",
+        "uids[0] in users",
+        "False",
+        "What has come by ssh to an salloc between its steps trains, where the site stops strangers.",
+        (f"{SEEN}::test_what_came_by_ssh_to_a_job_without_a_step_here_is_stopped",),
     ),
     Variant(
         "fault-names-a-job",
