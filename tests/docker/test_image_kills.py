@@ -22,6 +22,8 @@ USERS = ("user1", "user2", "user3")
 #: Of jobs that Slurm does not start again, by its own word.
 LOST = ("GONE", "NODE_FAIL")
 IMAGED_S, GONE_ON_S = 420.0, 420.0
+#: What a job was restored from a moment before its end stays for two minutes (ADR 0070).
+DROPPED_S = 240
 #: An image is due then, and waits for its job's turn to be parked and for those of nine others.
 LATE_S = 60
 
@@ -69,7 +71,7 @@ def test_ten_jobs_of_a_killed_node_go_on_elsewhere_from_their_last_images(fleet:
     print(f"{len(on)} of {len(files)} went on")
     mini.exec(["scancel", *map(str, files)])
     store = mini.at.root / "images"
-    wait_for(lambda: not [*store.glob("whole/*")], lambda: f"no image: {[*store.glob('whole/*')]}", 120)
+    wait_for(lambda: not [*store.glob("whole/*")], lambda: f"no image: {[*store.glob('whole/*')]}", DROPPED_S)
 
 
 def on_node(fleet: Fleet, node: str) -> str:
