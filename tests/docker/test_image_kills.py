@@ -12,7 +12,7 @@ from gandiva_slurm.node.kept_images import LEAST_NS, PART
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
 from tests.docker.moving import OF_IMAGES, SUITE, TRAIN
-from tests.docker.test_kept_images import S, kept, story, trained, wait_trained
+from tests.docker.test_kept_images import S, end_all, kept, story, trained, wait_trained
 from tests.slow import soak
 
 pytestmark = [soak("five minutes and more; test_kept_images has three jobs"), pytest.mark.timeout(1500)]
@@ -22,8 +22,6 @@ USERS = ("user1", "user2", "user3")
 #: Of jobs that Slurm does not start again, by its own word.
 LOST = ("GONE", "NODE_FAIL")
 IMAGED_S, GONE_ON_S = 420.0, 420.0
-#: What a job was restored from a moment before its end stays for two minutes (ADR 0070).
-DROPPED_S = 240
 #: An image is due then, and waits for its job's turn to be parked and for those of nine others.
 LATE_S = 60
 
@@ -69,9 +67,7 @@ def test_ten_jobs_of_a_killed_node_go_on_elsewhere_from_their_last_images(fleet:
     for job, file in on.items():
         check(fleet, job, file, killed_ns)
     print(f"{len(on)} of {len(files)} went on")
-    mini.exec(["scancel", *map(str, files)])
-    store = mini.at.root / "images"
-    wait_for(lambda: not [*store.glob("whole/*")], lambda: f"no image: {[*store.glob('whole/*')]}", DROPPED_S)
+    end_all(fleet, on)
 
 
 def on_node(fleet: Fleet, node: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gandiva_slurm.node.kept_images import LEAST_NS, PART
+from gandiva_slurm.node.spares import SPARE_NS
 from tests.cluster.fleet import Fleet, own_cluster, wait_for
 from tests.docker.conftest import require
 from tests.docker.moving import BROKE, OF_IMAGES, SUITE, TRAIN, criu_of, runs_of
@@ -127,6 +128,13 @@ def check_once(fleet: Fleet, job: int, file: Path) -> None:
 
 def end_all(fleet: Fleet, files: dict[int, Path]) -> None:
     """Cancel them: nothing of them is left."""
+
+    def is_settled() -> bool:
+        """What a job that ends earlier was restored from stays two minutes (ADR 0070)."""
+        lines = [line for node in ("n1", "n2") for line in fleet.events(node) if line["event"] == "restored"]
+        return all(time.monotonic_ns() - line["mono_ns"] > SPARE_NS + S for line in lines)
+
+    wait_for(is_settled, "what was restored to be its job's alone", 60)
     fleet.mini.exec(["scancel", *map(str, files)])
     store = fleet.mini.at.root / "images"
     wait_for(lambda: not [*store.glob("whole/*")], lambda: f"no image: {[*store.glob('whole/*')]}", 90)
