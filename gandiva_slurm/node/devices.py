@@ -176,9 +176,10 @@ def _reopen(group: Path, before: Closing, closed: Sequence[Device]) -> None:
         return
     # What is denied is denied to the groups below at once; what is allowed is not.
     for directory, _, _ in os.walk(group):
-        for device in before.closed:
-            if device not in closed:
-                Path(directory, "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
+        with contextlib.nullcontext() if Path(directory) == group else contextlib.suppress(OSError):
+            for device in before.closed:
+                if device not in closed:
+                    Path(directory, "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
 
 
 def _let_go(closing: Closing) -> None:

@@ -193,14 +193,14 @@ class Imager:
 
         What was restored a moment ago may be started again by a Slurm that has forgotten its start.
         """
-        residents, now, root = self._node.residents, self._node.clock.mono(), self._node.settings.image_dir
+        residents, root = self._node.residents, self._node.settings.image_dir
         assert root is not None
         for key in [key for key, kept in self._kept.items() if residents.get(key) is not kept]:
             kept = self._kept.pop(key)
             if kept.is_fenced or kept.image.is_whole:
                 continue
             try:
-                if now < kept.image.spare_until_ns:
+                if kept.image.spare_until_ns:
                     spares.make(root, key)
                 else:
                     self._put_away(kept)

@@ -38,6 +38,8 @@ OF_CARD = 2
 #: Of one with files of its node alone, which a release before this would not put there.
 OF_FILES = 3
 MANIFEST = "manifest.json"
+#: What is written of one that is told anew, until it is whole: a killed gandivad may leave it.
+RETOLD = f".{MANIFEST}"
 #: A manifest is smaller than this; an image has fewer files.
 MOST_MANIFEST, MOST_FILES = 8 << 20, 100_000
 #: What was begun or put away so long ago is nobody's; so is an image of a job of which for so long neither
@@ -260,11 +262,11 @@ def pass_on(root: Path, used: Path, old: JobKey, key: JobKey, is_spare: bool = F
 
 def retell(place: Path, manifest: dict[str, Any]) -> None:
     """Have an image say another thing of itself, at once."""
-    with open(place / f".{MANIFEST}", "w", encoding="utf-8") as file:
+    with open(place / RETOLD, "w", encoding="utf-8") as file:
         json.dump(manifest, file)
         file.flush()
         os.fsync(file.fileno())
-    (place / f".{MANIFEST}").rename(place / MANIFEST)
+    (place / RETOLD).rename(place / MANIFEST)
 
 
 def pages_of(manifest: dict[str, Any], key: JobKey) -> JobKey:
@@ -292,7 +294,7 @@ def read(root: Path, key: JobKey, uid: int, place: Path | None = None) -> dict[s
 def verify(place: Path, key: JobKey, manifest: dict[str, Any]) -> None:
     """Read the whole image; Damaged when a file is not what was written."""
     files = manifest["files"]
-    if {*os.listdir(place)} != {*files, MANIFEST}:
+    if {*os.listdir(place)} - {RETOLD} != {*files, MANIFEST}:
         raise Damaged(f"the image of job {key} has other files than were written")
     for name, (_, want) in files.items():
         with open(os.open(place / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:

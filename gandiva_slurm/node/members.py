@@ -98,6 +98,11 @@ def batch_job_above(pid: int) -> int | None:
     return int(match[1]) if match and match[2] == "batch" and owner is not None and owner[0] == 0 else None
 
 
+def has_come_by_ssh(pid: int, job_id: int) -> bool:
+    """True for what pam_slurm_adopt has put into a job's extern step, and what that has started."""
+    return f"/job_{job_id}/step_{EXTERN}/" in procs.read_text(pid, "cgroup")
+
+
 def membership(pid: int) -> Membership | None:
     """Find the job of a process; None when it is in none. Nothing the process says of itself is believed."""
     job_id, cgroups = _cgroup_job(pid)
@@ -137,16 +142,6 @@ def _stepd_above(pid: int) -> tuple[ProcId | None, re.Match[str] | None]:
     return None, None
 
 
-def _stepds_of(job_id: int) -> Iterator[Stepd]:
-    """Yield a job's slurmstepds, the extern step's too; one has its user's effective uid at times."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        match = _STEPD_TITLE.match(procs.title(int(name)))
-        if match and int(match[1]) == job_id:
-            proc, owner = procs.read_proc(int(name)), procs.uids(int(name))
-            if proc is not None and owner is not None and owner[0] == 0:
-                yield Stepd(proc.id, job_id, match[2])
-
-
 @dataclass
 class JobProcesses:
     """A job's way down to its processes: its slurmstepds, its cgroups, and what its environment says."""
@@ -158,6 +153,8 @@ class JobProcesses:
     cgroups: set[str]
     #: the control group that gandivad has put its tasks into
     own: Path | None = None
+    #: when the newest of its slurmstepds that have ended began, as in `ProcId.start`; 0: none has
+    newest: int = 0
 
     def near(self) -> list[Proc]:
         """Return the live processes below its slurmstepds, without a look at all there are on the node."""
@@ -217,8 +214,9 @@ class JobProcesses:
         """
         killed: set[ProcId] = set()
         for _ in range(ROUNDS):
-            others = self._of_others(is_over)
-            todo = [proc.id for proc in self.members() if proc.pid not in others and proc.id not in killed]
+            found = [proc for proc in self.members() if proc.id not in killed]
+            others = self._of_others(is_over) if found else set()
+            todo = [proc.id for proc in found if proc.pid not in others]
             for proc in todo:
                 procs.send(proc, signal.SIGKILL)
             killed.update(todo)
@@ -234,20 +232,25 @@ class JobProcesses:
         return len(ours) + len(before) + self.kill(is_over=True)
 
     def _of_others(self, is_over: bool) -> set[int]:
-        """Return the processes under other slurmstepds of the job, with these."""
-        if not self.stepds:
-            return set()
-        since = max(stepd.start for stepd in self.stepds) if is_over else -1
+        """Return the processes under other slurmstepds of the job, with these: its groups have them, too."""
+        since = max([self.newest, *(stepd.start for stepd in self.stepds)]) if is_over else -1
         # A task is called as its slurmstepd until it becomes its program.
         roots = [stepd.pid for stepd in self.stepds if procs.is_alive(stepd)]
         mine = {*roots, *(proc.pid for proc in procs.below(roots))}
-        found = [each for each in _stepds_of(self.key.job_id) if each.proc.pid not in mine]
-        others = [each for each in found if each.proc.start > since]
+        found = [each for each in self._stepds_in_cgroups() if each.proc.pid not in mine]
+        others = [each for each in found if each.proc.start > since and (self.newest or self.stepds)]
         pids = {each.proc.pid for each in others}
         pids |= {proc.pid for proc in procs.below(sorted(pids))}
         if any(each.step == EXTERN for each in others):  # what has come by ssh is below no slurmstepd
             pids |= set(cgroups.pids(Path(directory, f"step_{EXTERN}") for directory in self.cgroups))
         return pids
+
+    def _stepds_in_cgroups(self) -> Iterator[Stepd]:
+        """Yield the job's slurmstepds; one that starts tasks has its user's effective uid."""
+        for pid in {*self._in_cgroups()}:
+            match, proc, owner = _STEPD_TITLE.match(procs.title(pid)), procs.read_proc(pid), procs.uids(pid)
+            if match and proc is not None and owner is not None and owner[0] == 0:
+                yield Stepd(proc.id, int(match[1]), match[2])
 
     def _targets(self, only: Iterable[ProcId] | None) -> list[Proc]:
         if only is None:

@@ -54,6 +54,7 @@ def read_job(row: dict[str, Any], node: str) -> tuple[Resident, list[dict[str, A
     """Make a resident of its row, without its ranks; return it and the rows of its process groups."""
     key = JobKey.parse(row["key"])
     processes = JobProcesses(key, row["uid"], node, _ids(row["stepds"]), set(row["cgroups"]))
+    processes.newest = row.get("newest_stepd", 0)
     resident = Resident(
         key=key,
         user=row["user"],
@@ -116,6 +117,7 @@ def _job(resident: Resident) -> dict[str, Any]:
         "is_planned": resident.is_planned,
         "slots": resident.slots,
         "stepds": sorted(processes.stepds),
+        "newest_stepd": processes.newest,
         "cgroups": sorted(processes.cgroups),
         "since_ns": resident.since_ns,
         "stopped": sorted(resident.stopped),

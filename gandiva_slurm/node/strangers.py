@@ -1,9 +1,10 @@
 """Who uses this node's GPUs, by NVML: what each job takes, and processes on a GPU not given to their job.
 
 Where devices are not closed (`devices`), a script that sets CUDA_VISIBLE_DEVICES itself can take a GPU that
-others hold. Such a process is told of, and its job charged; where the site says so, and it is a job's that
-lives here, it is stopped. What belongs to no job of ours is never touched. A job that uses a GPU while it
-holds none (`parked: trust`) is charged, frozen until its next turn, and trusted no more.
+others hold. Such a process is told of, and its job charged; where the site says so, it is stopped, if it is
+of a job that lives here, or came by ssh to one that is planned here. What belongs to no job of ours is never
+touched. A job that uses a GPU while it holds none (`parked: trust`) is charged, frozen until its next turn,
+and trusted no more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gandiva_slurm.node import nvml, procs
 from gandiva_slurm.node.charging import charge_elsewhere, charge_ran
 from gandiva_slurm.node.context import Node, Stranger
 from gandiva_slurm.node.jobs import Resident
-from gandiva_slurm.node.members import Membership, membership
+from gandiva_slurm.node.members import Membership, has_come_by_ssh, membership
 from gandiva_slurm.node.nvml import Use
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.usage import Usage
@@ -146,17 +147,16 @@ class Strangers:
             whose = f"of job {stranger.job_id}" if stranger.job_id else "of no job"
             log.warning("process %d %s is on GPU %d, not given to it", stranger.pid, whose, stranger.gpu)
         is_to_stop = node.settings.stops_strangers and looks >= STOP_LOOKS
-        is_users = _is_of(proc, owner) if owner is not None else self._is_planned(proc, stranger.job_id)
+        is_users = _is_of(proc, owner) if owner is not None else self._is_of_planned(proc, stranger.job_id)
         if is_to_stop and is_users and procs.send(proc, signal.SIGKILL):
             node.events.write("stranger_stopped", key, **fields)
             log.warning("process %d of job %d was stopped", stranger.pid, stranger.job_id)
 
-
-    def _is_planned(self, proc: ProcId, job_id: int) -> bool:
-        """True for what a user has brought by ssh to a job of which no step runs here now."""
+    def _is_of_planned(self, proc: ProcId, job_id: int) -> bool:
+        """True for what a user has brought by ssh to a job of which no step is known here."""
         plan, uids = self._node.plan, procs.uids(proc.pid)
         users = {job.uid for job in plan.jobs if job.job_id == job_id} if plan is not None else set()
-        return uids is not None and uids[0] in users
+        return uids is not None and uids[0] in users and has_come_by_ssh(proc.pid, job_id)
 
 
 async def _answer_of(question: Callable[[], Any]) -> Any:

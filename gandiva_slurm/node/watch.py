@@ -186,6 +186,7 @@ class Watcher:
             resident.forget_dead()
         if proc in resident.processes.stepds:
             resident.processes.stepds.discard(proc)
+            resident.processes.newest = max(resident.processes.newest, proc.start)
             resident.tasks.pop(proc, None)
             if not resident.processes.has_stepd():
                 self._end(resident)
@@ -213,6 +214,7 @@ class Watcher:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
             # What is frozen in a group of version 1 hears SIGKILL when it is thawed.
             self._node.freezer.open(resident)
+            self._shut_next(resident)
             await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
         if not resident.is_ending:
             return
@@ -220,6 +222,12 @@ class Watcher:
             self._await_again(resident)
         else:
             self._finish(resident)
+
+    def _shut_next(self, resident: Resident) -> None:
+        """Freeze the next incarnation again, where it is: it may be in the same groups of Slurm's."""
+        for other in self._node.residents.values():
+            if other.key.job_id == resident.key.job_id and other is not resident and other.is_shut:
+                self._node.freezer.shut(other)
 
     def _is_awaited_again(self, resident: Resident) -> bool:
         """A step of a span has ended: only where its batch script ran, or by a plan, does the job end."""
@@ -274,9 +282,7 @@ class Watcher:
         for rank in resident.ranks:
             rank.page.close()
         node.freezer.forget(resident)
-        for other in node.residents.values():  # its next incarnation may be in the same groups of Slurm's
-            if other.key.job_id == resident.key.job_id and other is not resident and other.is_shut:
-                node.freezer.shut(other)
+        self._shut_next(resident)
         node.devices.forget(resident)
         del node.residents[resident.key]
         if resident.part is not None:

@@ -26,6 +26,8 @@ for _ in range(3):
         break
 time.sleep(60)
 """
+#: A user's number, of no account.
+USER = 61001
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is, or starts, a slurmstepd")
 #: Forks without end: each new process makes the next and stays.
 RABBIT = """
@@ -193,11 +195,16 @@ def test_members_of_a_cgroup_are_the_jobs(spawn, tmp_path):
     assert not job.has_stepd()
 
 
+#: Becomes a user's once it has forked: a slurmstepd and its task.
+STEP = f"import os, time; os.fork() or os.setuid({USER}); time.sleep(60)"
+
+
 @needs_root
-def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path, is_gone):
     """Nor what has come by ssh. An incarnation that is over ends with both, but not with the next one."""
-    forks, sleeps = "import os, time; os.fork(); time.sleep(60)", "import time; time.sleep(60)"
-    extern, ssh = spawn(sleeps, title="slurmstepd: [7.extern]"), spawn(sleeps)
+    forks, sleeps = STEP, "import time; time.sleep(60)"
+    extern, ssh = spawn(sleeps, title="slurmstepd: [7.extern]"), spawn(sleeps, user=USER)
     own = spawn(forks, title="slurmstepd: [7.0]")
     began_s = time.monotonic()
     wait(lambda: time.monotonic() > began_s + 2 / os.sysconf("SC_CLK_TCK"))
@@ -205,13 +212,18 @@ def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path):
     wait(lambda: all(procs.descendants(procs.table(), [stepd.pid]) for stepd in (own, other)))
     (mine,), (its,) = (procs.descendants(procs.table(), [stepd.pid]) for stepd in (own, other))
     (tmp_path / "step_extern").mkdir()
-    (tmp_path / "step_extern" / "cgroup.procs").write_text(f"{ssh.pid}\n")
-    (tmp_path / "cgroup.procs").write_text(f"{mine.pid}\n{its.pid}\n")
+    (tmp_path / "step_extern" / "cgroup.procs").write_text(f"{ssh.pid}\n{extern.pid}\n")
+    pids = (own.pid, mine.pid, other.pid, its.pid)
+    (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
     stepd = ProcId(own.pid, procs.read_proc(own.pid).start)
-    job = JobProcesses(JobKey(7, 0), os.getuid(), NODE, {stepd}, {str(tmp_path)})
+    job = JobProcesses(JobKey(7, 0), USER, NODE, {stepd}, {str(tmp_path)})
+    if is_gone:
+        own.kill()
+        own.wait()
+        job.stepds, job.newest = set(), stepd.start
     assert job.kill() == 1
     wait(lambda: not procs.is_alive(mine.id))
     assert procs.is_alive(its.id) and ssh.poll() is None and extern.poll() is None
     assert job.kill(is_over=True) == 1
     wait(lambda: ssh.poll() is not None)
-    assert procs.is_alive(its.id)
+    assert procs.is_alive(its.id) and extern.poll() is None

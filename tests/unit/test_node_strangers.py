@@ -11,7 +11,7 @@ import pytest
 from gandiva_slurm.controller import views
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.model.job import RUNNING, SUSPENDED
-from gandiva_slurm.node import nvml, strangers
+from gandiva_slurm.node import members, nvml, strangers
 from gandiva_slurm.node.jobs import Resident
 from gandiva_slurm.node.members import JobProcesses, Membership
 from gandiva_slurm.node.memory import memory_of
@@ -141,15 +141,21 @@ def test_what_is_not_of_a_job_here_is_never_stopped(world, child, home):
     assert len(world.told()) == 1
 
 
-@pytest.mark.parametrize("is_users", [True, False])
-def test_what_came_by_ssh_to_a_job_without_a_step_here_is_stopped(world, child, is_users):
-    """Of an salloc between its steps: nobody pays for what it does."""
+@pytest.mark.parametrize(
+    ("step", "uid", "is_stopped"), [("extern", 0, True), ("extern", 1, False), ("0", 0, False)]
+)
+def test_what_came_by_ssh_to_a_job_without_a_step_here_is_stopped(
+    world, child, monkeypatch, step, uid, is_stopped
+):
+    """Of an salloc between its steps: nobody pays for what it does. A step that is not known yet may be."""
     object.__setattr__(world.node.settings, "stops_strangers", True)
-    planned = types.SimpleNamespace(job_id=77, uid=os.getuid() + (not is_users))
+    path = f"0::/system.slice/slurmstepd.scope/job_77/step_{step}/user/task_special\n"
+    monkeypatch.setattr(members.procs, "read_text", lambda pid, name, *most: path)
+    planned = types.SimpleNamespace(job_id=77, uid=os.getuid() + uid)
     world.node.plan, world.homes = types.SimpleNamespace(jobs=(planned,)), {child.pid: 77}
     for _ in range(2):
         world.strangers.take([Use(0, child.pid, GIB, 30)])
-    if is_users:
+    if is_stopped:
         assert child.wait(10) == -9
     else:
         stays(child)

@@ -106,6 +106,8 @@ def test_one_that_was_kept_is_no_later_incarnation_s_when_its_job_ends_at_once(t
     images.prepare(store := tmp_path / "images")
     sealed(store, key=KEY)
     spares.make(store, KEY)
+    (images.place_of(store, KEY) / images.RETOLD).write_text("a killed gandivad's")
+    images.verify(images.place_of(store, KEY), KEY, images.read(store, KEY, ME))
     assert [find(store, JobKey(7, restart)) is not None for restart in (2, 3)] == [True, False]
     spares.drop(store, KEY)
     assert not images.has_any(store, 7)

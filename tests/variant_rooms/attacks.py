@@ -43,8 +43,8 @@ VARIANTS = (
     ),
     Variant(
         "thawed-by-the-one-before",
-        "gandiva_slurm/node/watch.py:Watcher._finish",
-        "node.freezer.shut(other)",
+        "gandiva_slurm/node/watch.py:Watcher._shut_next",
+        "self._node.freezer.shut(other)",
         "pass",
         "A job works while it is parked, when its incarnation before ends behind its start.",
         ("tests/unit/test_freezer.py::test_the_end_of_one_incarnation_leaves_the_next_frozen",),
@@ -60,7 +60,7 @@ VARIANTS = (
     Variant(
         "step-ends-its-neighbours",
         "gandiva_slurm/node/members.py:JobProcesses.kill",
-        "others = self._of_others(is_over)",
+        "others = self._of_others(is_over) if found else set()",
         "others = set()",
         "The end of one step kills the next one, the job's next incarnation, and the user's ssh sessions.",
         ("tests/unit/test_node_procs.py::test_what_another_step_has_begun_does_not_end_with_one",),

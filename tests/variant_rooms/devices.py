@@ -116,7 +116,7 @@ VARIANTS = (
     ),
     Variant(
         "ssh-trains-for-nothing",
-        "gandiva_slurm/node/strangers.py:Strangers._is_planned",
+        "gandiva_slurm/node/strangers.py:Strangers._is_of_planned",
         "uids[0] in users",
         "False",
         "What has come by ssh to an salloc between its steps trains, where the site stops strangers.",
