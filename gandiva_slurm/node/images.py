@@ -314,8 +314,10 @@ def put_away(root: Path, key: JobKey) -> list[Path]:
 
 
 def begun(root: Path, key: JobKey, by: str) -> list[Path]:
-    """Return what was begun by this gandivad of an incarnation's image, and is no whole one."""
-    return [*(root / "work").glob(f"{key}@{by}@*"), *(root / "whole").glob(f".{key}@{by}@*")]
+    """Return what was begun by this gandivad of an incarnation's image, or exchanged for it; no whole one."""
+    whole = root / "whole"
+    exchanged = whole.glob(f"{_GONE}{key}-*")  # what makes it is ended at times before it has removed that
+    return [*(root / "work").glob(f"{key}@{by}@*"), *whole.glob(f".{key}@{by}@*"), *exchanged]
 
 
 def rests(root: Path, key: JobKey, by: str = "") -> list[Path]:

@@ -266,8 +266,16 @@ async def test_one_that_fails_costs_the_job_nothing_and_the_older_one_stays(
     resident, root = parked(floor), floor.node.settings.image_dir
     images.place_of(root, resident.key).mkdir()
     resident.image.kept_steps = 0
+    images.place_of(root, JobKey(1, 9)).mkdir()
+    (exchanged,) = images.put_away(root, JobKey(1, 9))
+    exchanged = exchanged.rename(exchanged.with_name(exchanged.name.replace("1.9", str(resident.key))))
     await _make(making, resident, monkeypatch, {"why": "criu did not make it"})
     assert images.has_any(root, 1) and resident.image.kept_steps == 0 and not resident.leave.error
+    for _ in range(200):
+        await asyncio.sleep(0.01)
+        if not exchanged.exists():
+            break
+    assert not exchanged.exists(), "it was killed before it had removed what it exchanged"
     floor.slicer.quantum()
     floor.settle()
     assert not resident.image.keeps_still and not kept_images.is_due(resident, floor.node.clock.mono())
