@@ -24,6 +24,7 @@ from gandiva_slurm.node.leaving import has_floor, is_out
 from gandiva_slurm.node.memory import is_unseen, lack
 from gandiva_slurm.node.part import IN, notice
 from gandiva_slurm.node.switch import MS, Switcher
+from gandiva_slurm.slicing.starvation import Starving
 
 #: With nobody here there is nothing to wake for.
 _IDLE_NS = 3600_000 * MS
@@ -40,6 +41,7 @@ class Slicer:
         #: when the controller's last round ended a quantum here
         self.round_ns = 0
         self._decided_ns = 0
+        self._starving: Starving[JobKey] = Starving()
         self._alarm = asyncio.Event()
 
     async def run(self) -> None:
@@ -65,17 +67,20 @@ class Slicer:
         for resident in node.residents.values():
             resident.pause_quanta = max(0, resident.pause_quanta - 1)
             resident.leave.rest_quanta = max(0, resident.leave.rest_quanta - 1)
-        overdue = self._overdue(now)
+        runnable = self._runnable()
+        overdue = [*self._overdue(now), *(key for key in self._starving.starved() if key in runnable)]
         yielding = [resident.key for resident in node.holders()]
         forced = self._forced()
-        on_merit = node.local.choose(self._runnable(), forced, overdue, yielding)
+        on_merit = node.local.choose(runnable, forced, overdue, yielding)
         for resident in node.holders():
             if resident.state != SUSPENDING:
                 resident.overrun_from_ns = (
                     None if resident.key in on_merit else resident.overrun_from_ns or now
                 )
         pinned = [*forced, *self._must_stay()]
-        self._apply(node.local.choose(self._runnable(), pinned, overdue, yielding))
+        chosen = node.local.choose(self._runnable(), pinned, overdue, yielding)
+        self._starving.note(node.local.waiters({*runnable, *chosen}), chosen)
+        self._apply(chosen)
         if node.residents:
             node.save()
         self._alarm.set()

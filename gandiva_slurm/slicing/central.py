@@ -12,7 +12,7 @@ node only tells where its counters stand. Accounts are kept by the ledger, not h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gandiva_slurm.model.ids import JobKey
@@ -20,7 +20,7 @@ from gandiva_slurm.model.span import ENDED, IN, OFF, ON, OUT, READY, RESERVED, S
 from gandiva_slurm.slicing.backoff import Lucks, union
 from gandiva_slurm.slicing.domains import Planned, fits, has_all_ranks
 from gandiva_slurm.slicing.local import Gang, LocalStride
-from gandiva_slurm.slicing.starvation import Starving, Waiter
+from gandiva_slurm.slicing.starvation import Starving
 from gandiva_slurm.slicing.verdict import Seen
 from gandiva_slurm.slicing.verdict import Verdict as Verdict
 
@@ -118,7 +118,7 @@ class Domain:
         if asked:
             chosen = set(self.stride.choose(can_run, pinned | asked, overdue, yielding)) - asked
         if is_end:
-            self._note_starving(can_run, chosen)
+            self._starving.note(self.stride.waiters({*can_run, *chosen}), chosen)
         told = [] if is_end else [key for key, verdict in self.verdicts.items() if verdict.comes_back]
         self.verdicts = {
             key: self._verdict(key, key in chosen, kept.get(key, ""), moving) for key in self.spans
@@ -126,17 +126,6 @@ class Domain:
         for key in self._alone(told):
             self.verdicts[key] = self.verdicts[key]._replace(comes_back=True)
         return self.verdicts
-
-    def _note_starving(self, can_run: Collection[JobKey], chosen: Collection[JobKey]) -> None:
-        """Opportunistic gangs go before nobody, and are promoted when they have waited long."""
-        passes = self.stride.job_passes()
-        firm = [gang for gang in self.stride.gangs if not gang.is_opportunistic]
-        waiters = [
-            Waiter(gang.key, (gang.vc, gang.user), (passes.get(gang.key.job_id, 0), gang.order))
-            for gang in firm
-            if gang.key in can_run or gang.key in chosen
-        ]
-        self._starving.note(waiters, chosen)
 
     def tried(self, key: JobKey, error: str, parts: Mapping[str, PartStand], move: str = OUT) -> None:
         """A span's change of hands is over: why it failed, "" if it did not, and how its parts stand now.

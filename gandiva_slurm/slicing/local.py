@@ -13,6 +13,7 @@ from typing import Any
 
 from gandiva_slurm.model.ids import JobKey
 from gandiva_slurm.slicing.groups import SPARE, group_of
+from gandiva_slurm.slicing.starvation import Waiter
 from gandiva_slurm.slicing.stride import STRIDE1, Entrant, Pool, UserPass, run_round
 from gandiva_slurm.slicing.turns import Turns
 
@@ -164,6 +165,16 @@ class LocalStride:
             picked = run_round(entrants, standing, pool, self.quantum_ns, work)
             chosen += [_as_key(key) for key in picked]
         return tuple(chosen) + self._riders(chosen, runnable)
+
+    def waiters(self, keys: Collection[JobKey]) -> list[Waiter[JobKey]]:
+        """Return those of these gangs that may be passed over for others of their user's (`Starving`).
+
+        Opportunistic gangs go before nobody, and are promoted when they have waited long.
+        """
+        passes = self.job_passes()
+        firm = [gang for gang in self.gangs if gang.key in keys and not gang.is_opportunistic]
+        places = [(passes.get(gang.key.job_id, 0), gang.order) for gang in firm]
+        return [Waiter(g.key, (g.vc, g.user), place) for g, place in zip(firm, places, strict=True)]
 
     def giving_way(
         self,

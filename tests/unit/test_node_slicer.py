@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import signal
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from gandiva_slurm.node.members import JobProcesses, Membership
 from gandiva_slurm.node.planning import check_plan
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.report import make_report
+from gandiva_slurm.slicing.starvation import PASSED_OVER
 from gandiva_slurm.wire.messages import NodePlan, PlannedJob, decode_plan, encode
 from tests.node_bench import QUANTUM_NS, TICKET, Bench
 
@@ -199,6 +201,18 @@ def test_it_can_be_stopped_whenever_something_changes(bench, turns):
     assert asyncio.run(stop())
 
 
+def test_one_whose_user_has_its_share_by_another_has_its_turn_all_the_same(tmp_path):
+    """That one has a GPU which nobody else wants: a stride by users alone would never come to this one."""
+    node = Bench(tmp_path, 2)
+    for job_id, user, gpu in ((1, "a", 0), (2, "a", 0), (3, "a", 0), (4, "c", 0), (5, "c", 1)):
+        node.add(job_id, user, (gpu,))
+    turns = Counter()
+    for _ in range(3 * PASSED_OVER):
+        node.quantum()
+        turns.update(node.holders())
+    assert 2 <= turns[4] <= 4 and turns[5] == 3 * PASSED_OVER
+
+
 @settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_comes_and_goes_gangs_are_whole_and_all_get_their_turn(data, tmp_path_factory):
@@ -221,11 +235,14 @@ def test_whatever_comes_and_goes_gangs_are_whole_and_all_get_their_turn(data, tm
         else:
             node.quantum()
         assert {resident.state for resident in node.node.residents.values()} <= {RUNNING, SUSPENDED}
-    granted = set()
-    for _ in range(30):
+    granted, everybody = set(), {key.job_id for key in node.node.residents}
+    # Of six, four may be passed over for others of their user's, one after the other.
+    for _ in range(6 * PASSED_OVER):
         node.quantum()
         granted |= node.holders()
-    assert granted == {key.job_id for key in node.node.residents}
+        if granted == everybody:
+            break
+    assert granted == everybody
     spans = sorted((gpu, hold.t0_ns, hold.t1_ns) for hold in report_of(node).holds for gpu in hold.gpus)
     assert all(one[0] != two[0] or one[2] <= two[1] for one, two in itertools.pairwise(spans))
 
