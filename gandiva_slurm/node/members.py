@@ -100,7 +100,9 @@ def batch_job_above(pid: int) -> int | None:
 
 def has_come_by_ssh(pid: int, job_id: int) -> bool:
     """True for what pam_slurm_adopt has put into a job's extern step, and what that has started."""
-    return f"/job_{job_id}/step_{EXTERN}/" in procs.read_text(pid, "cgroup")
+    # In version 1 the step's own group may have them.
+    pattern = rf"/job_{job_id}/step_{EXTERN}(?:/|$)"
+    return re.search(pattern, procs.read_text(pid, "cgroup"), re.MULTILINE) is not None
 
 
 def membership(pid: int) -> Membership | None:
@@ -226,7 +228,8 @@ class JobProcesses:
 
     def kill_unreported(self) -> int:
         """SIGKILL all members and their slurmstepds: nobody tells slurmctld of an exit code."""
-        ours, before = self.stop()
+        others = self._of_others(is_over=True)
+        ours, before = self.stop([proc.id for proc in self.members() if proc.pid not in others])
         for proc in (*self.stepds, *ours, *before):
             procs.send(proc, signal.SIGKILL)
         return len(ours) + len(before) + self.kill(is_over=True)

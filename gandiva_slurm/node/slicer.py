@@ -67,8 +67,7 @@ class Slicer:
         for resident in node.residents.values():
             resident.pause_quanta = max(0, resident.pause_quanta - 1)
             resident.leave.rest_quanta = max(0, resident.leave.rest_quanta - 1)
-        runnable = self._runnable()
-        overdue = [*self._overdue(now), *(key for key in self._starving.starved() if key in runnable)]
+        runnable, overdue = self._runnable(), self._overdue(now)
         yielding = [resident.key for resident in node.holders()]
         forced = self._forced()
         on_merit = node.local.choose(runnable, forced, overdue, yielding)
@@ -78,7 +77,8 @@ class Slicer:
                     None if resident.key in on_merit else resident.overrun_from_ns or now
                 )
         pinned = [*forced, *self._must_stay()]
-        chosen = node.local.choose(self._runnable(), pinned, overdue, yielding)
+        first = [*overdue, *self._starved(runnable, overdue)]
+        chosen = node.local.choose(self._runnable(), pinned, first, yielding)
         self._starving.note(node.local.waiters({*runnable, *chosen}), chosen)
         self._apply(chosen)
         if node.residents:
@@ -220,6 +220,13 @@ class Slicer:
             for resident in self._parked()
             if due_ns(self._node, resident) <= now or leading.must_save(self._node, resident)
         ]
+
+    def _starved(self, runnable: Collection[JobKey], overdue: Collection[JobKey]) -> list[JobKey]:
+        """Return those passed over for too long that come in no overdue gang's way, whose bound is kept."""
+        residents = self._node.residents
+        due = {gpu for key in overdue for gpu in residents[key].gpus}
+        starved = [key for key in self._starving.starved() if key in runnable]
+        return [key for key in starved if due.isdisjoint(residents[key].gpus)]
 
     def _parked(self) -> list[Resident]:
         """Return the local gangs that are parked, to come back; the bounds of spans are kept in `span`."""

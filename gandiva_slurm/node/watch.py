@@ -212,10 +212,11 @@ class Watcher:
             rounds += 1
             if rounds == 100:
                 log.warning("job %s: processes still there after SIGKILL; its GPUs stay taken", resident.key)
-            # What is frozen in a group of version 1 hears SIGKILL when it is thawed.
+            # What is frozen in a group of version 1 hears SIGKILL when it is thawed, and has run.
             self._node.freezer.open(resident)
+            await asyncio.sleep(_REAP_S)
             self._shut_next(resident)
-            await asyncio.sleep(_REAP_S if rounds < 100 else _SLOW_REAP_S)
+            await asyncio.sleep(0 if rounds < 100 else _SLOW_REAP_S)
         if not resident.is_ending:
             return
         if self._is_awaited_again(resident):

@@ -200,8 +200,8 @@ STEP = f"import os, time; os.fork() or os.setuid({USER}); time.sleep(60)"
 
 
 @needs_root
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path, is_gone):
+@pytest.mark.parametrize(("is_gone", "is_unreported"), [(False, False), (True, False), (False, True)])
+def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path, is_gone, is_unreported):
     """Nor what has come by ssh. An incarnation that is over ends with both, but not with the next one."""
     forks, sleeps = STEP, "import time; time.sleep(60)"
     extern, ssh = spawn(sleeps, title="slurmstepd: [7.extern]"), spawn(sleeps, user=USER)
@@ -224,6 +224,9 @@ def test_what_another_step_has_begun_does_not_end_with_one(spawn, tmp_path, is_g
     assert job.kill() == 1
     wait(lambda: not procs.is_alive(mine.id))
     assert procs.is_alive(its.id) and ssh.poll() is None and extern.poll() is None
-    assert job.kill(is_over=True) == 1
+    if is_unreported:
+        job.kill_unreported()
+    else:
+        assert job.kill(is_over=True) == 1
     wait(lambda: ssh.poll() is not None)
-    assert procs.is_alive(its.id) and extern.poll() is None
+    assert procs.is_alive(its.id) and not procs.read_proc(its.pid).is_stopped and extern.poll() is None

@@ -213,6 +213,14 @@ def test_one_whose_user_has_its_share_by_another_has_its_turn_all_the_same(tmp_p
     assert 2 <= turns[4] <= 4 and turns[5] == 3 * PASSED_OVER
 
 
+def test_one_that_was_passed_over_comes_in_no_way_of_one_whose_bound_is_over(tmp_path, monkeypatch):
+    node = Bench(tmp_path, 2)
+    gangs = [node.add(job_id, "a", gpus).key for job_id, gpus in ((1, (0, 1)), (2, (0,)), (3, (1,)))]
+    monkeypatch.setattr(node.slicer._starving, "starved", lambda: gangs[:1])
+    assert node.slicer._starved(gangs, []) == gangs[:1]
+    assert node.slicer._starved(gangs, gangs[2:]) == [] == node.slicer._starved(gangs[1:], [])
+
+
 @settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_comes_and_goes_gangs_are_whole_and_all_get_their_turn(data, tmp_path_factory):

@@ -141,16 +141,25 @@ def test_what_is_not_of_a_job_here_is_never_stopped(world, child, home):
     assert len(world.told()) == 1
 
 
+V1 = "4:freezer:/slurm/uid_1/job_77/step_{}\n3:pids:/\n"
+V2 = "0::/system.slice/slurmstepd.scope/job_77/step_{}/user\n"
+
+
 @pytest.mark.parametrize(
-    ("step", "uid", "is_stopped"), [("extern", 0, True), ("extern", 1, False), ("0", 0, False)]
+    ("group", "uid", "is_stopped"),
+    [
+        (V1.format("extern"), 0, True),
+        (V2.format("extern"), 0, True),
+        (V2.format("extern"), 1, False),
+        (V2.format("0"), 0, False),
+    ],
 )
 def test_what_came_by_ssh_to_a_job_without_a_step_here_is_stopped(
-    world, child, monkeypatch, step, uid, is_stopped
+    world, child, monkeypatch, group, uid, is_stopped
 ):
     """Of an salloc between its steps: nobody pays for what it does. A step that is not known yet may be."""
     object.__setattr__(world.node.settings, "stops_strangers", True)
-    path = f"0::/system.slice/slurmstepd.scope/job_77/step_{step}/user/task_special\n"
-    monkeypatch.setattr(members.procs, "read_text", lambda pid, name, *most: path)
+    monkeypatch.setattr(members.procs, "read_text", lambda pid, name, *most: group)
     planned = types.SimpleNamespace(job_id=77, uid=os.getuid() + uid)
     world.node.plan, world.homes = types.SimpleNamespace(jobs=(planned,)), {child.pid: 77}
     for _ in range(2):
