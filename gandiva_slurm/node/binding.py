@@ -187,7 +187,7 @@ class Admission:
         job_id = bind.key.job_id
         mine = [r for key, r in self._node.residents.items() if key.job_id == job_id and not r.is_ending]
         here = [r.key for r in mine if r.part is None or r.part.has_begun]
-        planned = [job for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
+        planned = self._planned_of(peer, job_id)
         known = max([*here, *(job.key for job in planned)], default=bind.key)
         if bind.step == "batch" and (here or bind.key < known or any(map(self._is_over, planned))):
             return bind
@@ -263,6 +263,9 @@ class Admission:
         part.has_begun = part.has_processes = True
         part.has_script = part.has_script or step == "batch"
 
+    def _planned_of(self, peer: Peer, job_id: int) -> list[PlannedJob]:
+        return [job for job in self._jobs() if job.job_id == job_id and job.uid == peer.uid]
+
     def _is_over(self, job: PlannedJob) -> bool:
         """It has ended here: a batch script that begins is of a later one, which Slurm has started."""
         resident = self._node.residents.get(job.key)
@@ -271,8 +274,7 @@ class Admission:
 
     def _in_its_place(self, peer: Peer, bind: Bind) -> PlannedJob | None:
         """Slurm has restarted it before gandivactld could plan it: it has the GPUs that it had (ADR 0003)."""
-        had = [job for job in self._jobs() if job.job_id == bind.key.job_id and job.uid == peer.uid]
-        over = next(filter(self._is_over, had), None)
+        over = next(filter(self._is_over, self._planned_of(peer, bind.key.job_id)), None)
         return None if over is None else replace(over, restart=bind.key.restart)
 
     def _place(self, peer: Peer, bind: Bind) -> PlannedJob:

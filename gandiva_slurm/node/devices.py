@@ -107,13 +107,13 @@ class Devices:
         try:
             if group is None or not self._enter(group, pids):
                 return self._tell("there is no control group for it")
-            self._close(group, tuple(others))
+            self._close_instead(group, tuple(others))
         except OSError as err:
             return self._tell(f"{err.strerror}", f"{group}: {err.strerror}")
         self.fault = ""
         return True
 
-    def _close(self, group: Path, others: tuple[Device, ...]) -> None:
+    def _close_instead(self, group: Path, others: tuple[Device, ...]) -> None:
         """Close these to a group, and open what an incarnation before had closed to it."""
         inode, before = group.stat().st_ino, self._closings.get(group)
         if before is not None and before.inode == inode and before.closed == others:
@@ -164,9 +164,13 @@ def _close(group: Path, others: Sequence[Device]) -> int:
     """Refuse these devices to a group; OSError says why that cannot be had."""
     if not (group / "devices.deny").exists():
         return bpf.close(group, others)
-    for device in others:
-        (group / "devices.deny").write_text(f"c {device.major}:{device.minor} rwm")
+    _tell_version_1(group / "devices.deny", others)
     return -1
+
+
+def _tell_version_1(file: Path, devices: Sequence[Device]) -> None:
+    for device in devices:
+        file.write_text(f"c {device.major}:{device.minor} rwm")
 
 
 def _reopen(group: Path, before: Closing, closed: Sequence[Device]) -> None:
@@ -174,12 +178,12 @@ def _reopen(group: Path, before: Closing, closed: Sequence[Device]) -> None:
     if before.loaded >= 0:
         bpf.take_off(group, before.loaded)
         return
+    again = [device for device in before.closed if device not in closed]
+    _tell_version_1(group / "devices.allow", again)
     # What is denied is denied to the groups below at once; what is allowed is not.
     for directory, _, _ in os.walk(group):
-        with contextlib.nullcontext() if Path(directory) == group else contextlib.suppress(OSError):
-            for device in before.closed:
-                if device not in closed:
-                    Path(directory, "devices.allow").write_text(f"c {device.major}:{device.minor} rwm")
+        with contextlib.suppress(OSError):  # Slurm may remove it meanwhile
+            _tell_version_1(Path(directory, "devices.allow"), again)
 
 
 def _let_go(closing: Closing) -> None:

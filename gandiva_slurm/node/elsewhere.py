@@ -80,6 +80,12 @@ def of_ended(node: Node) -> dict[JobKey, Restore]:
     return {key: Restore.from_json(row) for key, row in rows if key not in node.residents}
 
 
+def in_use(node: Node) -> set[Path]:
+    """Return the images that a former gandivad had claimed, and that are still wanted."""
+    rows = [resident.image.restoring for resident in node.residents.values()]
+    return {Path(row[1]) for row in rows if row} | {running.place for running in of_ended(node).values()}
+
+
 def give_back(node: Node, running: Restore) -> str:
     """Put its image back, for another start; say why that cannot be done, "" when it is."""
     root = node.settings.image_dir

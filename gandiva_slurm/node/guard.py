@@ -75,8 +75,8 @@ def thaw(state_dir: Path) -> int:
 def _take_image(row: dict[str, Any], image_dir: str, node: str) -> bool:
     """Take a job's process image out of use before the job runs on; False when that fails: it stays stopped.
 
-    It is only renamed here, and removed with what is old in the store. What Slurm has ended
-    here goes on from it elsewhere.
+    It is only renamed here, and removed with what is old in the store. A job that has ended here goes on from
+    it elsewhere.
     """
     maker, is_whole, is_kept = [*(row.get("image") or (None, False)), False][:3]
     for _ in range(_TRIES if maker else 0):

@@ -33,7 +33,7 @@ from gandiva_slurm.node import (
 )
 from gandiva_slurm.node.charging import charge_awake
 from gandiva_slurm.node.context import Node
-from gandiva_slurm.node.elsewhere import of_ended
+from gandiva_slurm.node.elsewhere import in_use
 from gandiva_slurm.node.image_state import OFF
 from gandiva_slurm.node.jobs import Leave, Resident
 from gandiva_slurm.node.procs import ProcId
@@ -91,10 +91,8 @@ class Imager:
                     resident.image.why_not = fault or image_task.why_not(self._node, resident, self._cards)
             if not fault and not self._is_cleared:
                 self._is_cleared = True
-                rows = [resident.image.restoring for resident in self._node.residents.values()]
-                kept = {Path(row[1]) for row in rows if row}
-                kept |= {running.place for running in of_ended(self._node).values()}
-                self._note_lost(await asyncio.to_thread(_clear, root, self._node.images_by, kept))
+                by, kept = self._node.images_by, in_use(self._node)
+                self._note_lost(await asyncio.to_thread(_clear, root, by, kept))
             if now_s - self._swept_s >= SWEEP_S and not fault:
                 self._swept_s = now_s
                 untold_s = images.OWN_UNTOLD_S if self._node.settings.are_images_fetched else images.UNTOLD_S

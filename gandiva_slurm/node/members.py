@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,12 +237,13 @@ class JobProcesses:
 
     def _of_others(self, is_over: bool) -> set[int]:
         """Return the processes under other slurmstepds of the job, with these: its groups have them, too."""
-        since = max([self.newest, *(stepd.start for stepd in self.stepds)]) if is_over else -1
+        begun = [start for start in (self.newest, *(stepd.start for stepd in self.stepds)) if start]
+        since = max(begun, default=sys.maxsize) if is_over else -1
         # A task is called as its slurmstepd until it becomes its program.
         roots = [stepd.pid for stepd in self.stepds if procs.is_alive(stepd)]
         mine = {*roots, *(proc.pid for proc in procs.below(roots))}
         found = [each for each in self._stepds_in_cgroups() if each.proc.pid not in mine]
-        others = [each for each in found if each.proc.start > since and (self.newest or self.stepds)]
+        others = [each for each in found if each.proc.start > since]
         pids = {each.proc.pid for each in others}
         pids |= {proc.pid for proc in procs.below(sorted(pids))}
         if any(each.step == EXTERN for each in others):  # what has come by ssh is below no slurmstepd

@@ -78,7 +78,7 @@ class Slicer:
                 )
         pinned = [*forced, *self._must_stay()]
         first = [*overdue, *self._starved(runnable, overdue)]
-        chosen = node.local.choose(self._runnable(), pinned, first, yielding)
+        chosen = node.local.choose(runnable, pinned, first, yielding)
         self._starving.note(node.local.waiters({*runnable, *chosen}), chosen)
         self._apply(chosen)
         if node.residents:

@@ -147,13 +147,14 @@ class Strangers:
             whose = f"of job {stranger.job_id}" if stranger.job_id else "of no job"
             log.warning("process %d %s is on GPU %d, not given to it", stranger.pid, whose, stranger.gpu)
         is_to_stop = node.settings.stops_strangers and looks >= STOP_LOOKS
-        is_users = _is_of(proc, owner) if owner is not None else self._is_of_planned(proc, stranger.job_id)
-        if is_to_stop and is_users and procs.send(proc, signal.SIGKILL):
+        if is_to_stop and self._is_users(proc, owner, stranger.job_id) and procs.send(proc, signal.SIGKILL):
             node.events.write("stranger_stopped", key, **fields)
             log.warning("process %d of job %d was stopped", stranger.pid, stranger.job_id)
 
-    def _is_of_planned(self, proc: ProcId, job_id: int) -> bool:
-        """True for what a user has brought by ssh to a job of which no step is known here."""
+    def _is_users(self, proc: ProcId, owner: Resident | None, job_id: int) -> bool:
+        """True where a job's user runs it; of one of which no step is known here, by ssh."""
+        if owner is not None:
+            return _is_of(proc, owner)
         plan, uids = self._node.plan, procs.uids(proc.pid)
         users = {job.uid for job in plan.jobs if job.job_id == job_id} if plan is not None else set()
         return uids is not None and uids[0] in users and has_come_by_ssh(proc.pid, job_id)

@@ -10,8 +10,9 @@ from gandiva_slurm.node.hello import Bind
 from gandiva_slurm.node.procs import ProcId
 from gandiva_slurm.node.report import make_report
 from gandiva_slurm.wire import page as wire
-from tests.node_bench import QUANTUM_NS
+from tests.node_bench import QUANTUM_NS, Bench
 from tests.node_floor import NODES, SPAN, S, running
+from tests.unit.test_node_slicer import a_plan
 
 # planned, awaited, ended
 
@@ -109,6 +110,21 @@ def test_a_part_that_is_only_planned_does_not_vouch_for_a_restart_count(floor):
     admission = Admission(node.node, node.slicer, node.watcher, lambda pid: None)
     bind = Bind(JobKey(SPAN, 3), "batch", 0, (), ())
     assert admission._with_true_restart(bind, Peer(ProcId(1, 1), 0)).key == JobKey(SPAN, 0)
+
+
+@pytest.mark.parametrize(("is_ending", "is_told", "restart"), [(0, 0, 0), (1, 0, 3), (0, 1, 3)])
+def test_what_ends_here_is_followed_by_a_later_incarnation(tmp_path, is_ending, is_told, restart):
+    """Slurm starts it before gandivactld has a plan for it: the batch script's count is believed."""
+    node = Bench(tmp_path, 1)
+    node.planning.take(a_plan(gpus=1))
+    (job,) = node.node.plan.jobs
+    if is_ending:
+        node.add(job.job_id, job.user, (0,)).is_ending = True
+    if is_told:
+        node.node.ended[job.key] = 0
+    admission = Admission(node.node, node.slicer, node.watcher, lambda pid: None)
+    bind = Bind(JobKey(job.job_id, 3), "batch", 0, (), ())
+    assert admission._with_true_restart(bind, Peer(ProcId(1, 1), job.uid)).key.restart == restart
 
 
 # ranks

@@ -21,7 +21,7 @@ from gandiva_slurm.model.job import RUNNING, SUSPENDED
 from gandiva_slurm.model.reason import UNBORN
 from gandiva_slurm.node import imager, images, imaging, leaving, procs
 from gandiva_slurm.node.binding import Peer
-from gandiva_slurm.node.elsewhere import STARTED_ANEW, Elsewhere, Restore, of_ended
+from gandiva_slurm.node.elsewhere import STARTED_ANEW, Elsewhere, Restore, in_use
 from gandiva_slurm.node.imageable import FIRST
 from gandiva_slurm.node.leaving import UNFIT_NS
 from gandiva_slurm.node.procs import ProcId
@@ -195,7 +195,8 @@ async def test_a_gandivad_that_is_killed_in_the_midst_leaves_the_image_to_anothe
     node.job.image.restoring = json.loads(json.dumps(running.to_json()))
     node.asked = Restorer(node.floor.node, node.floor.slicer, node.floor.watcher, None)  # type: ignore[arg-type]
     node.asked.take_over()
-    assert imager._clear(node.root, "n1@another", {running.place}) == set() and running.place.exists()
+    assert imager._clear(node.root, "n1@another", in_use(node.floor.node)) == set()
+    assert running.place.exists()
     for _ in range(2):
         with pytest.raises(PeerBusy, match="elsewhere"):
             node.ask()
@@ -216,8 +217,8 @@ async def test_a_job_that_ends_while_its_gandivad_is_away_leaves_the_image_to_it
     del floor.node.residents[node.job.key]
     node.asked = Restorer(floor.node, floor.slicer, floor.watcher, None)  # type: ignore[arg-type]
     node.asked.take_over()
-    kept = {each.place for each in of_ended(floor.node).values()}
-    assert kept == ({running.place} if is_same_boot else set())
+    lost = imager._clear(node.root, "n1@another", in_use(floor.node))
+    assert (lost, running.place.exists()) == ((set(), True) if is_same_boot else ({OLD}, False))
     await node.look()
     assert (str(OLD) in node.kept) == is_same_boot
     assert node.first.poll() == (-signal.SIGKILL if is_same_boot else None)

@@ -52,10 +52,26 @@ VARIANTS = (
     Variant(
         "over-and-goes-on-by-ssh",
         "gandiva_slurm/node/members.py:JobProcesses._of_others",
-        " if is_over else -1",
-        " if False else -1",
+        "default=sys.maxsize) if is_over else -1",
+        "default=sys.maxsize) if False else -1",
         "What an incarnation that is over has begun by ssh trains on beside the next one, elsewhere.",
         ("tests/unit/test_node_procs.py::test_what_another_step_has_begun_does_not_end_with_one",),
+    ),
+    Variant(
+        "its-slurmstepds-forgotten",
+        "gandiva_slurm/node/watch.py:Watcher._gone",
+        "resident.processes.newest = max(resident.processes.newest, proc.start)",
+        "pass",
+        "A fence behind a slurmstepd's end kills nothing, or what is newer.",
+        ("tests/unit/test_node_ends.py::test_a_step_that_ends_leaves_its_neighbours_and_a_fence_what_is_newer",),
+    ),
+    Variant(
+        "an-end-is-a-fence",
+        "gandiva_slurm/node/watch.py:Watcher._reap",
+        "resident.processes.kill(is_over=resident.is_fenced)",
+        "resident.processes.kill(is_over=True)",
+        "The end of one step kills what is older: the user's ssh sessions.",
+        ("tests/unit/test_node_ends.py::test_a_step_that_ends_leaves_its_neighbours_and_a_fence_what_is_newer",),
     ),
     Variant(
         "step-ends-its-neighbours",

@@ -13,7 +13,7 @@ VARIANTS = (
     Variant(
         "others-gpus-open",
         f"{ROOM}:Devices._confine_first",
-        "self._close(group, tuple(others))",
+        "self._close_instead(group, tuple(others))",
         "pass",
         "A job opens every GPU of its node.",
         (f"{NODE}::test_a_job_opens_its_own_gpus_alone[v2]",),
@@ -100,7 +100,7 @@ VARIANTS = (
     ),
     Variant(
         "closed-to-the-next-incarnation",
-        "gandiva_slurm/node/devices.py:Devices._close",
+        "gandiva_slurm/node/devices.py:Devices._close_instead",
         "_reopen(group, before, others)",
         "pass",
         "In a group of Slurm's that outlives its slurmstepd the next incarnation opens none of its GPUs.",
@@ -108,7 +108,7 @@ VARIANTS = (
     ),
     Variant(
         "closed-again-and-again",
-        "gandiva_slurm/node/devices.py:Devices._close",
+        "gandiva_slurm/node/devices.py:Devices._close_instead",
         "if before is not None and before.inode == inode and before.closed == others:",
         "if False:",
         "Each step of a job is closed once more, until the kernel takes no more programs for its group.",
@@ -116,7 +116,7 @@ VARIANTS = (
     ),
     Variant(
         "ssh-trains-for-nothing",
-        "gandiva_slurm/node/strangers.py:Strangers._is_of_planned",
+        "gandiva_slurm/node/strangers.py:Strangers._is_users",
         "uids[0] in users",
         "False",
         "What has come by ssh to an salloc between its steps trains, where the site stops strangers.",

@@ -194,7 +194,7 @@ VARIANTS = (
         "[*overdue, *self._starved(runnable, overdue)]",
         "overdue",
         "A gang whose user has its share by another of its gangs waits until its park's bound is over.",
-        ("tests/unit/test_node_slicer.py::test_one_whose_user_has_its_share_by_another_has_its_turn_all_the_same",),
+        ("tests/unit/test_node_all_turns.py::test_one_whose_user_has_its_share_by_another_has_its_turn_all_the_same",),
     ),
     Variant(
         "job-number-believed",
